@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 
 from coordinator.storage.place import StorePlace
@@ -20,8 +21,47 @@ from edge_client.errors import Failed, demand
 
 SOCKET = "SMIDGEN_WORKER_SOCKET"  # tells a child the number of the parent's socket
 MOST = 64
-AGAIN_S = 1.0  # before a process that was killed is started again
+AGAIN_S = 1.0  # before a process that has ended is started again
 LOOK_S = 0.1
+
+
+@dataclass
+class Worker:
+    """A process that serves, and what it has said.
+
+    Attributes:
+        process: The process.
+        listening: Set by its first line, which says that it listens.
+        said: All lines after that.
+        was_well: Whether one in its place has listened before.
+    """
+
+    process: "subprocess.Popen[str]"
+    was_well: bool = False
+    listening: threading.Event = field(default_factory=threading.Event)
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        """Read all that it says: a pipe that nobody empties would stop it."""
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            if next(lines, ""):
+                self.listening.set()
+            self.said += lines
+
+    @property
+    def is_well(self) -> bool:
+        """Whether one in its place has listened."""
+        return self.was_well or self.listening.is_set()
+
+    def last_words(self) -> str:
+        """What it said before it ended; it has ended."""
+        self._reading.join()
+        return "".join(self.said)
 
 
 def check_workers(place: StorePlace, count: int) -> None:
@@ -61,8 +101,10 @@ def serve_together(
     arguments: Sequence[str],
     count: int,
     on_listening: Callable[[], None],
-) -> None:
+) -> str:
     """Serve by several processes until a signal, or until all have come to their end.
+
+    One that ends otherwise is started again: killed, or because the database was away for a moment.
 
     Args:
         bound: Listens.
@@ -70,11 +112,14 @@ def serve_together(
         count: How many.
         on_listening: Called when all of them serve.
 
+    Returns:
+        What one of them said at its end.
+
     Raises:
-        Failed: One of them could not serve.
+        Failed: One of them could not serve, and none in its place ever could.
     """
     ending = threading.Event()
-    children: list[subprocess.Popen[bytes]] = []
+    children: list[Worker] = []
 
     def end(_number: int, _frame: FrameType | None) -> None:
         if ending.is_set():  # a second one: nobody waits any longer
@@ -93,50 +138,47 @@ def serve_together(
     finally:
         _terminate(children)
         for child in children:
-            child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
+            child.process.wait()
+    return next(filter(None, (child.last_words() for child in children)), "")
 
 
-def _terminate(children: Sequence["subprocess.Popen[bytes]"]) -> None:
+def _terminate(children: Sequence[Worker]) -> None:
     for child in children:
-        if child.returncode is None:
-            child.terminate()
+        if child.process.returncode is None:
+            child.process.terminate()
 
 
 def _look_after(
-    children: list["subprocess.Popen[bytes]"],
+    children: list[Worker],
     bound: socket.socket,
     arguments: Sequence[str],
     ending: threading.Event,
 ) -> None:
-    """Start again who was killed, until all have come to their end."""
-    while not ending.is_set() and any(child.poll() is None or child.poll() for child in children):
+    """Start again who has ended before its time, until all have come to their end."""
+    while not ending.is_set() and any(child.process.poll() != 0 for child in children):
         for place, child in enumerate(children):
-            status = child.poll()
-            if status in (1, 2):  # it said why
+            status = child.process.poll()
+            if status in (1, 2) and not child.is_well:  # it said why
                 raise Failed("one of the processes cannot serve; its own line says why")
-            if status is not None and status != 0 and not ending.wait(AGAIN_S):
-                if child.stdout is not None:
-                    child.stdout.close()
-                children[place] = _started(bound, arguments)
+            if status and not ending.wait(AGAIN_S):
+                children[place] = _started(bound, arguments, child.is_well)
         ending.wait(LOOK_S)
 
 
-def _started(bound: socket.socket, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
+def _started(bound: socket.socket, arguments: Sequence[str], was_well: bool = False) -> Worker:
+    process = subprocess.Popen(
         [sys.executable, "-m", "smidgen", *arguments],
         env=os.environ | {SOCKET: str(bound.fileno())},
         pass_fds=[bound.fileno()],
         stdout=subprocess.PIPE,
+        text=True,
         start_new_session=True,  # Ctrl-C is the parent's to pass on, once
     )
+    return Worker(process, was_well)
 
 
-def _wait_for(child: "subprocess.Popen[bytes]", ending: threading.Event) -> None:
-    """Wait for its line, which says that it listens; or for its end, or ours."""
-    assert child.stdout is not None
-    heard = threading.Thread(target=child.stdout.readline, daemon=True)
-    heard.start()
-    while heard.is_alive() and not ending.is_set():
-        heard.join(LOOK_S)
+def _wait_for(child: Worker, ending: threading.Event) -> None:
+    """Wait until it listens; or for its end, or ours."""
+    while child.process.poll() is None and not ending.is_set():
+        if child.listening.wait(LOOK_S):
+            return

@@ -101,7 +101,8 @@ def serve_command(
         with listening(store, endpoint, run) as (bound, url, created):
             if created is not None:
                 announce(created, as_json)
-            serve_together(bound, sys.argv[1:], workers, partial(_say, url))
+            said = serve_together(bound, sys.argv[1:], workers, partial(_say, url))
+            print(said, end="", flush=True)
         return
     if bound is not None:
         end_with_parent(stop)

@@ -27,15 +27,17 @@ class Members:
         self._equal: dict[frozenset[str], frozenset[str]] = {}  # of those, one for all that have it
         self._settled: set[str] = set()
         self._revision = 0
+        self._reading = Lock()  # one read at a time, or an older one might come to stand last
 
     def load(self, run_id: str, is_finished: bool) -> None:
         """Take in a run."""
-        found = members(self._store.database, run_id)
-        with self._lock:
-            self._settled.discard(run_id)  # it may have been extended
-            self._of[run_id] = found
-            for device_id, member in found.items():
-                self._note(run_id, device_id, member)
+        with self._reading:
+            found = members(self._store.database, run_id)
+            with self._lock:
+                self._settled.discard(run_id)  # it may have been extended
+                self._of[run_id] = found
+                for device_id, member in found.items():
+                    self._note(run_id, device_id, member)
         if is_finished:
             self.settle(run_id)
 
@@ -48,11 +50,12 @@ class Members:
 
     def refresh(self) -> None:
         """Take in what other processes have written."""
-        for revision, run_id, device_id, member in newer(self._store.database, self._revision):
-            with self._lock:
-                self._revision = revision
-                if run_id in self._of:
-                    self._take(run_id, device_id, member)
+        with self._reading:
+            for revision, run_id, device_id, member in newer(self._store.database, self._revision):
+                with self._lock:
+                    self._revision = revision
+                    if run_id in self._of:
+                        self._take(run_id, device_id, member)
 
     def put(self, run_id: str, device_id: str, told: Membership, at_s: float) -> None:
         """Note how a device stands to a run; on disk when this returns."""

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from coordinator.page.board import Board, event
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import Bells, heard
+from coordinator.storage.dialects.postgres import DatabaseAway
 
 MOST = 16  # pages at once
 LOOK_S = 1.0
@@ -91,7 +92,10 @@ class Streams:
                         yield text
                 if time.monotonic() - beat_s >= BEAT_S:
                     beat_s = time.monotonic()
-                    if not await is_allowed():
+                    try:
+                        if not await is_allowed():
+                            return
+                    except DatabaseAway:  # nobody knows who may look; the page asks again
                         return
                     yield event("beat", {"at_s": self._board.now_s()})
                 await heard(bell, BEAT_S)

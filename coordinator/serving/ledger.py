@@ -42,6 +42,7 @@ from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
 from coordinator.storage.together import Together
 from coordinator.upkeep.limits import KEEP_ROUNDS
+from coordinator.upkeep.pruning import Busy
 from coordinator.upkeep.retention import (
     STEPS_ON_THEIR_WAY,
     Shelf,
@@ -138,9 +139,10 @@ class Ledger:
 
     def resume(self, now_s: float) -> None:
         """Begin to carry runs on: deadlines of open steps count from here again."""
-        for live in self.all():
-            if live.state.step is not None:
-                self.append(live, Resumed(now_s))
+        for run_id in list(self._live):
+            while (live := self._live[run_id]).state.step is not None:
+                if self.append(live, Resumed(now_s)):
+                    break  # else an answer came in between
 
     def follow(self) -> bool:
         """Take in what other processes have appended; whether there was something."""
@@ -237,9 +239,16 @@ class Ledger:
         return any(name in self._adapters.get(run_id, ()) for run_id in run_ids)
 
     def kept(self) -> set[str]:
-        """Blobs that some run needs; of a run that was just created its first adapter."""
+        """Blobs that some run needs; of a run that was just created its first adapter.
+
+        Raises:
+            Busy: A run has come that is not known here: others may have carried it on by now.
+        """
         self.follow()
-        new = {run.adapter_sha256 for run in self._store.runs()}
+        runs = self._store.runs()
+        if self._is_shared and any(run.run_id not in self._live for run in runs):
+            raise Busy
+        new = {run.adapter_sha256 for run in runs}
         return new.union(*(blobs_kept(live.shelf, live.state) for live in self.all()))
 
     def append(self, live: Live, event: Event, *beside: Statement) -> bool:

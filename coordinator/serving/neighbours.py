@@ -6,6 +6,7 @@ device may have given elsewhere.
 """
 
 from contextlib import suppress
+from threading import Lock
 
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.lives import Lives
@@ -45,6 +46,7 @@ class Neighbours:
         self._members, self._presence, self._lives = members, presence, lives
         self.may_be = store.place.is_shared
         self._concerned = set[str]()
+        self._lock, self._new = Lock(), list[Live]()  # runs whose members are still to be read
 
     def read_on(self) -> None:
         """Take in all that is new; once a tick."""
@@ -55,10 +57,14 @@ class Neighbours:
     def catch_up(self) -> None:
         """Take in what was asked, answered and joined elsewhere."""
         self.devices()
-        for live in self._ledger.load_new_runs():
-            self._members.load(live.run.run_id, live.state.is_finished)
-            asks = live.config, live.run.secret
-            self._concerned |= {one.device_id for one in self._fleet.all() if wants(*asks, one)}
+        with self._lock:
+            self._new += self._ledger.load_new_runs()
+            while self._new:  # one whose members cannot be read now is read at the next look
+                live = self._new[0]
+                self._members.load(live.run.run_id, live.state.is_finished)
+                asks = live.config, live.run.secret
+                self._concerned |= {one.device_id for one in self._fleet.all() if wants(*asks, one)}
+                del self._new[0]
         if self.may_be:
             self._members.refresh()
             self._ledger.follow()

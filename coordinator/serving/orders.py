@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from coordinator.rounds.events import Event
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.serving.ledger import Ledger, Live
+from coordinator.storage.errors import Conflict
 from coordinator.storage.orders import Order, adapters_there, open_orders, order_of, taken_up
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
@@ -35,7 +36,7 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
             event = _event(store, live, order, now_s)
             if event is None:
                 break
-            if ledger.append(live, event, taken_up(order.order_id, now_s)):
+            if _appended(store, ledger, live, event, order, now_s):
                 more = f" to {order.rounds} rounds" if order.kind == "extend" else ""
                 more = f" at round {order.rounds}" if order.kind == "rollback" else more
                 run, told = live.config.name, about(live.config.name)
@@ -46,6 +47,19 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
             again = order_of(store, order.order_id)
             if again is None or again.done_at_s is not None:
                 break
+
+
+def _appended(
+    store: Store, ledger: Ledger, live: Live, event: Event, order: Order, now_s: float
+) -> bool:
+    """Carry an order out, unless an answer came in between or another process has done so."""
+    try:
+        return ledger.append(live, event, taken_up(order.order_id, now_s))
+    except Conflict:
+        known = order_of(store, order.order_id)
+        if known is None or known.done_at_s is None:
+            raise
+        return False
 
 
 def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None:

@@ -365,7 +365,7 @@ class Service:
                         woken |= self._ordered(live.run.run_id, event)
             if self.lead.is_here:
                 self._carry_on(now_s, woken)
-            self._led = self.lead.is_here
+            self._led = self._led and self.lead.is_here
             with self._troubles.trying("who is there"):
                 self.presence.save(now_s)
         return woken
@@ -376,7 +376,9 @@ class Service:
             LOG.info("this process carries the rounds on now")
             with self._troubles.trying("taking the lead"):
                 self._ledger.resume(now_s)
-            self.caretaker.is_due = True
+                self._led = self.caretaker.is_due = True
+            if not self._led:  # deadlines have not begun again: nothing may be closed by them
+                return
         with self._troubles.trying("the fleet"):
             dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
         with self._troubles.trying("what operators ordered"):

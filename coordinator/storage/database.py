@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sql
-from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, DataError, OperationalError, SQLAlchemyError
 
 from coordinator.storage.dialects import postgres, sqlite
 from coordinator.storage.dialects.lead import Lead, Sole, Standby
@@ -22,6 +22,7 @@ Connection: TypeAlias = sql.Connection
 Statement: TypeAlias = sql.Executable
 T = TypeVar("T")
 DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
+BadValue = DataError  # which it does not take, such as the character 0 in a text
 
 
 class DatabaseDamaged(WrongInput):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from coordinator.storage.blobs.blobs import Blobs
 from coordinator.storage.database import Database
+from coordinator.storage.dialects import postgres
 from coordinator.storage.errors import StoreError
 from coordinator.storage.marks import UNSURE, Marks
 from coordinator.storage.migrations.upgrade import (
@@ -48,6 +49,8 @@ def bring_up(
         StoreError: There is none, or another smidgen wrote it.
     """
     revision = revision_of(database.engine)
+    if place.is_shared and (lack := postgres.lack_of(database.engine)):
+        raise StoreError(f"{place}: {lack}")
     if revision is None and not is_new:
         raise StoreError(f"no store at {place}; make one with `create`")
     if revision is None:

@@ -267,6 +267,7 @@ class Store:
         """
         others = sql.select(RUNS).where(RUNS.c.run_id != run.run_id)
         with self.database.transaction() as connection:
+            self.locks.keep(connection, CLAIMS)
             # The insert comes first: SQLite lets nobody else write from then on.
             connection.execute(sql.insert(RUNS).values(**asdict(run)))
             look([Run(**row) for row in connection.execute(others).mappings()])
@@ -289,17 +290,21 @@ class Store:
 
         Args:
             events: Run, place in its journal, and what happened.
-            statements: What goes with them.
+            statements: What goes with them. An update that finds no row writes nothing at all.
 
         Raises:
-            Conflict: Somebody else wrote such a place.
+            Conflict: Somebody else wrote such a place, or what goes with it.
+            DatabaseAway: Blobs that they refer to may be gone: the lock on them was lost.
         """
         try:
             with self.database.transaction() as connection:
+                self.locks.keep(connection, CLAIMS)
                 rows = chained(connection, events)
                 connection.execute(sql.insert(EVENTS), rows)
                 for statement in statements:
-                    connection.execute(statement)
+                    touched = connection.execute(statement).rowcount
+                    if isinstance(statement, sql.Update) and not touched:
+                        raise Conflict("another process has done so")
         except IntegrityError as error:
             runs = ", ".join(sorted({run_id for run_id, _, _ in events}))
             raise Conflict(f"another process writes the journal of run {runs}") from error

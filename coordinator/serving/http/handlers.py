@@ -19,7 +19,7 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.guests import site_of
 from coordinator.serving.http.paces import Paces
 from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
-from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
 
@@ -133,6 +133,7 @@ def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
     app.add_exception_handler(DatabaseDamaged, _damaged)
     app.add_exception_handler(BlobDamaged, _damaged)
     app.add_exception_handler(DatabaseAway, _away)
+    app.add_exception_handler(BadValue, _no_value)
     app.add_exception_handler(BlobsAway, _away)
     app.add_exception_handler(405, _no_method)
 
@@ -188,6 +189,10 @@ async def _no_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     return _detail(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+
+
+async def _no_value(_: Request, __: Exception) -> Response:
+    return _detail(422, "a value came that no database takes, such as the character 0")
 
 
 async def _no_database(_: Request, error: Exception) -> Response:

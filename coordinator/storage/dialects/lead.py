@@ -5,19 +5,21 @@ as long as its connection lives: a process that is killed, stopped or cut off lo
 seconds. Whatever any of them writes, the others hear of it at once.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from coordinator.storage.dialects.locks import LEAD, SERVE
-from coordinator.storage.dialects.postgres import CHANNEL, number_of
+from coordinator.storage.dialects.postgres import CHANNEL, number_of, told
 
 BEAT_S = 0.5  # between two looks at whether somebody leads
 SILENCE_S = 6  # after which the server ends the connection of a process that stands still
+LOG = logging.getLogger(__name__)
 
 
 class Lead(Protocol):
@@ -81,9 +83,16 @@ class Standby:
     def _run(self) -> None:
         import psycopg
 
+        said = ""
         while not self._ending.is_set():
-            with suppress(SQLAlchemyError, psycopg.Error), self._connected() as connection:
-                self._stand(connection)
+            try:
+                with self._connected() as connection:
+                    said = ""
+                    self._stand(connection)
+            except (SQLAlchemyError, psycopg.Error) as error:
+                if (reason := told(error)) != said:
+                    LOG.warning("this process cannot lead, and hears no news: %s", reason)
+                said = reason
             self._ending.wait(BEAT_S)
 
     @contextmanager

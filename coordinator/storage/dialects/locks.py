@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+import sqlalchemy as sql
+
 from edge_client.files import private
 
 SERVE = "serve.lock"  # held by the process that serves; where there may be several, shared
@@ -24,6 +26,16 @@ class Locks(Protocol):
 
     def shared(self, name: str) -> AbstractContextManager[None]:
         """Share a lock with whoever shares it too; waits for who holds it alone."""
+        ...
+
+    def keep(self, connection: sql.Connection, name: str) -> None:
+        """Make sure that what this process shares of a lock was held all the time.
+
+        Nobody holds it alone before the transaction has ended.
+
+        Raises:
+            DatabaseAway: It was lost, as when its server was started again.
+        """
         ...
 
 
@@ -58,3 +70,6 @@ class FileLocks:
         with open(self._folder / name, "a", opener=private) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
+
+    def keep(self, connection: sql.Connection, name: str) -> None:
+        """A kernel loses none."""

@@ -8,10 +8,17 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from threading import Lock
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError, TimeoutError
+from sqlalchemy.exc import (
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError,
+)
 
 from coordinator.storage.dialects.locks import AGAIN_S
 from edge_client.errors import Failed, WrongInput, installing
@@ -21,14 +28,17 @@ EXPECTED = "postgresql://USER@HOST/NAME is expected"
 PORT = 5432
 CHANNEL = "smidgen"  # on which every commit is told
 WRITE = "write"  # held by who writes, to the end of its transaction
+HELD = "8s"  # that it may do nothing meanwhile
 CONNECTIONS, MORE = 8, 16  # kept, and beside them where many ask at once
 CONNECT = {
     "connect_timeout": 10,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms: keepalives are not sent while a question is on its way
     "application_name": "smidgen",
 }
+OLDEST = 14  # of PostgreSQL's versions: before, it does not end who is silent
 # A machine that is gone loses its locks within seconds, a process that hangs its transaction, and
 # nobody waits longer for another than with SQLite.
 SETTINGS = (
@@ -101,7 +111,12 @@ def is_same(one: sql.URL, other: sql.URL) -> bool:
 def engine_of(url: sql.URL) -> sql.Engine:
     """Opens connections; one that a server broke off meanwhile is replaced before it is used."""
     engine = sql.create_engine(
-        url, pool_pre_ping=True, pool_size=CONNECTIONS, max_overflow=MORE, connect_args=CONNECT
+        url,
+        pool_pre_ping=True,
+        pool_size=CONNECTIONS,
+        max_overflow=MORE,
+        connect_args=CONNECT,
+        hide_parameters=True,  # what a statement is about stays out of logs
     )
     sql.event.listen(engine, "connect", _prepare)
     return engine
@@ -124,7 +139,7 @@ def answering(engine: sql.Engine) -> Iterator[None]:
     """
     try:
         yield
-    except (OperationalError, InterfaceError, TimeoutError) as error:
+    except (OperationalError, InterfaceError, InternalError, TimeoutError) as error:
         raise DatabaseAway(f"{masked(engine.url)}: {told(error)}") from error
 
 
@@ -134,9 +149,20 @@ def begin_long(connection: sql.Connection) -> None:
 
 
 def begin_writing(connection: sql.Connection) -> None:
-    """Wait for one's turn to write, to the end of the transaction, of which others then hear."""
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(number_of(WRITE))))
+    """Wait for one's turn to write, to the end of the transaction, of which others then hear.
+
+    Who stands still with it loses it sooner than others give up to wait.
+    """
+    idle = sql.func.set_config("idle_in_transaction_session_timeout", HELD, True)
+    connection.execute(sql.select(idle, sql.func.pg_advisory_xact_lock(number_of(WRITE))))
     connection.execute(sql.select(sql.func.pg_notify(CHANNEL, "")))
+
+
+def lack_of(engine: sql.Engine) -> str:
+    """Why a server that has answered cannot hold a fleet; empty if it can."""
+    version = int((engine.dialect.server_version_info or (OLDEST,))[0])
+    told = f"its server is PostgreSQL {version}; {OLDEST} or newer is expected"
+    return told if version < OLDEST else ""
 
 
 def told(error: Exception) -> str:
@@ -165,6 +191,8 @@ class AdvisoryLocks:
 
     def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
+        self._lock = Lock()
+        self._shared: dict[str, set[int]] = {}  # by name, the server's processes that share it
 
     @contextmanager
     def alone(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
@@ -179,9 +207,44 @@ class AdvisoryLocks:
     @contextmanager
     def shared(self, name: str) -> Iterator[None]:
         """Share a lock with whoever shares it too; waits for who holds it alone."""
+        wanted = sql.func.pg_advisory_lock_shared(number_of(name))
         with self._connected() as connection:
-            connection.execute(sql.select(sql.func.pg_advisory_lock_shared(number_of(name))))
-            yield
+            process = connection.execute(sql.select(wanted, sql.func.pg_backend_pid())).one()[1]
+            with self._lock:
+                self._shared.setdefault(name, set()).add(process)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._shared[name].discard(process)
+
+    def keep(self, connection: sql.Connection, name: str) -> None:
+        """Make sure that what this process shares of a lock was held all the time.
+
+        Nobody holds it alone before the transaction has ended.
+
+        Raises:
+            DatabaseAway: It was lost, as when its server was started again.
+        """
+        with self._lock:
+            processes = set(self._shared.get(name, ()))
+        if not processes:
+            return
+        number = number_of(name)
+        here = sql.func.pg_try_advisory_xact_lock_shared(number)
+        held = sql.text(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = :number"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " AND pid = ANY(:processes)"
+        )
+        asked = {"number": number, "processes": sorted(processes)}
+        is_here = bool(connection.scalar(sql.select(here)))  # first: nobody comes in between
+        there = set(connection.scalars(held, asked)) if is_here else set[int]()
+        with self._lock:
+            lost = (processes - there) & self._shared[name]  # others have let go of it meanwhile
+        if lost:
+            raise DatabaseAway(f"{masked(self._engine.url)}: a lock was lost; try again")
 
     @contextmanager
     def _connected(self) -> Iterator[sql.Connection]:

@@ -14,6 +14,7 @@ import pytest
 from coordinator.storage.place import StorePlace
 from edge_client.bases.base import Base
 from tests.coordinator.devices import joined, wait_for
+from tests.coordinator.servers import Postgres
 from tests.coordinator.serving.many.processes import (
     NAMES,
     adapter_of,
@@ -100,6 +101,27 @@ def test_workers_share_an_address_and_one_that_is_killed_is_started_again(
         parent.terminate()
         assert parent.wait(30) == 0
     assert len(adapter_of(tmp_path, shared)) > 0
+
+
+def test_a_worker_that_is_killed_while_the_database_is_away_comes_back_with_it(
+    tmp_path: Path, place: StorePlace, postgres: Postgres, tiny_base: Base
+) -> None:
+    shared = ("--database", place.database, "--blobs", place.blobs)
+    created(tmp_path, tiny_base, 3, *shared)
+    with server(tmp_path, *shared, "--port", "0", "--workers", "2") as (parent, url):
+        killed, _ = children_of(parent.pid)
+        postgres.stop(signal.SIGQUIT)
+        try:
+            os.kill(killed, signal.SIGKILL)
+            wait_for(lambda: killed not in children_of(parent.pid))
+            time.sleep(6.0)  # others in its place end in turn, each with a line
+            assert parent.poll() is None
+        finally:
+            postgres.start()
+        wait_for(lambda: len(children_of(parent.pid)) == 2)
+        wait_for(lambda: httpx.get(f"{url}/readyz", timeout=30).text == "ready")
+        parent.terminate()
+        assert parent.wait(30) == 0
 
 
 def test_workers_drain_together_and_a_second_signal_ends_all(

@@ -1,6 +1,7 @@
 """A PostgreSQL that is started again has forgotten who holds the store."""
 
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -55,6 +56,50 @@ def test_who_lost_the_store_to_a_move_writes_and_removes_nothing(
         assert first.events("r1") == [Resumed(1.0)]
     with closing(Store(tmp_path / "back")) as back:
         assert back.events("r1") == [Resumed(1.0)] and back.read(name) == b"adapter"
+
+
+def test_nothing_refers_to_a_blob_whose_claim_was_lost(
+    place: StorePlace, postgres: Postgres
+) -> None:
+    with closing(Store(place)) as store, closing(Store(place)) as other:
+        name = store.put(b"adapter")
+        store.add_run(replace(RUN, adapter_sha256=name))
+        with store.claiming():
+            store.append("r1", 0, Resumed(1.0))  # while it is held
+        with store.claiming():
+            store.put(b"update")
+            restart(postgres)
+            with other.removing() as is_held:
+                assert is_held  # and removes what no journal speaks of
+                with pytest.raises(DatabaseAway):
+                    store.append("r1", 1, Resumed(2.0))
+            with pytest.raises(DatabaseAway, match="a lock was lost; try again"):
+                store.append("r1", 1, Resumed(2.0))
+        with store.claiming():
+            store.append("r1", 1, Resumed(2.0))
+        assert store.events("r1") == [Resumed(1.0), Resumed(2.0)]
+
+
+def test_claims_that_others_let_go_of_meanwhile_are_not_lost(place: StorePlace) -> None:
+    with closing(Store(place)) as store:
+        name, is_over = store.put(b"adapter"), threading.Event()
+        store.add_run(replace(RUN, adapter_sha256=name))
+
+        def claim() -> None:
+            while not is_over.is_set():
+                with store.claiming():
+                    pass
+
+        with ThreadPoolExecutor(3) as pool:
+            claims = [pool.submit(claim) for _ in range(3)]
+            try:
+                with store.claiming():
+                    for seq in range(60):
+                        store.append("r1", seq, Resumed(float(seq)))
+            finally:
+                is_over.set()
+            for one in claims:
+                one.result()
 
 
 def test_who_waits_for_a_lock_hears_that_the_database_went_away(
