@@ -159,7 +159,10 @@ def test_two_gigabytes_of_anything_end_with_one_line(
     path = bomb(tmp_path / f"labelled.{ending}.gz", (piece for _ in range(2048)))
     assert path.stat().st_size < 20 << 20
     first, second, peak = looked(path)
-    for told in (first, second):
+    # Lines of text may be modelled, of which a start reads the first ones; none has a label.
+    is_text = ending == "txt" and line.endswith(b"\n") and bool(line.strip())
+    assert (first == "read") == is_text
+    for told in (second,) if is_text else (first, second):
         assert str(path) in told and len(told) < 500
     assert peak < 150 << 20
 
