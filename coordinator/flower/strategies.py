@@ -9,7 +9,8 @@ it. Flower comes from `pip install flwr`.
 
 import ast
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from edge_client.errors import WrongInput, demand
 from edge_client.wire.tensors import AdapterState
 
 WEIGHT = "num-examples"
+MEANS = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan")
+OPTIMIZERS = ("FedAvgM", "FedAdagrad", "FedAdam", "FedYogi")
 REMEMBERED = ("momentum_vector", "m_t", "v_t")  # by FedAvgM, which keeps a list; by the adaptive
 
 
@@ -34,43 +37,18 @@ class _Reply:
         return False
 
 
-class _Strategy:
-    """A strategy of Flower's by its name, with what stands behind it; tried once when it is made.
+class FlowerMean:
+    """The cohort's delta by a strategy that remembers nothing; tried once when it is made.
 
     Raises:
-        WrongInput: Flower is not installed, it is none of `known`, or not with such settings.
+        WrongInput: See `_maker` and `_trying`.
     """
 
-    known: tuple[str, ...] = ()
-
     def __init__(self, name: str, *settings: str) -> None:
-        demand(name in self.known, f"flwr:{name}: one of {', '.join(self.known)} is expected")
-        try:
-            from flwr.serverapp import strategy
-        except ImportError as error:
-            raise WrongInput("a strategy of Flower's wants flwr: pip install flwr") from error
-        logging.getLogger("flwr").setLevel(logging.ERROR)  # it tells each aggregate in colours
-        kind = getattr(strategy, name)
-        self._made: Any = lambda: kind(**dict(map(_setting, settings)))
-        try:
-            self._try()
-        except Exception as error:
-            said = " ".join(("with", *settings)) if settings else ""
-            raise WrongInput(f"Flower's {name} {said}: {error or type(error).__name__}") from error
-
-    def _try(self) -> None:
-        """Aggregate something small."""
-        raise NotImplementedError
-
-
-class FlowerMean(_Strategy):
-    """The cohort's delta by a strategy that remembers nothing."""
-
-    known = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan")
-
-    def _try(self) -> None:
+        self._made = _maker(MEANS, name, settings)
         small = [Contribution(f"{n:02d}", {"a": np.full(2, n, np.float32)}, 1.0) for n in range(23)]
-        self.mean(small, {"a": np.zeros(2, np.float32)})
+        with _trying(name, settings):
+            self.mean(small, {"a": np.zeros(2, np.float32)})
 
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
         """As `Mean` has it."""
@@ -79,14 +57,18 @@ class FlowerMean(_Strategy):
         return {name: after[name] - adapter[name] for name in adapter}
 
 
-class FlowerOptimizer(_Strategy):
-    """The server's step by a strategy that remembers earlier rounds."""
+class FlowerOptimizer:
+    """The server's step by a strategy that remembers earlier rounds; tried once when it is made.
 
-    known = ("FedAvgM", "FedAdagrad", "FedAdam", "FedYogi")
+    Raises:
+        WrongInput: See `_maker` and `_trying`.
+    """
 
-    def _try(self) -> None:
+    def __init__(self, name: str, *settings: str) -> None:
+        self._made = _maker(OPTIMIZERS, name, settings)
         small = {"a": np.ones(2, np.float32)}
-        self.step(small, small, {}, 1, 1)
+        with _trying(name, settings):
+            self.step(small, small, {}, 1, 1)
 
     def step(
         self,
@@ -102,6 +84,36 @@ class FlowerOptimizer(_Strategy):
         after = _aggregated(chosen, round_index, [(_model(adapter, mean), 1.0)])
         changed = {name: after[name].astype(np.float32) for name in adapter}
         return changed, _remembered(chosen, list(adapter))
+
+
+def _maker(known: Sequence[str], name: str, settings: Sequence[str]) -> Callable[[], Any]:
+    """What makes a strategy of Flower's by its name, with what stands behind it.
+
+    Raises:
+        WrongInput: Flower is not installed, or it is none of `known`.
+    """
+    demand(name in known, f"flwr:{name}: one of {', '.join(known)} is expected")
+    try:
+        from flwr.serverapp import strategy
+    except ImportError as error:
+        raise WrongInput("a strategy of Flower's wants flwr: pip install flwr") from error
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # it tells each aggregate in colours
+    kind = getattr(strategy, name)
+    return lambda: kind(**dict(map(_setting, settings)))
+
+
+@contextmanager
+def _trying(name: str, settings: Sequence[str]) -> Iterator[None]:
+    """Aggregate something small, to see whether the settings will do.
+
+    Raises:
+        WrongInput: They will not.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(("with", *settings)) if settings else ""
+        raise WrongInput(f"Flower's {name} {said}: {error or type(error).__name__}") from error
 
 
 def _setting(text: str) -> tuple[str, Any]:
