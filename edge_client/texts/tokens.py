@@ -5,9 +5,9 @@ its mask always stay whole. Of a long text only what may fit is read.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
 
 LONGEST_PIECED = 100  # characters of a word that is tagged
 CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
+REMEMBERED = 65_536  # texts whose ids are held where they are read again and again
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Tokens:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._split: dict[str, list[tuple[str, list[int]]]] = {}
+        self._ids: Callable[[str], tuple[int, ...]] = self._tokenized
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text()) if config_path.is_file() else {}
         self.mask_id = self._special(config.get("mask_token"), ("[MASK]", "<mask>"))
@@ -101,9 +103,20 @@ class Tokens:
         """Entries of the vocabulary, added tokens included."""
         return int(self._tokenizer.get_vocab_size())
 
+    def remember(self) -> None:
+        """Hold the ids of the texts that are encoded from now on: one process for many clients.
+
+        Law: the same ids. A device does without: it has its texts' prompts for as long as it
+        trains, and memory for nothing else.
+        """
+        self._ids = lru_cache(REMEMBERED)(self._tokenized)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text without specials."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(self._ids(text))
+
+    def _tokenized(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def pieces(self, text: str, room: int) -> tuple[list[int], list[int]]:
         """A text's first ids, at most `room`, and of each the number of its word; no specials.

@@ -168,8 +168,11 @@ class Stage:
         spec = parse_adapter(adapter or experiment.adapter)
         rest = (experiment.engine, self.base, task, spec, experiment.training)
         if experiment.dtype == "float32":
-            return open_engine(*rest)
-        return open_within(*rest, budget_bytes=None)
+            engine = open_engine(*rest)
+        else:
+            engine = open_within(*rest, budget_bytes=None)
+        engine.encoder.tokens.remember()
+        return engine
 
     def first_adapter(self, engine: Engine) -> bytes:
         """What the rounds start from, encoded."""

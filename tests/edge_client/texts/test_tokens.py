@@ -152,3 +152,12 @@ def test_a_batch_is_padded_to_its_longest(tiny_base: Base, hub_task: Task) -> No
     assert batch.ids.shape == batch.attention.shape == (2, int(batch.attention[1].sum()))
     assert batch.ids[0, -1] == tokens.pad_id and batch.attention[0, -1] == 0
     assert batch.labels.tolist() == [hub_task.labels.index("family"), -1]
+
+
+def test_remembered_texts_have_the_same_ids(tiny_base: Base) -> None:
+    tokens, known = Tokens(tiny_base.folder), Tokens(tiny_base.folder)
+    known.remember()
+    for text in ("home", "the cup final", "", "home " * 40, "home", ""):
+        ids = known.encode(text)
+        assert ids == tokens.encode(text)
+        ids.clear()  # whoever was answered may change it
