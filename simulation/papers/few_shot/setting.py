@@ -180,13 +180,18 @@ def training(adapter: str, dataset: str, epochs: int) -> Training:
     return Training(epochs=epochs, batch=4, lr=lr, tokens=TOKENS[dataset])
 
 
-def notes(size: Size) -> tuple[str, ...]:
-    """How this differs from the paper."""
+def notes(size: Size, models: str = "RoBERTa-large") -> tuple[str, ...]:
+    """How this differs from the paper.
+
+    Args:
+        size: How large it is here.
+        models: What the paper trains.
+    """
     found = [
-        "published: RoBERTa-large, all weights, learning rate 1e-5, 1 local iteration, 256 "
-        f"tokens; ours: the base, adapter and texts named here, {size.epochs} local pass"
+        f"published: {models}, whose every weight is sent, learning rate 1e-5, 1 local iteration, "
+        f"256 tokens; ours: the base, adapter and texts named here, {size.epochs} local pass"
         f"{'es' if size.epochs > 1 else ''}; labels are even by gamma {UNIFORM:g} and skewed by "
-        f"gamma {SKEWED:g} in both",
+        f"gamma {SKEWED:g}, as section 2 calls them",
         "learning rates: LoRA 0.005, with a head 0.002, chosen on dev texts of AG News; other "
         "adapters have LoRA's, all weights 0.0001, not searched",
         "only clients that hold labelled texts are asked; where skew leaves fewer than "

@@ -15,8 +15,9 @@ from simulation.datasets.silos import LANGUAGES
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result
 from simulation.experiments.scoring import together
-from simulation.papers.healthcare.perplexity import POOLED, TOGETHER, beside, printed_table
+from simulation.papers.healthcare.perplexity import POOLED, TOGETHER, beside
 from simulation.papers.healthcare.setting import BATCH, DECAY, TOKENS
+from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.healthcare import ENTITIES
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal

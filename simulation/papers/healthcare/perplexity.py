@@ -23,6 +23,7 @@ from simulation.papers.healthcare.setting import (
     sizes_of,
     untrained,
 )
+from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.figure import Table as Printed
 from simulation.papers.published.figure import shown
 from simulation.papers.published.healthcare import PERPLEXITY, SIZES
@@ -202,13 +203,6 @@ def sizes_table(together: Experiment, sizes: Mapping[str, int]) -> Table:
     heads = ("texts", "to the smallest", "drawn in a round", "weight", "[paper] samples")
     columns = [Column("silo", "word"), *(Column(head) for head in heads)]
     return Table(columns, rows, "what silos hold", [f"[paper] {SIZES.source}"], SUMMARY)
-
-
-def printed_table(table: Printed) -> Table:
-    """A paper's table as it prints it."""
-    columns = [Column("", "word"), *(Column(name) for name in table.columns)]
-    rows = [[row, *map(shown, cells)] for row, cells in table.rows.items()]
-    return Table(columns, rows, f"published: {table.paper.name}, {table.name}", [table.source])
 
 
 def _told(by_seed: Sequence[Mapping[str, float]]) -> dict[str, dict[str, object]]:

@@ -13,7 +13,7 @@ from edge_client.tables import Column, Table
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.record import mean_and_spread
 from simulation.papers.fedp2eft.interpolate import Ends, ends_of
-from simulation.papers.healthcare.perplexity import beside, notes, printed_table
+from simulation.papers.healthcare.perplexity import beside, notes
 from simulation.papers.healthcare.setting import (
     BATCH,
     QUICK,
@@ -21,6 +21,7 @@ from simulation.papers.healthcare.setting import (
     federated,
     sizes_of,
 )
+from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.healthcare import BEST_ALPHA, PERSONALISED
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 

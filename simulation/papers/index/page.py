@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edge_client.tables import Table
-from simulation.papers.healthcare.perplexity import printed_table
 from simulation.papers.index.entry import MIXTURE, Entry, Given, Printed
 from simulation.papers.index.state import EntryState, Slot
 from simulation.papers.provenance import sizes, sources
+from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.figure import Figure
 from simulation.papers.report import Piece
 from simulation.papers.scenario import Measured, lines_of, part_of_page
@@ -250,9 +250,19 @@ def _notes_of(state: EntryState, given: Given) -> list[str]:
     scenario = state.piece.scenario
     stages = [on for slot in state.cells for on in slot.stages]
     source = [f"[published]: {scenario.source}"] if scenario.source else []
+    source += _remarks(state)
     known = sizes(scenario, stages, len(given.order.seeds)) if stages else []
     failed = [line for slot in state.cells if slot.found and (line := slot.found.failures())]
     return [*source, *known, *scenario.notes, *failed]
+
+
+def _remarks(state: EntryState) -> list[str]:
+    """What else has to be known of the published figures in its cells, once each."""
+    cells = [slot.cell for slot in state.cells]
+    figures = [figure for cell in cells for figure in cell.published_by_language.values()]
+    figures += [cell.published for cell in cells if isinstance(cell.published, Figure)]
+    told = [f"[published], {one.row}: {one.remark}" for one in figures if one.remark]
+    return list(dict.fromkeys(told))
 
 
 def _wrapped(line: str) -> list[str]:

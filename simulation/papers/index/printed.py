@@ -1,4 +1,7 @@
-"""Every table and figure of the four papers, in their order, and what plays it here."""
+"""The four papers' tables and figures, in their order, and what plays each here.
+
+Drawings of how a method works are left out, and tables of settings, which stand in the notes.
+"""
 
 from functools import partial
 
@@ -7,7 +10,6 @@ from simulation.papers.fedp2eft import scenarios as fedp2eft
 from simulation.papers.few_shot import scenarios as aug_fedprompt
 from simulation.papers.few_shot.setting import LISTED, QUICK
 from simulation.papers.healthcare import pieces
-from simulation.papers.healthcare.perplexity import printed_table
 from simulation.papers.index.entry import READ, SPOKEN, Entry, Given, Printed
 from simulation.papers.labelling.label_table import label_table
 from simulation.papers.multilingual import scenarios as mfpt
@@ -17,6 +19,7 @@ from simulation.papers.multilingual.tables import (
     traffic_table,
 )
 from simulation.papers.published import healthcare
+from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.aug_fedprompt import LABELLING_SHARE, LABELS, SYSTEM_COST
 from simulation.papers.published.aug_fedprompt import PAPER as AUG
 from simulation.papers.published.fedp2eft import PAPER as P2EFT
@@ -190,9 +193,9 @@ PRINTED: tuple[Printed, ...] = (
     ),
     Printed(
         healthcare.PAPER.name,
-        "Table 5: tasks of Hebrew texts",
+        "Table 5: tasks of a company's own texts",
         counted=partial(printed_table, healthcare.DOWNSTREAM),
-        told=("its texts are a company's own and cannot be had: nothing stands beside them",),
+        told=("these texts cannot be had: nothing stands beside them",),
     ),
     Printed(
         healthcare.PAPER.name,

@@ -46,10 +46,10 @@ def traffic_table() -> tuple[Table, list[dict[str, Any]]]:
             Column("from", "word"),
         ],
         [_traffic_cells(row) for row in rows],
-        "XLM-R base, 10 labels; 5 clients x 10 rounds, both ways",
+        "XLM-R base, 10 labels; 5 clients x 10 rounds; ours: both ways",
         [
-            "trained: parameters; MB: the paper's unit, of 1,000,000 bytes; from: files that "
-            "smidgen wrote, or a count of parameters",
+            "trained: parameters; MB: ours of 1,000,000 bytes, the paper's are not said (its 108 "
+            "GB are its 110,592 MB); from: files that smidgen wrote, or a count of parameters",
             *notes,
             f"[paper] {TRAFFIC.source}",
         ],

@@ -29,9 +29,10 @@ UNIFORM, SKEWED = 100.0, 0.001  # gamma, section 2
 SKEWS = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)  # gamma, figure 1
 
 ACCURACY = Setting(
-    "RoBERTa-large, all weights; 1,000 clients, labels on at most 32, 5 per round, batch 4, 256 "
-    "tokens, learning rate 1e-5; the table says only Uniform and Skewed, section 2 calls gamma 100 "
-    "uniform and 0.001 skewed; what ± is the table does not say",
+    "RoBERTa-large; 1,000 clients, labels on at most 32, 5 per round, batch 4, 256 tokens, "
+    "learning rate 1e-5; that all weights are trained is taken from what is sent, the entire "
+    "model; the table says only Uniform and Skewed, section 2 calls gamma 100 uniform and 0.001 "
+    "skewed; what ± is the table does not say",
     3,
 )
 FEW_SHOT = read_table(
@@ -49,7 +50,7 @@ Skewed w/ augment   | 90.2±0.5  | 75.7±1.2 | 66.9±1.1  | 58.2±2.4
     unit="%",
 )
 
-BOARD = Setting("NVIDIA TX2 with 8 GB, training all weights, batch 4")
+BOARD = Setting("NVIDIA TX2 with 8 GB, batch 4")
 SYSTEM_COST = read_table(
     PAPER,
     "table 4",
@@ -57,31 +58,39 @@ SYSTEM_COST = read_table(
     TABLE_4,
     units={"Memory (GB)": "GB", "Latency (s)": "s per batch", "Param. (M)": "million parameters"},
     remarks={
-        ("Memory (GB)", model): "out of memory on the board; measured on a central server (note 3)"
+        ("Memory (GB)", model): "printed `OOM`, with this number in brackets; of RoBERTa-large the "
+        "paper says that a central server has measured it (note 3)"
         for model in OUT_OF_MEMORY
     },
 )
 
 
 def _said(what: str, value: float, place: str, unit: str = "%", remark: str = "") -> Figure:
-    return Figure(value, unit, PAPER, place, what, "", ACCURACY, remark=remark)
+    return Figure(value, unit, PAPER, place, what, "", SENTENCE, remark=remark)
 
 
-# A client's computing that labelling takes, and pseudo-labels that are right (100 texts labelled
-# on each client of a round, AG News).
-LABELLING_SHARE = _said("inference in all computation, at most", 87.4, "section 5")
+SENTENCE = Setting("a sentence, which does not say of which base and data but where it is told")
+PERCENT = "whether points or per cent of the lower one is not said"
+
+
+# A client's computing time that labelling takes, and pseudo-labels that are right (100 texts
+# labelled on each client of a round, AG News).
+LABELLING_SHARE = _said("inference in all computation time, at most", 87.4, "section 5")
 RIGHT_EARLY = _said("pseudo-labels that are right, first three rounds", 92.5, "section 4.3")
 RIGHT_LATE = _said("pseudo-labels that are right, at convergence", 95.3, "section 4.3")
 SKEW_COSTS = _said(
     "uniform (gamma 100) better than skewed (gamma 0.001) by, 1,024 labels of YAHOO",
     26,
     "section 2, of figure 2",
-    remark="whether points or per cent of the lower one is not said",
+    remark=PERCENT,
 )
-# Figure 4: the largest gap between FedPrompt and FedCLS over numbers of labels, and how many labels
-# reach 90 % of what training on the whole set gives.
+# Figure 4: the largest gap between AUG-FedPrompt and FedCLS over numbers of labels, and how many
+# labels reach 90 % of what training on the whole set gives. The text names no sets: its four
+# numbers are taken to go by the tables' columns.
 LARGEST_GAP = {
-    name: _said(f"largest gap to FedCLS, {COLUMN[name]}", gap, "section 4.2, of figure 4")
+    name: _said(
+        f"largest gap to FedCLS, {COLUMN[name]}", gap, "section 4.2, of figure 4", remark=PERCENT
+    )
     for name, gap in zip(COLUMN, (50, 25, 55, 38), strict=True)
 }
 USABLE_LABELS: dict[str, Figure | None] = {
@@ -90,4 +99,9 @@ USABLE_LABELS: dict[str, Figure | None] = {
     "yahoo_answers": _said("labels to be usable, YAHOO", 256, "section 4.2", "labels"),
     "yelp_review_full": _said("labels to be usable, YELP-F", 256, "section 4.2", "labels"),
 }
-BASES_DRAWN = _said("RoBERTa-large outperforms all other models", 38.2, "section 5, of figure 5")
+BASES_DRAWN = _said(
+    "RoBERTa-large outperforms all other models",
+    38.2,
+    "section 5, of figure 5",
+    remark=PERCENT,
+)

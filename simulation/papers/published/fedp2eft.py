@@ -27,7 +27,9 @@ fra  | 88.6 | 88.6    | 88.6    | 89.1   | 93.5
 UNSEEN = read_table(
     PAPER,
     "MasakhaNEWS, unseen clients",
-    Setting("clients that took no part in training; rank not said"),
+    Setting(
+        "clients that took no part in training; data set taken from the languages; rank not said"
+    ),
     """
      | LoRA | FedL2P | FedP²EFT
 xho  | 64.2 | 64.4   | 78.5

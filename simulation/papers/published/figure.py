@@ -1,7 +1,7 @@
 """A number as a paper prints it, with the cell it stands in and what the paper says about it.
 
-Tables are written down as they are printed, one line per row; `-` is a cell that is empty or could
-not be read, which is None and is shown as unknown. Nothing here is estimated.
+Tables are written down as they are printed, one line per row; `-` is an empty cell, which is
+None. Nothing here is estimated.
 
     table = read_table(PAPER, "table 2", SETTING, " | AGNEWS\\nUniform FedCLS | 66.1±12.8", "%")
     table.at("Uniform FedCLS", "AGNEWS")  # shown as 66.1±12.8
@@ -30,7 +30,8 @@ class Paper:
     remark: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.source})"
+        told = f"; {self.remark}" if self.remark else ""
+        return f"{self.name} ({self.source}{told})"
 
 
 @dataclass(frozen=True)

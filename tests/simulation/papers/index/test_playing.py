@@ -132,7 +132,7 @@ def test_published_figures_stay_where_an_entry_cannot_be_put_together(given: Giv
     assert "| It | 5.63 | 5.80 | 6.32 |" in text and "| Italian | 412,437 | 26,192 |" in text
     assert "| BC5CDR | 0.8913 |" in text and "| Federated | 0.6976 |" in text
     assert "- published: figure 3, best interpolation, German: 0.9 share of the pers" in text
-    assert "- published: figure 2, FL, after about 10 % of the texts: " in text
+    assert "- published: figure 2, FL, after about 10 % of the samples: " in text
 
 
 def test_the_command_of_distances_says_what_the_base_has_read(given: Given) -> None:
