@@ -15,6 +15,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.stage import Stage, stage
+from simulation.papers.paired import apart_table
 from simulation.papers.plots import draw
 from simulation.papers.provenance import facts, provenance, rows_of, settings_of
 from simulation.papers.scenario import (
@@ -157,7 +158,12 @@ def results_of(asked: Sequence[Experiment], order: Order, console: Console) -> l
 
 def _tell(told: Told, console: Console) -> None:
     scenario, found = told.scenario, told.found
-    usual = [accuracy_table(scenario, found), language_table(found), cost_table(found)]
+    usual = [
+        accuracy_table(scenario, found),
+        apart_table(scenario, found),
+        language_table(found),
+        cost_table(found),
+    ]
     tables = [*told.own, *usual]
     show(*(table for table in tables if table is not None), file=console.file)
     source = [f"[published] {scenario.source}"] if scenario.source else []

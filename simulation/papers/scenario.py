@@ -11,6 +11,7 @@ from simulation.papers.published.figure import Figure
 
 NAMED = "experiment"  # heading of the column that names a row
 SUMMARY = "summary.json"
+Name = tuple[str, str]  # a cell's row and column
 LAYER_FORWARDS = (
     "k layer-forwards: thousands of texts read by one layer each, as the engines count them; "
     "a backward pass counts as two"
@@ -42,6 +43,10 @@ class Cell:
     is_fixed: bool = False
     language: str = ""
 
+    @property
+    def name(self) -> Name:
+        return self.row, self.column
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -53,6 +58,7 @@ class Scenario:
         cells: The grid, row by row.
         notes: Under the table: how this differs from the paper's setting.
         source: Where the published figures are from.
+        pairs: Cells whose difference is told, the lower one second.
     """
 
     name: str
@@ -60,6 +66,7 @@ class Scenario:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...]
     source: str = ""
+    pairs: tuple[tuple[Name, Name], ...] = ()
 
     @property
     def heading(self) -> str:

@@ -17,8 +17,8 @@ from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.record import Row, mean_and_spread
-from simulation.papers.learning.paired import points
 from simulation.papers.multilingual.setting import MANY
+from simulation.papers.paired import points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 

@@ -14,9 +14,10 @@ from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.settings import GUIDED, Personal
 from simulation.papers.multilingual.setting import MANY
+from simulation.papers.paired import rows_apart
 from simulation.papers.published.fedp2eft import SEEN, UNSEEN, WITH_FEDDPA
 from simulation.papers.published.figure import Figure, Table
-from simulation.papers.scenario import Cell, Scenario
+from simulation.papers.scenario import Cell, Name, Scenario
 from simulation.population.deal import Deal
 
 NAMES = ("masakhanews", "unseen", "budgets", "xnli")
@@ -91,7 +92,8 @@ def masakhanews(base: str, quick: bool, rank: int, lr: float) -> Scenario:
     cells = [Cell(BASE, COLUMN, as_it_is, of_languages=True)]
     cells += [cell(row, COLUMN, experiment(base, row, quick, rank, lr), SEEN) for row in ROWS]
     title = f"MasakhaNEWS, seen clients, R = {rank}: accuracy in %"
-    return Scenario("fedp2eft masakhanews", title, tuple(cells), notes(quick, lr), SEEN.source)
+    told, pairs = notes(quick, lr), _apart(cells)
+    return Scenario("fedp2eft masakhanews", title, tuple(cells), told, SEEN.source, pairs)
 
 
 def unseen(base: str, quick: bool, rank: int, lr: float) -> Scenario:
@@ -104,7 +106,7 @@ def unseen(base: str, quick: bool, rank: int, lr: float) -> Scenario:
     title = f"MasakhaNEWS, clients that took no part in rounds, R = {rank}: accuracy in %"
     more = f"{groups} groups of languages, drawn once; each is judged by what the others trained"
     told = (*notes(quick, lr), more)
-    return Scenario("fedp2eft unseen", title, tuple(cells), told, UNSEEN.source)
+    return Scenario("fedp2eft unseen", title, tuple(cells), told, UNSEEN.source, _apart(cells))
 
 
 def budgets(base: str, quick: bool, rank: int, lr: float) -> Scenario:
@@ -116,7 +118,8 @@ def budgets(base: str, quick: bool, rank: int, lr: float) -> Scenario:
         for budget in (QUICK_BUDGETS if quick else BUDGETS)
     ]
     title = "MasakhaNEWS, seen clients, by rank budget: accuracy in %"
-    return Scenario("fedp2eft budgets", title, tuple(cells), notes(quick, lr))
+    told, pairs = notes(quick, lr), _apart(cells)
+    return Scenario("fedp2eft budgets", title, tuple(cells), told, pairs=pairs)
 
 
 def xnli(base: str, quick: bool, rank: int, lr: float) -> Scenario:
@@ -145,7 +148,13 @@ def xnli(base: str, quick: bool, rank: int, lr: float) -> Scenario:
         "trained and judged on rows of XNLI's dev set that share no premise; the rest is not here",
     )
     told = (*notes(quick, lr), *more)
-    return Scenario("fedp2eft xnli", title, tuple(cells), told, WITH_FEDDPA.source)
+    return Scenario("fedp2eft xnli", title, tuple(cells), told, WITH_FEDDPA.source, _apart(cells))
+
+
+def _apart(cells: Sequence[Cell]) -> tuple[tuple[Name, Name], ...]:
+    """Every method less plain LoRA."""
+    methods = [row for row in ROWS if row != PLAIN]
+    return rows_apart(cells, *((row, PLAIN) for row in methods))
 
 
 def cell(row: str, column: str, asked: Experiment, table: Table | None = None) -> Cell:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from edge_client.bases.base import EMBEDDED
 from simulation.experiments.experiment import FULL, ExperimentError
@@ -19,6 +20,7 @@ from simulation.papers.few_shot.setting import (
     notes,
     whole_set,
 )
+from simulation.papers.paired import columns_apart, rows_apart
 from simulation.papers.published.aug_fedprompt import (
     BASES_DRAWN,
     COHORT,
@@ -118,7 +120,14 @@ def table2(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
         f"Table 2 of AUG-FedPrompt on {dataset}: accuracy in %; {size.labels(LABELS[dataset])} "
         f"labels on {LABELLED_CLIENTS} of {CLIENTS[dataset]:,} clients, {COHORT} a round"
     )
-    return Scenario("aug-fedprompt table2", title, tuple(cells), tuple(told), FEW_SHOT.source)
+    pairs = (
+        *rows_apart(cells, (CLOZE, HEAD)),
+        *columns_apart(cells, COLUMNS, (AUGMENTED, "skewed"), (AUGMENTED_FIXED, "skewed")),
+        *columns_apart(cells, (AUGMENTED, "uniform"), (AUGMENTED, AUGMENTED_FIXED)),
+    )
+    return Scenario(
+        "aug-fedprompt table2", title, tuple(cells), tuple(told), FEW_SHOT.source, pairs
+    )
 
 
 def _no_labelling(adapter: str, published: str) -> str:
@@ -148,7 +157,8 @@ def fig2(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
         f"{SKEW_COSTS} %: {SKEW_COSTS.row}, {SKEW_COSTS.remark}",
         f"the head is asked with {usual} labels alone",
     )
-    return Scenario("aug-fedprompt fig2", title, tuple(cells), (*notes(size), *drawn))
+    pairs = columns_apart(cells, (f"gamma {UNIFORM:g}", f"gamma {SKEWED:g}"))
+    return Scenario("aug-fedprompt fig2", title, tuple(cells), (*notes(size), *drawn), pairs=pairs)
 
 
 def _quantities(dataset: str, row: str, size: Size) -> tuple[int, ...]:
@@ -187,7 +197,8 @@ def fig4(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
         f"{WHOLE}: every training text that is here, in one place, batches of {WHOLE_BATCH}, "
         f"{whole.rounds} pass{'es' if whole.rounds > 1 else ''}",
     ]
-    return Scenario("aug-fedprompt fig4", title, tuple(cells), tuple(told))
+    pairs = rows_apart(cells, (CLOZE, HEAD), (AUG, CLOZE))
+    return Scenario("aug-fedprompt fig4", title, tuple(cells), tuple(told), pairs=pairs)
 
 
 def fig5(bases: Sequence[str], dataset: str, adapter: str, size: Size) -> Scenario:
@@ -215,4 +226,6 @@ def fig5(bases: Sequence[str], dataset: str, adapter: str, size: Size) -> Scenar
         f"{BASES_DRAWN.row} by up to {BASES_DRAWN} %, {BASES_DRAWN.remark}",
         f"0.1 % of the published set's training texts: {wanted} labels{less}",
     )
-    return Scenario("aug-fedprompt fig5", title, tuple(cells), told)
+    ordered = [(upper, lower) for lower, upper in combinations(names.values(), 2)]
+    pairs = rows_apart([cell for cell in cells if cell.column == CLOZE], *ordered)
+    return Scenario("aug-fedprompt fig5", title, tuple(cells), told, pairs=pairs)

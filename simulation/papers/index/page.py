@@ -10,6 +10,7 @@ from pathlib import Path
 from edge_client.tables import Table
 from simulation.papers.index.entry import MIXTURE, Entry, Given, Printed
 from simulation.papers.index.state import EntryState, Slot
+from simulation.papers.paired import APART, APART_NOTE, apart_rows
 from simulation.papers.provenance import sizes, sources
 from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.figure import Figure
@@ -81,6 +82,7 @@ def _part(one: Printed, states: Sequence[EntryState], given: Given) -> str:
         for kind in sorted(kinds & SHARES.keys()):
             lines += [SHARES[kind], ""]
         lines += [*lines_of(*_table(states, given)), "", f"    {command}", ""]
+        lines += _apart(states)
         lines += _own_tables(states)
     elif one.command:
         lines += [f"    {one.command}", ""]
@@ -209,6 +211,20 @@ def _plain(text: str, given: Given) -> str:
     for folder in sorted(folders, key=len, reverse=True):
         text = text.replace(folder, folders[folder])
     return " ".join(text.replace("|", "/").split())
+
+
+def _apart(states: Sequence[EntryState]) -> list[str]:
+    """What pairs of cells differ by, as far as two seeds of both are there."""
+    rows: list[Row] = []
+    for state in states:
+        if state.piece is not None:
+            found = [slot.found for slot in state.cells if slot.found]
+            told = apart_rows(state.piece.scenario, found)
+            rows += [[state.entry.last, *row] for row in told] if len(states) > 1 else told
+    if not rows:
+        return []
+    head = list(APART) if len(states) == 1 else ["", *APART]
+    return [*lines_of(head, rows), "", f"- {APART_NOTE}", ""]
 
 
 def _own_tables(states: Sequence[EntryState]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from simulation.papers.labelling.spent import (
     target_of,
     until,
 )
-from simulation.papers.learning.paired import by_seed, differences, ends, interval
+from simulation.papers.paired import by_seed, differences, ends, interval
 from simulation.papers.published.aug_fedprompt import LABELLING_SHARE
 from simulation.papers.scenario import LAYER_FORWARDS, SUMMARY, Measured
 

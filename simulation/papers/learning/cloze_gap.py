@@ -17,7 +17,7 @@ from simulation.experiments.record import mean_and_spread
 from simulation.papers.few_shot import setting
 from simulation.papers.few_shot.scenarios import PRINTED
 from simulation.papers.few_shot.setting import CLOZE, HEAD, size_of
-from simulation.papers.learning.paired import by_seed, differences, ends, interval, known, points
+from simulation.papers.paired import by_seed, differences, ends, interval, known, points
 from simulation.papers.published import pet
 from simulation.papers.published.aug_fedprompt import COLUMN, FEW_SHOT, LABELS
 from simulation.papers.published.figure import Figure

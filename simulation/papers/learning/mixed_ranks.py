@@ -13,8 +13,8 @@ from typing import Any
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table, sizes
 from simulation.experiments.experiment import Experiment
-from simulation.papers.learning.paired import beside, by_seed, known, paired, points
 from simulation.papers.learning.setting import AG_NEWS
+from simulation.papers.paired import beside, by_seed, known, paired, points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 

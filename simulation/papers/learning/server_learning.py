@@ -19,9 +19,9 @@ from edge_client.tables import Column, Table
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result
 from simulation.experiments.scoring import Tally
-from simulation.papers.learning.paired import beside, known, paired, points
 from simulation.papers.learning.setting import TRAINING
 from simulation.papers.multilingual.setting import MASAKHANEWS
+from simulation.papers.paired import beside, known, paired, points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal
 

@@ -18,6 +18,7 @@ from simulation.papers.multilingual.setting import (
     notes,
     texts_of,
 )
+from simulation.papers.paired import columns_apart, rows_apart
 from simulation.papers.published.mfpt import PATIENCE
 from simulation.papers.scenario import Cell, Scenario
 
@@ -52,7 +53,11 @@ def data_efficiency(base: str, quick: bool) -> Scenario:
         f"{others} texts each; the paper reduces German from 8,000 texts to 30, by prompt tuning",
         DRAWN.format(4),
     )
-    return Scenario("mfpt data-efficiency", title, tuple(cells), told)
+    pairs = (
+        *rows_apart(cells, ("federated LoRA", "local LoRA"), ("federated prompt", "local prompt")),
+        *columns_apart(cells, (f"{others} texts", f"{QUICK_LEFT[0] if quick else LEFT[0]} texts")),
+    )
+    return Scenario("mfpt data-efficiency", title, tuple(cells), told, pairs=pairs)
 
 
 def _reduced(
@@ -78,7 +83,8 @@ def language_distance(base: str, quick: bool) -> Scenario:
     ]
     title = f"MasakhaNEWS, {len(languages)} languages: accuracy in %"
     told = (*notes(quick, texts), DRAWN.format(5))
-    return Scenario("mfpt distance", title, tuple(cells), told)
+    pairs = rows_apart(cells, (FEDERATED[0], LOCAL[0]))
+    return Scenario("mfpt distance", title, tuple(cells), told, pairs=pairs)
 
 
 def lengths(base: str, quick: bool) -> Scenario:
@@ -103,7 +109,9 @@ def lengths(base: str, quick: bool) -> Scenario:
         "prompts of 2 x 768, and table 4's count of parameters fits 8 x 768; which of its figures "
         "are of which is not said, and no accuracy by length or rank is printed",
     )
-    return Scenario("mfpt lengths", title, tuple(cells), told)
+    ordered = list(adapters)
+    pairs = rows_apart(cells, *zip(ordered[1:], ordered, strict=False))
+    return Scenario("mfpt lengths", title, tuple(cells), told, pairs=pairs)
 
 
 def stopping(base: str, quick: bool) -> Scenario:
@@ -127,7 +135,11 @@ def stopping(base: str, quick: bool) -> Scenario:
         "in the paper's appendix C, and the best adapter by them is kept. The other column, as all "
         f"other experiments, has rounds of {usual.training.epochs} passes and keeps the last one",
     )
-    return Scenario("mfpt stopping", title, tuple(cells), told)
+    pairs = (
+        *columns_apart(cells, (STOPPED, FIXED)),
+        *rows_apart(cells, (FEDERATED[0], LOCAL[0]), (FEDERATED[0], CENTRALISED[0])),
+    )
+    return Scenario("mfpt stopping", title, tuple(cells), told, pairs=pairs)
 
 
 def stopped(usual: Experiment, quick: bool) -> Experiment:

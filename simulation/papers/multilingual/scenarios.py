@@ -16,6 +16,7 @@ from simulation.papers.multilingual.setting import (
     printed,
     texts_of,
 )
+from simulation.papers.paired import columns_apart, rows_apart
 from simulation.papers.published.mfpt import MASAKHANEWS as MASAKHANEWS_TABLE
 from simulation.papers.published.mfpt import NEWS
 from simulation.papers.published.mfpt import XNLI as XNLI_TABLE
@@ -61,15 +62,23 @@ IN_NEWS = {
         "centralised full": "Centralized",
     },
 }
+UNMIXED_LORA = (LOCAL[0], CENTRALISED[0])
 ALONE: tuple[Method, ...] = (
     LOCAL,
     CENTRALISED,
     ("local full", "local", FULL),
     ("centralised full", "centralised", FULL),
 )
+KINDS, OTHERS = ("LoRA", "prompt"), ("local", "centralised")
 EITHER = (
     "published local and centralised figures: the paper does not say whether by prompt or LoRA; "
     "they stand beside both"
+)
+ASKED_APART = (  # rows of tables 2 and 3 whose order the paper speaks of
+    *((f"federated {kind}", f"{other} {kind}") for kind in KINDS for other in OTHERS),
+    *((f"centralised {kind}", f"local {kind}") for kind in KINDS),
+    ("federated LoRA", "federated prompt"),
+    ("federated full", "federated LoRA"),
 )
 MAKERS = {
     "data-efficiency": ablations.data_efficiency,
@@ -109,7 +118,8 @@ def masakhanews(base: str, quick: bool) -> Scenario:
     ]
     title = f"MasakhaNEWS, {', '.join(MASAKHANEWS)}: accuracy in %"
     told = (*notes(quick, texts), EITHER)
-    return Scenario("mfpt masakhanews", title, tuple(cells), told, MASAKHANEWS_TABLE.source)
+    pairs = rows_apart(cells, *ASKED_APART)
+    return Scenario("mfpt masakhanews", title, tuple(cells), told, MASAKHANEWS_TABLE.source, pairs)
 
 
 def news_classification(base: str, quick: bool) -> Scenario:
@@ -143,7 +153,18 @@ def news_classification(base: str, quick: bool) -> Scenario:
         "languages apart come with values closer to 0",
         EITHER,
     )
-    return Scenario("mfpt nc", title, tuple(cells), (*notes(quick, texts), *more), NEWS.source)
+    pairs = (
+        *(
+            (("federated LoRA", mixed), (one[0], UNMIXED))
+            for one in ALONE[:2]
+            for mixed in MIXTURES
+        ),
+        *rows_apart(cells, ("federated LoRA", "federated prompt")),
+        *columns_apart(cells, (IID, APART)),
+        *rows_apart(cells, ("centralised LoRA", "local LoRA"), ("centralised full", "local full")),
+    )
+    told = (*notes(quick, texts), *more)
+    return Scenario("mfpt nc", title, tuple(cells), told, NEWS.source, pairs)
 
 
 def xnli(base: str, quick: bool) -> Scenario:
@@ -166,4 +187,5 @@ def xnli(base: str, quick: bool) -> Scenario:
         "trained and judged on rows of XNLI's dev set that share no premise; the rest is not here"
     )
     told = (*notes(quick, texts), more, EITHER)
-    return Scenario("mfpt xnli", title, tuple(cells), told, XNLI_TABLE.source)
+    pairs = rows_apart(cells, *ASKED_APART)
+    return Scenario("mfpt xnli", title, tuple(cells), told, XNLI_TABLE.source, pairs)
