@@ -52,6 +52,7 @@ else:  # pragma: no cover - the same library, before it moved into Python
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
+LABELLED_VERSION = 2  # of those that label; since 2 the gate takes texts without labels alone
 ADDED_LATER = (
     "norm_bound",
     "max_examples",
@@ -68,6 +69,7 @@ ADDED_LATER = (
     "fewer",
     "dev_texts",
     "pattern",
+    "alone",
 )
 CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
@@ -135,6 +137,8 @@ class Experiment:
         test_texts: Texts of each language asked of those, drawn; 0 for all (of `dev` 1000).
         is_judged_by_all: Whether every client of `local` is judged by all test texts, not by its
             own alone.
+        alone: Of `local`, the only clients that train and are judged; none: all with test texts.
+            The task is that of all.
         pattern: Cloze pattern that is asked in place of the set's own; empty: those.
         seed: Root seed of deal, first adapter, cohorts and the order of texts.
         engine: `auto`, `torch` or `onnx`.
@@ -178,6 +182,7 @@ class Experiment:
     judged_on: Literal["test", "dev"] = "test"
     test_texts: int = 0
     is_judged_by_all: bool = False
+    alone: tuple[str, ...] = ()
     pattern: str = ""
     seed: int = 0
     engine: Literal["auto", "torch", "onnx"] = "auto"
@@ -242,7 +247,12 @@ class Experiment:
             not self.is_judged_by_all or self.paradigm == "local",
             f"is_judged_by_all: paradigm is {self.paradigm}; local expected",
         )
+        _demand(
+            not self.alone or self.paradigm == "local",
+            f"alone: paradigm is {self.paradigm}; local expected",
+        )
         object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
+        object.__setattr__(self, "alone", tuple(sorted(set(self.alone))))
         policy = self.learning.selection
         _demand(
             policy.split(":")[0] not in OF_FACTS,
@@ -306,7 +316,8 @@ class Experiment:
         for name in ADDED_TO_TASK if task.kind == "labels" else ():
             del asked[name]
         found = {"base": base_id, "dataset": dataset_sha256, "task": asked, "engine": engine}
-        said = asdict(self) | found | {"results": RESULTS_VERSION}
+        results = LABELLED_VERSION if self.labelling else RESULTS_VERSION
+        said = asdict(self) | found | {"results": results}
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"]

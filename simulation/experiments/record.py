@@ -16,7 +16,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -176,9 +176,18 @@ class Result:
         return failed, sum(row.clients for row in self.rows), reason
 
     def total(self, name: str) -> float:
-        """Sum of a figure over all rows, such as `bytes_up`, those of its parts among them."""
+        """Sum of a figure over all rows, such as `bytes_up`, and of the rounds before it.
+
+        Of rounds that are the beginning of others the longest count. Where every group of
+        languages has rounds that the others train, each client goes on from one: their mean counts.
+        """
         own = float(sum(getattr(row, name) for row in self.rows))
-        return own + sum(part.total(name) for part in self.parts)
+        longest: dict[Experiment, Result] = {}
+        for part in sorted(self.parts, key=lambda part: part.experiment.rounds):
+            longest[replace(part.experiment, name="rounds", rounds=1)] = part
+        groups = self.experiment.personal.groups if self.experiment.personal else 0
+        before = sum(part.total(name) for part in longest.values())
+        return own + before / max(1, groups)
 
 
 class Record:
@@ -223,7 +232,7 @@ class Record:
     def _sweep(self) -> None:
         """Adapters that no arm's last row names were on their way when somebody was killed."""
         named = {self._adapter(arm, row.adapter_sha256) for arm, row in self._last.items()}
-        named |= {memory_of(path) for path in named}
+        named |= {memory_of(self._folder, row) for row in self._last.values()}
         for kind in ("safetensors", "memory"):
             for path in self._folder.glob(f"*.{kind}*"):
                 if path not in named:
@@ -239,6 +248,12 @@ class Record:
         """Whether it has been run to its end."""
         return (self._folder / FINISHED).is_file()
 
+    def begin_anew(self) -> None:
+        """Forget all rows, where going on would give other numbers than running through."""
+        write_atomically(self._folder / ROWS, b"")
+        self._rows, self._last = [], {}
+        self._sweep()
+
     def finish(self) -> None:
         """Say that nothing is left to run; patience may end rounds before their number."""
         write_atomically(self._folder / FINISHED, b"")
@@ -252,8 +267,7 @@ class Record:
         last = self._last.get(arm)
         if last is None:
             return None
-        path, body = self._adapter(arm, last.adapter_sha256), adapter_of(self._folder, last)
-        beside = memory_of(path)
+        body, beside = adapter_of(self._folder, last), memory_of(self._folder, last)
         memory = beside.read_bytes() if beside.is_file() else b""
         if not memory:
             raise RecordError(f"{beside} is missing; delete {self._folder} to run again")
@@ -303,7 +317,7 @@ class Record:
         )
         before = self._last.get(arm)
         if closed.standing.memory:
-            write_atomically(memory_of(self._adapter(arm, name)), closed.standing.memory)
+            write_atomically(_memory_in(self._folder, row), closed.standing.memory)
         write_atomically(self._adapter(arm, name), body)
         with (self._folder / ROWS).open("a", encoding="utf-8") as file:
             file.write(f"{_line(row)}\n")
@@ -311,10 +325,12 @@ class Record:
             os.fsync(file.fileno())
         self._rows.append(row)
         self._last[arm] = row
-        if before is not None and before.adapter_sha256 != name:
-            old = self._adapter(arm, before.adapter_sha256)
-            old.unlink(missing_ok=True)
-            memory_of(old).unlink(missing_ok=True)
+        if before is None:
+            return
+        if before.adapter_sha256 != name:
+            self._adapter(arm, before.adapter_sha256).unlink(missing_ok=True)
+        if before.round_index != row.round_index:
+            memory_of(self._folder, before).unlink(missing_ok=True)
 
     def _adapter(self, arm: str, name: str) -> Path:
         return _adapter_in(self._folder, arm, name)
@@ -346,12 +362,20 @@ def kept_adapter(folder: Path, row: Row) -> bytes:
     last = adapter_of(folder, row)
     if row.kept is None:
         return last
-    return best_in(memory_of(_adapter_in(folder, row.arm, row.adapter_sha256)).read_bytes())
+    return best_in(memory_of(folder, row).read_bytes())
 
 
-def memory_of(adapter: Path) -> Path:
-    """Where what is known beside an adapter lies."""
-    return adapter.with_suffix(".memory")
+def memory_of(folder: Path, row: Row) -> Path:
+    """Where what is known beside a row's adapter lies."""
+    found = _memory_in(folder, row)
+    older = _adapter_in(folder, row.arm, row.adapter_sha256).with_suffix(".memory")
+    return older if older.is_file() and not found.is_file() else found  # of an older smidgen
+
+
+def _memory_in(folder: Path, row: Row) -> Path:
+    """By its round: a round may leave the adapter as it was, and what is known is another then."""
+    adapter = _adapter_in(folder, row.arm, row.adapter_sha256)
+    return adapter.with_suffix(f".{row.round_index}.memory")
 
 
 def read_rows(folder: Path) -> list[Row]:

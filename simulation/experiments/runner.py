@@ -157,6 +157,8 @@ def run(
             _run_personal(on, record, before, there, place.ray, on_round)
             record.finish()
             return replace(record.result, parts=tuple(result for result, _ in ended.values()))
+        if experiment.cache_bytes and not record.is_finished:
+            record.begin_anew()  # what layers cost hangs on what this process has computed before
         try:
             for arm in _open_arms(on, record):
                 devices = devices or _devices(on, place)

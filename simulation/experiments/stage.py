@@ -106,8 +106,8 @@ class Stage:
     def arms(self) -> list[Arm]:
         """Who trains one adapter each: all together, all texts as one client, or every client.
 
-        A client without test texts trains for nobody's sake and is left out of `local`; one
-        without labelled texts keeps the adapter that all start from.
+        A client without test texts trains for nobody's sake and is left out of `local`, as who is
+        not asked is; one without labelled texts keeps the adapter that all start from.
         """
         is_labelling = self.experiment.labelling is not None
         able = tuple(
@@ -123,10 +123,11 @@ class Stage:
                 absent = hostile.names(self.population)
                 able = tuple(client for client in able if client.name not in absent)
             return [Arm("", able)]
+        asked = self.experiment.alone or [client.name for client in self.population]
         return [
             Arm(client.name, (client,) if len(client.labelled) else ())
             for client in self.population
-            if len(client.test)
+            if len(client.test) and client.name in asked
         ]
 
     def homes(self) -> Population:
@@ -228,10 +229,14 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         dataset = replace(dataset, task=asked)
     dataset = judged(dataset, experiment.judged_on, experiment.test_texts)
     dataset, aside = trained_on(dataset, experiment)
+    population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
     gate: tuple[Example, ...] = ()
     if experiment.labelling is not None:
-        dataset, gate = gated(dataset, experiment.gate_texts, experiment.seed)
-    population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
+        population, rows = gated(population, experiment.gate_texts, experiment.seed)
+        gate = tuple(dataset.train[row] for row in rows)
+    strangers = set(experiment.alone) - {client.name for client in population}
+    if strangers:
+        raise ExperimentError(f"alone: {min(strangers)!r:.100} is none of the clients")
     dev = None
     if aside:
         dealt = population_of(experiment.deal, dataset.train, aside, experiment.seed)
@@ -321,12 +326,27 @@ _base = lru_cache(maxsize=4)(open_base)
 _dataset = lru_cache(maxsize=8)(read_dataset)
 
 
-def gated(dataset: DataSet, texts: int, seed: int) -> tuple[DataSet, tuple[Example, ...]]:
-    """A set without some of its training texts, and those; drawn by the seed."""
+def gated(population: Population, texts: int, seed: int) -> tuple[Population, list[int]]:
+    """Clients without some of the texts whose label none of them knows, and those, ascending.
+
+    Law: who holds which labelled texts is what it is without labelling, by the same seed; so is
+    what an experiment that labels differs by from one that does not, paired by seed.
+
+    Raises:
+        ExperimentError: So many texts are not there, with one more to be labelled.
+    """
+    pool = np.sort(np.concatenate([client.unlabelled for client in population]))
+    if len(pool) <= texts:
+        raise ExperimentError(
+            f"labelling: gate_texts = {texts}, and one more, of texts that no client has a label "
+            f"of are expected; there are {len(pool)}: set deal.labelled or gate_texts to fewer"
+        )
     generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "gate")))
-    chosen = set(generator.permutation(len(dataset.train))[:texts].tolist())
-    kept = tuple(one for row, one in enumerate(dataset.train) if row not in chosen)
-    return replace(dataset, train=kept), tuple(dataset.train[row] for row in sorted(chosen))
+    chosen = np.sort(generator.permutation(pool)[:texts])
+    rest = tuple(
+        replace(client, unlabelled=np.setdiff1d(client.unlabelled, chosen)) for client in population
+    )
+    return rest, chosen.tolist()
 
 
 def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:

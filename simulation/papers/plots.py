@@ -28,7 +28,7 @@ from simulation.papers.scenario import Measured, languages_of, trained_of
 PICTURES = ("accuracy.png", "languages.png", "clients.png", "ranks.png", "alphas.png")
 COSTS: tuple[tuple[str, float, str], ...] = (
     ("bytes_up", 1 << 20, "MiB up, all clients together (measured)"),
-    ("layer_forwards", 1e3, "thousand layer-forwards of training (counted)"),
+    ("all_forwards", 1e3, "thousand layer-forwards (counted)"),
 )
 DASHES = (":", "--", "-.")
 MOST_NAMES = 8  # clients whose names fit side by side below their bars

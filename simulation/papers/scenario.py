@@ -262,7 +262,7 @@ def cost_table(found: Sequence[Measured]) -> Table:
             str(item.cell.experiment.rounds),
             up,
             down,
-            f"{item.total('layer_forwards') / 1e3:.1f}",
+            f"{item.total('all_forwards') / 1e3:.1f}",
             seconds(item.total("train_s")),
         ]
         for item, up, down in zip(found, sent, received, strict=True)
@@ -270,12 +270,16 @@ def cost_table(found: Sequence[Measured]) -> Table:
     return Table(
         [
             Column(NAMED, "text"),
-            *(Column(name) for name in ("rounds", "sent", "received", "k layer-forwards")),
+            *(Column(name) for name in ("rounds at most", "sent", "received", "k layer-forwards")),
             Column("training"),
         ],
         rows,
         "cost of a whole run (mean over seeds; all clients together)",
-        [LAYER_FORWARDS, "training: seconds of the processes that trained, summed"],
+        [
+            f"{LAYER_FORWARDS}; labelling's are among them",
+            "sent, received: for training; what is fetched to label is left out",
+            "training: seconds of the processes that trained, summed",
+        ],
         SUMMARY,
     )
 
@@ -319,7 +323,7 @@ def _plain(item: Measured) -> dict[str, object]:
         },
         "bytes_up": round(item.total("bytes_up")),
         "bytes_down": round(item.total("bytes_down")),
-        "layer_forwards": round(item.total("layer_forwards")),
+        "layer_forwards": round(item.total("all_forwards")),
         "rounds": item.cell.experiment.rounds,
         "train_seconds": round(item.total("train_s"), 1),
     }

@@ -74,6 +74,18 @@ class Deal:
             "deal.beta: not together with gamma or alpha",
             PopulationError,
         )
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """Refuse what this way to deal would not go by."""
+        if self.by:
+            way, unused = f"deal.by = {self.by}", ("labelled_clients", "gamma", "alpha", "beta")
+        elif self.beta < math.inf:
+            way, unused = "deal.beta", ("labelled_clients", "mixture")
+        else:
+            way, unused = "a deal without `by`", ("mixture",)
+        said = [name for name in unused if getattr(self, name) != getattr(Deal, name)]
+        demand(not said, f"{way}: deal.{(said or [''])[0]} means nothing there", PopulationError)
 
 
 def population_of(

@@ -59,7 +59,7 @@ def perplexity(base: str, adapter: str, scale: Scale, data: Path | None) -> Scen
         Cell(FASTER, SKEWED, alone_as_often(apart, together, TIMES)),
         Cell(BASE, SKEWED, untrained(base, scale)),
         Cell(TOGETHER, EQUAL, level),
-        Cell(POOLED, EQUAL, central(level, level_sizes)),
+        Cell(POOLED, EQUAL, central(level, level_sizes, looks=pooled.rounds)),
     )
     title = "Silos of nine languages: accuracy of masked tokens in %"
     told = (

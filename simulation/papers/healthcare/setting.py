@@ -136,17 +136,21 @@ def drawn_per_round(asked: Experiment, sizes: Mapping[str, int]) -> int:
     return sum(asked.training.samples_of(texts) for texts in sizes.values())
 
 
-def central(together: Experiment, sizes: Mapping[str, int], lr: float = CENTRAL_LR) -> Experiment:
+def central(
+    together: Experiment, sizes: Mapping[str, int], lr: float = CENTRAL_LR, looks: int = 0
+) -> Experiment:
     """All texts in one place, which sees as many samples as the rounds, in as many parts.
 
-    AdamW begins anew with each part, behind which the adapter is judged.
+    AdamW begins anew with each part, behind which the adapter is judged where the rounds' is.
 
     Args:
         together: The federated experiment.
         sizes: Texts of each silo.
         lr: AdamW's learning rate.
+        looks: In how many parts; 0: as many as the rounds are judged, or one.
     """
-    looks = together.rounds // together.evaluate_every if together.evaluate_every else 1
+    judged = together.rounds // together.evaluate_every if together.evaluate_every else 1
+    looks = looks or judged
     samples = together.rounds * drawn_per_round(together, sizes)
     return replace(
         together,

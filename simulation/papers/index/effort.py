@@ -21,7 +21,8 @@ def effort_of(on: Stage) -> float:
 
 def _visits(on: Stage, asked: Experiment) -> float:
     """Texts trained on in all rounds."""
-    sizes = [len(client.labelled) for client in on.population if len(client.labelled)]
+    there = [client for client in on.population if not asked.alone or client.name in asked.alone]
+    sizes = [len(client.labelled) for client in there if len(client.labelled)]
     share = 1.0
     if asked.paradigm == "centralised":
         sizes = [sum(sizes)]

@@ -52,7 +52,9 @@ def cost_table(found: Sequence[Measured]) -> tuple[Table, list[dict[str, Any]]]:
         "weights, full) or 1 s (biases) to train on and half of that to read, at 12 W; sending "
         "takes 4 W, at 1 MB/s (our assumption)",
     ]
-    title = "until three evaluations in a row reached 98 % of what unpaced labelling ends with"
+    title = (
+        "until the mean of three evaluations in a row is 98 % of what unpaced labelling ends with"
+    )
     return Table(columns, [_cells(row) for row in rows], title, notes, SUMMARY), rows
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from simulation.experiments.experiment import Experiment
+from simulation.experiments.experiment import Experiment, Paradigm
 from simulation.papers.multilingual.setting import (
     CENTRALISED,
     COLUMN,
@@ -63,10 +63,10 @@ def data_efficiency(base: str, quick: bool) -> Scenario:
 def _reduced(
     base: str, adapter: str, is_alone: bool, quick: bool, left: int, others: int
 ) -> Experiment:
-    if is_alone:
-        return experiment("masakhanews", (REDUCED,), base, adapter, "local", quick, left)
-    together = experiment("masakhanews", MASAKHANEWS, base, adapter, "federated", quick, others)
-    return replace(together, fewer=((REDUCED, left),)) if left < others else together
+    paradigm: Paradigm = "local" if is_alone else "federated"
+    usual = experiment("masakhanews", MASAKHANEWS, base, adapter, paradigm, quick, others)
+    asked = replace(usual, alone=(REDUCED,)) if is_alone else usual
+    return replace(asked, fewer=((REDUCED, left),)) if left < others else asked
 
 
 def language_distance(base: str, quick: bool) -> Scenario:

@@ -17,9 +17,9 @@ from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.runner import Place, run
-from simulation.experiments.stage import Stage, gated
+from simulation.experiments.stage import Stage, gated, stage
 from simulation.population.deal import Deal
-from tests.simulation.experiments.experiments import staged, texts_of
+from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_runner import news, place, plain  # noqa: F401 - a fixture
 
 EASY = Labelling(keep_first=0.5, keep_last=1.0, confidence=0.5, compute_share=1.0)
@@ -104,11 +104,46 @@ def test_a_cache_saves_layers_and_changes_no_label(tiny_base: Base, hub_task: Ta
     assert sum(one.layer_forwards for one in kept) < sum(one.layer_forwards for one in plain_rounds)
 
 
-def test_gate_texts_are_nobodys(hub_task: Task) -> None:
-    texts = texts_of(hub_task)
-    rest, gate = gated(texts, 5, seed=3)
-    assert len(gate) == 5 and len(rest.train) == len(texts.train) - 5
-    assert not set(gate) & set(rest.train) and gated(texts, 5, seed=3) == (rest, gate)
+def test_gate_texts_are_nobodys(tiny_base: Base, hub_task: Task) -> None:
+    population = staged(tiny_base, hub_task, deal=DEAL).population
+    rest, gate = gated(population, 5, seed=3)
+    before = [row for client in population for row in client.unlabelled.tolist()]
+    left = [row for client in rest for row in client.unlabelled.tolist()]
+    assert len(gate) == 5 and sorted([*left, *gate]) == sorted(before)
+    assert gated(population, 5, seed=3) == (rest, gate) and gated(population, 5, seed=4)[1] != gate
+
+
+def test_who_labels_holds_the_labels_of_who_does_not(tiny_base: Base, place: Place) -> None:  # noqa: F811
+    asked = labelled(tiny_base)
+    with_labels = [
+        [client.labelled.tolist() for client in stage(one, place.data).population]
+        for one in (asked, replace(asked, labelling=None))
+    ]
+    assert with_labels[0] == with_labels[1] and any(with_labels[0])
+
+
+def test_a_gate_needs_texts_that_nobody_has_a_label_of(tiny_base: Base, place: Place) -> None:  # noqa: F811
+    asked = labelled(tiny_base, gate_texts=1_000)
+    with pytest.raises(ExperimentError, match="gate_texts = 1000, and one more, of texts that no"):
+        stage(asked, place.data)
+
+
+def test_a_cached_run_cut_anywhere_costs_what_it_costs_through(
+    tiny_base: Base,
+    place: Place,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    asked = labelled(tiny_base, adapter="lora:2/top1", cache_bytes=1 << 24)
+    through, cut = run(asked, place), replace(place, out=tmp_path / "cut")
+
+    def stop(closed: Round) -> None:
+        if closed.round_index == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(asked, cut, stop)
+    assert plain(run(asked, cut).rows) == plain(through.rows)
+    assert through.total("all_forwards") > through.total("layer_forwards") > 0
 
 
 def test_who_trains_alone_does_not_label(tiny_base: Base) -> None:

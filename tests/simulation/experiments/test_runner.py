@@ -206,6 +206,20 @@ def test_local_clients_train_for_themselves_and_answer_for_their_own(
     assert result.total("bytes_up") == 0
 
 
+def test_of_local_clients_only_those_asked_train_by_the_task_of_all(
+    tiny_base: Base, place: Place
+) -> None:
+    every = run(silos(tiny_base, paradigm="local"), place)
+    asked = silos(tiny_base, paradigm="local", alone=("hau",))
+    one = run(asked, place)
+    assert {row.arm for row in one.rows} == {"hau"}
+    assert plain(one.rows) == plain([row for row in every.rows if row.arm == "hau"])
+    with pytest.raises(ExperimentError, match="alone: 'swa' is none of the clients"):
+        run(replace(asked, alone=("swa",)), place)
+    with pytest.raises(ExperimentError, match="alone: paradigm is federated; local expected"):
+        replace(asked, paradigm="federated")
+
+
 @pytest.mark.parametrize("adapter", ["lora:2", "full+head"])
 def test_local_clients_all_start_from_the_same(tiny_base: Base, place: Place, adapter: str) -> None:
     result = run(silos(tiny_base, paradigm="local", rounds=1, adapter=adapter), place)

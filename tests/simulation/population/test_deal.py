@@ -43,6 +43,10 @@ def test_even_is_the_default() -> None:
         ({"alpha": math.nan}, "deal.alpha is nan; above 0, or inf"),
         ({"mixture": 1.5}, "deal.mixture: 0 to 1"),
         ({"beta": 1.0, "alpha": 1.0}, "deal.beta: not together with gamma or alpha"),
+        ({"by": "language", "gamma": 0.1}, "deal.by = language: deal.gamma means nothing there"),
+        ({"by": "language", "labelled_clients": 2}, "deal.labelled_clients means nothing there"),
+        ({"beta": 1.0, "labelled_clients": 2}, "deal.beta: deal.labelled_clients means nothing"),
+        ({"mixture": 0.5}, "a deal without `by`: deal.mixture means nothing there"),
     ],
 )
 def test_what_cannot_be_dealt_is_named(fields: dict[str, Any], said: str) -> None:
