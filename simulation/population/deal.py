@@ -78,12 +78,11 @@ class Deal:
 
     def _check_used(self) -> None:
         """Refuse what this way to deal would not go by."""
+        way, unused = "a deal without `by`", ["mixture"]
         if self.by:
-            way, unused = f"deal.by = {self.by}", ("labelled_clients", "gamma", "alpha", "beta")
+            way, unused = f"deal.by = {self.by}", ["labelled_clients", "gamma", "alpha", "beta"]
         elif self.beta < math.inf:
-            way, unused = "deal.beta", ("labelled_clients", "mixture")
-        else:
-            way, unused = "a deal without `by`", ("mixture",)
+            way, unused = "deal.beta", ["labelled_clients", "mixture"]
         said = [name for name in unused if getattr(self, name) != getattr(Deal, name)]
         demand(not said, f"{way}: deal.{(said or [''])[0]} means nothing there", PopulationError)
 
