@@ -89,7 +89,8 @@ def notes(together: Experiment, sizes: Mapping[str, int]) -> tuple[str, ...]:
         "BASE-letters: the base, to which Cyrillic, Hebrew and Arabic letters that its tokenizer "
         "lacks were added, each as an equal part of its unknown token",
         "embedded: it has read sentences of these sets in English, Spanish, French and German "
-        "before, tests among them; read columns beside each other, not levels",
+        "before, tests among them; a base by `simulate pretrain --languages all` nearly all of "
+        "them in all languages; read columns beside each other, not levels",
     )
 
 
