@@ -175,8 +175,8 @@ def _clear(out: Path) -> None:
     """Make an empty folder of an earlier demo's or a new one; never delete anything else."""
     if out.exists() and any(out.iterdir()) and not (out / MARK).is_file():
         raise DataError(f"--out {out} holds other files; name a new folder")
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    shutil.rmtree(out, ignore_errors=True)  # of the shell's own folder what lies in it
+    out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("made by `smidgen demo`, which may delete this folder\n")
 
 

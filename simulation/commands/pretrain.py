@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from edge_client.errors import demand
+from edge_client.outputs import check_out_parent
 from edge_client.tables import Column, Table, share, show
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ def pretrain(
     ] = False,
 ) -> None:
     """Train a base; goes on from OUT.work when it was interrupted."""
+    check_out_parent("--out", out)
+    is_here = out.exists() and out.samefile(".")
+    demand(not is_here, f"--out {out} is the current folder, and is replaced; name a new folder")
     from simulation.pretraining.run import Request, read_texts  # torch, transformers: seconds
 
     request = Request(

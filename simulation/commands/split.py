@@ -158,8 +158,8 @@ def _make_way(picture: Path) -> None:
 
 def _clear(out: Path) -> None:
     """Make an empty folder of an earlier split's or a new one."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    shutil.rmtree(out, ignore_errors=True)  # of the shell's own folder what lies in it
+    out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("made by `smidgen simulate split`, which may delete this folder\n")
 
 

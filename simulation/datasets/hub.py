@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.errors import installing
+from edge_client.proxies import named_proxies
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError, read_rows
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, narrowed
@@ -142,7 +143,8 @@ def _one_line(what: str) -> Iterator[None]:
     from huggingface_hub.errors import HFValidationError, HTTPError
 
     try:
-        yield
+        with named_proxies():
+            yield
     except (HTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"the hub does not give {what}: {reason[0]}") from error

@@ -49,7 +49,7 @@ def sizes(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
     trained = [cell.experiment for cell in scenario.cells if cell.experiment.is_trained]
     adapters = dict.fromkeys(map(trained_of, trained))
     rounds = ", ".join(str(n) for n in sorted({experiment.rounds for experiment in trained})) or "0"
-    tests = min(len(on.dataset.test) for on in stages)
+    tests = min(_asked(scenario, on) for on in stages)
     error = 100 * 0.5 / math.sqrt(tests)
     spread = "one seed, so no spread" if seeds == 1 else f"{seeds} seeds, ± is their spread"
     told = f"{', '.join(adapters) or 'nothing trained'}; {rounds} rounds; {spread}"
@@ -58,6 +58,15 @@ def sizes(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
         told += f"; an accuracy on {known} of its own"
     lines.append(told)
     return lines
+
+
+def _asked(scenario: Scenario, on: Stage) -> int:
+    """Test texts that a figure is of: all, or those of the one language that cells are of."""
+    languages = {cell.language for cell in scenario.cells}
+    of_all = "" in languages or not languages
+    return min(
+        sum(of_all or text.language == one for text in on.dataset.test) for one in languages or {""}
+    )
 
 
 def provenance(stages: Sequence[Stage], seconds: float) -> dict[str, object]:
