@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from edge_client.errors import demand
-from edge_client.outputs import check_out_parent
+from edge_client.outputs import check_out_folder, check_out_parent
 from edge_client.tables import Column, Table, share, show
 
 if TYPE_CHECKING:
@@ -43,10 +43,13 @@ def pretrain(
     ] = False,
 ) -> None:
     """Train a base; goes on from OUT.work when it was interrupted."""
-    check_out_parent("--out", out)
+    check_out_parent("--out", out)  # before what takes seconds to load
     is_here = out.exists() and out.samefile(".")
     demand(not is_here, f"--out {out} is the current folder, and is replaced; name a new folder")
-    from simulation.pretraining.run import Request, read_texts  # torch, transformers: seconds
+    from simulation.pretraining.card import MARK, MINE  # torch, transformers: seconds
+    from simulation.pretraining.run import Request, read_texts
+
+    check_out_folder("--out", out, MARK, MINE)
 
     request = Request(
         data=data,

@@ -5,7 +5,6 @@ Everything in the card is counted or measured by the run that writes it.
 
 import copy
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,18 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
+from edge_client.outputs import new_folder
 from simulation.pretraining.federated import CLIENT_LR, SERVER_LR
 from simulation.pretraining.held_out import MaskedScore, ZeroShot
 from simulation.pretraining.recipes import Recipe
 from simulation.pretraining.silo import RECIPE
 from simulation.pretraining.student import PEAK_LR_ALONE
+
+MARK = "tokenizer.json"
+MINE = (
+    *("README.md", "config.json", "generation_config.json", "model.safetensors"),
+    "tokenizer_config.json",
+)
 
 
 @dataclass(frozen=True)
@@ -78,21 +84,18 @@ class CardFacts:
 def write_base(student: BertForMaskedLM, tokenizer: Tokenizer, card: str, out: Path) -> None:
     """Write a Hugging Face folder beside `out`, then put it in its place.
 
-    Weights are fp16. A folder that was there before is replaced as a whole.
+    Weights are fp16. A base that was there before is replaced as a whole.
+
+    Raises:
+        OutputError: `out` holds other things than a base.
+        Failed: It cannot be written after all.
     """
-    partial = out.with_name(f"{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    copy.deepcopy(student).cpu().half().save_pretrained(partial)
-    tokenizer.save(str(partial / "tokenizer.json"))
-    (partial / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER_CONFIG, indent=2) + "\n")
-    (partial / "README.md").write_text(card, encoding="utf-8")
-    before = out.with_name(f"{out.name}.before")
-    shutil.rmtree(before, ignore_errors=True)
-    if out.exists():
-        out.rename(before)
-    partial.rename(out)
-    shutil.rmtree(before, ignore_errors=True)
+    with new_folder("--out", out, MARK, MINE) as part:
+        copy.deepcopy(student).cpu().half().save_pretrained(part)
+        tokenizer.save(str(part / MARK))
+        settings = json.dumps(_TOKENIZER_CONFIG, indent=2)
+        (part / "tokenizer_config.json").write_text(f"{settings}\n", encoding="utf-8")
+        (part / "README.md").write_text(card, encoding="utf-8")
 
 
 def card_of(facts: CardFacts, recipe: Recipe, student: BertForMaskedLM, command: str) -> str:

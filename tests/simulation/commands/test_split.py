@@ -146,3 +146,13 @@ def test_wrong_wishes_are_one_line_and_write_nothing(data: Path, options: str, l
     out = data.parent / "out"
     assert line in said(data, *options.split(), "--out", out)
     assert not out.exists()
+
+
+def test_the_current_folder_is_filled(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data.parent / "here").mkdir()
+    monkeypatch.chdir(data.parent / "here")
+    task = ("--task", data.parent / "task.toml", "--clients", "2")
+    for _ in range(2):
+        result = run(data, *task, "--out", ".")
+        assert result.exit_code == 0, result.output
+        assert len([path for path in Path().iterdir() if path.is_dir()]) == 2

@@ -266,6 +266,24 @@ def test_the_command_refuses_a_folder_without_texts(tmp_path: Path) -> None:
     assert "put at least one of these sets there" in result.output
 
 
+def test_the_command_replaces_no_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out, said in ((".", "is the current folder"), ("/", "is the root folder")):
+        result = smidgen("simulate", "pretrain", "--data", ".", "--out", out, "--steps", "1")
+        assert result.exit_code == 2 and f"--out {out} {said}" in result.stderr
+
+
+def test_the_command_replaces_nobodys_folder(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "cat.jpg").write_text("a cat")
+    result = smidgen("simulate", "pretrain", "--data", ".", "--out", str(photos), "--steps", "1")
+    assert result.exit_code == 2 and "holds other things, such as cat.jpg" in result.stderr
+    assert (photos / "cat.jpg").read_text() == "a cat"
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
