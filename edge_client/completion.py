@@ -5,9 +5,12 @@ back is a candidate, a tab, and what it does. Where there is none, the shell com
 the package of the command that is typed is opened.
 """
 
+import errno
 import os
 import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,8 @@ def this_shell() -> str:
 def install(shell: str, home: Path) -> str:
     """Write the script where the shell reads it from now on; what was done, in words.
 
+    What the shell reads already keeps its bytes, and a full disk leaves it as it was.
+
     Raises:
         WrongInput: A shell that is not known.
         Failed: A file cannot be written.
@@ -140,14 +145,35 @@ def install(shell: str, home: Path) -> str:
     file = files.get(shell, home / f".local/share/smidgen/completion.{shell}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        _replace(file, text.encode())
         if shell == "fish":
             return f"written {file}; a new shell completes `smidgen`"
-        start, line = home / f".{shell}rc", f"source {shlex.quote(str(file))}"
-        before = start.read_text(encoding="utf-8") if start.is_file() else ""
+        start, line = home / f".{shell}rc", os.fsencode(f"source {shlex.quote(str(file))}")
+        before = start.read_bytes() if start.is_file() else b""
         if line not in before.splitlines():
-            end = "" if before.endswith("\n") or not before else "\n"
-            start.write_text(f"{before}{end}{line}\n", encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+            end = b"" if before.endswith(b"\n") or not before else b"\n"
+            _replace(start, before + end + line + b"\n")
+    except OSError as error:
         raise Failed(f"completion cannot be installed in {home}: {error}") from error
     return f"written {file}, which {start} reads; a new shell completes `smidgen`"
+
+
+def _replace(path: Path, body: bytes) -> None:
+    """Put a file in another's place, a link's end included; it keeps its mode and its owner.
+
+    Raises:
+        OSError: It cannot be written, or what is there is no file.
+    """
+    from edge_client.files import write_atomically  # heavy for a shell that waits for a word
+
+    place = Path(os.path.realpath(path))
+    if not os.path.lexists(place):
+        write_atomically(place, body)
+        return
+    before = place.stat()
+    if not stat.S_ISREG(before.st_mode):
+        raise OSError(errno.EINVAL, "there is something else than a file", str(path))
+    write_atomically(place, body, stat.S_IMODE(before.st_mode))
+    with suppress(PermissionError):
+        os.chown(place, before.st_uid, before.st_gid)  # of a home that root writes to
+    place.chmod(stat.S_IMODE(before.st_mode))  # whatever the umask says

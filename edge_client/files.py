@@ -1,19 +1,24 @@
-"""Files that survive a power cut, their hashes, and who may read them."""
+"""Files that survive a power cut, their hashes, who holds them, and who may read them."""
 
+import errno
+import fcntl
 import hashlib
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from edge_client.errors import WrongInput
+
 PRIVATE = 0o600
 OTHERS = 0o077  # the bits of a mode that are not the owner's
 LATER_NS = 2 * 10**9  # FAT keeps times no finer
+TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # of a lock that another process holds
 
 Kind = TypeVar("Kind")
 
@@ -122,13 +127,45 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, PRIVATE)
 
 
-def open_to_others(folder: Path) -> Iterator[Path]:
+@contextmanager
+def held_alone(
+    path: Path, busy: str, todo: str, kind: type[WrongInput] = WrongInput
+) -> Iterator[None]:
+    """Hold a lock file; a process that ends, however it does, lets go of it.
+
+    Args:
+        path: The lock file, made if it is not there.
+        busy: What to say where another process holds it.
+        todo: What to do where it cannot be locked at all.
+        kind: Of the error.
+
+    Raises:
+        WrongInput: Another process holds it, or its file system has no locks.
+    """
+    with open(path, "w", opener=private) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            no_lock = f"{path} cannot be locked: {error.strerror}; {todo}"
+            raise kind(busy if error.errno in TAKEN else no_lock) from error
+        yield
+
+
+def open_to_others(
+    folder: Path, is_meant: Callable[[str], bool] = lambda _name: True
+) -> Iterator[Path]:
     """A folder and what lies in it, as far as others than its owner may read or change it.
 
     Links are not followed; what goes away meanwhile is left out.
+
+    Args:
+        folder: Itself always looked at.
+        is_meant: Whether what lies in it by this name is, too, with all below.
     """
     found = [folder]
     for place, folders, files in os.walk(folder):
+        if place == str(folder):
+            folders[:], files = filter(is_meant, folders), list(filter(is_meant, files))
         found += [Path(place, name) for name in (*folders, *files)]
     for path in found:
         with suppress(FileNotFoundError):
@@ -143,14 +180,20 @@ def told_of(closed: Sequence[Path]) -> str:
     return f"{closed[0]}{more} {'were' if more else 'was'} open to others; closed now"
 
 
-def close_to_others(folder: Path) -> tuple[list[Path], list[Path]]:
+def close_to_others(
+    folder: Path, is_meant: Callable[[str], bool] = lambda _name: True
+) -> tuple[list[Path], list[Path]]:
     """Take a folder and what lies in it from all but its owner.
+
+    Args:
+        folder: See `open_to_others`.
+        is_meant: Likewise.
 
     Returns:
         Files and folders that were open, and those that are still: somebody else's.
     """
     closed, left = list[Path](), list[Path]()
-    for path in open_to_others(folder):
+    for path in open_to_others(folder, is_meant):
         try:
             path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~OTHERS)
             closed.append(path)

@@ -189,6 +189,21 @@ def new_file(option: str, path: Path, is_private: bool = False) -> Iterator[Text
         part.unlink(missing_ok=True)
 
 
+def home_folder(todo: str) -> Path:
+    """The user's home.
+
+    Args:
+        todo: What to do where there is none, such as to give an option.
+
+    Raises:
+        OutputError: HOME is not set, and the system does not know this user.
+    """
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise OutputError(f"this user has no home folder; {todo}") from error
+
+
 def _is_stream(path: Path) -> bool:
     """Whether there is a device or a pipe, which is written to and never replaced."""
     return path.exists() and not path.is_file() and not path.is_dir()
@@ -200,7 +215,10 @@ def _check_parent(option: str, path: Path) -> None:
     Raises:
         OSError: A name that is too long.
     """
-    part = path.with_name(f".{path.name}.part-{os.getpid()}").resolve()
+    place = _real(path)
+    told = f"{option} {path} is the root folder; give a place below it"
+    demand(place.name != "", told, OutputError)
+    part = place.with_name(f".{place.name}.part-{os.getpid()}")
     above = part.parent
     while not os.path.lexists(above) and above != above.parent:
         above = above.parent

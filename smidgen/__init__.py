@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from edge_client.errors import Failed, WrongInput, installing
@@ -185,6 +185,7 @@ _NEEDS = {
 }
 OURS = ("coordinator", "edge_client", "profiling", "simulation")
 INTERRUPTED = 130
+STOPPING = ("strict", "surrogateescape")  # ways to encode that refuse a letter
 _COMPLETE = "_SMIDGEN_COMPLETE"  # set by a shell that asks what the last word may become
 _COMPLETION = ("--install-completion", "--show-completion")
 
@@ -247,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: Always but after --version and --help; its code is the exit code.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _show_all_letters()
     for place, word in enumerate(given, start=1):
         if not _is_text(word):
             print(f"smidgen: word {place} of the command is not UTF-8 text", file=sys.stderr)
@@ -266,6 +268,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(given[0], given[1:])
 
 
+def _show_all_letters() -> None:
+    """Let texts be printed where the terminal's encoding lacks a letter of theirs, as \\u65e5."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in STOPPING:
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _complete(given: Sequence[str]) -> None:
     """Answer a shell that completes a line, or tell it how to ask."""
     from edge_client import completion
@@ -282,7 +291,12 @@ def _complete(given: Sequence[str]) -> None:
     shell = given[1] if len(given) > 1 else completion.this_shell()
     try:
         is_shown = given[0] == "--show-completion"
-        print(completion.script(shell) if is_shown else completion.install(shell, Path.home()))
+        if is_shown:
+            print(completion.script(shell))
+        else:
+            from edge_client.outputs import home_folder  # heavy for a shell that waits
+
+            print(completion.install(shell, home_folder("set HOME")))
     except (WrongInput, Failed) as error:
         _end(given[0], str(error), error.exit_code)
 

@@ -7,13 +7,16 @@ import fcntl
 import io
 import os
 import pty
+import pwd
 import struct
 import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from typing import TextIO
+from typing import NoReturn, TextIO
+
+import pytest
 
 from smidgen import main
 
@@ -40,6 +43,19 @@ def smidgen(*arguments: str) -> Done:
         except SystemExit as end:
             code = 0 if end.code is None else int(end.code)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def homeless() -> Iterator[None]:
+    """As a user whom the system does not know, with no HOME: so a service or a container runs."""
+
+    def unknown(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("HOME", raising=False)
+        patch.setattr(pwd, "getpwuid", unknown)
+        yield
 
 
 @contextmanager

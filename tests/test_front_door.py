@@ -1,8 +1,11 @@
 """What `smidgen` itself understands, before any package is asked."""
 
+from contextlib import redirect_stdout
+from io import BytesIO, TextIOWrapper
+
 import pytest
 
-from smidgen import COMMANDS, __version__
+from smidgen import COMMANDS, __version__, main
 from tests.command_line import smidgen
 
 
@@ -33,3 +36,11 @@ def test_bytes_that_are_not_text_are_told_by_place() -> None:
 def test_every_level_knows_the_short_form_of_help(words: tuple[str, ...]) -> None:
     done = smidgen(*words, "-h")
     assert done.exit_code == 0 and "Usage: smidgen" in done.stdout
+
+
+def test_a_way_to_write_other_letters_that_the_user_chose_is_kept() -> None:
+    for chosen, kept in (("strict", "backslashreplace"), ("replace", "replace")):
+        out = TextIOWrapper(BytesIO(), "ascii", errors=chosen)
+        with redirect_stdout(out):
+            main(["--version"])
+        assert out.errors == kept

@@ -33,6 +33,7 @@ from edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000
+LONGEST_PATTERN = 200  # characters of a regular expression for modules' names
 
 
 def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:
@@ -146,8 +147,10 @@ def _patterns(
     if not isinstance(found, dict) or not all(map(is_right, found.values())):
         raise _wrong(folder, config, option, f"a table from names to {expected.format(most)}")
     for pattern in found:
+        if len(pattern) > LONGEST_PATTERN:
+            raise _wrong(folder, config, option, f"names of up to {LONGEST_PATTERN} characters")
         try:
-            re.compile(pattern)
+            re.compile(_at_the_end(pattern))  # some are well-formed only by themselves
         except (re.error, RecursionError, OverflowError) as error:
             said = "names as regular expressions"
             raise _wrong(folder, config, option, said) from error
@@ -156,8 +159,12 @@ def _patterns(
 
 def _matching(patterns: dict[str, float], module: str, other: float) -> float:
     """The number of the first pattern that fits the end of a module's name, as PEFT has it."""
-    fits = (key for key in patterns if re.match(rf"(.*\.)?({key})$", module))
+    fits = (key for key in patterns if re.match(_at_the_end(key), module))
     return next((patterns[key] for key in fits), other)
+
+
+def _at_the_end(pattern: str) -> str:
+    return rf"(.*\.)?({pattern})$"
 
 
 def _top(state: AdapterState, base: Base) -> int:

@@ -4,16 +4,18 @@ Nothing is read but the base's header; every figure is estimated.
 """
 
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edge_client.adapters.initial import check_asked
 from edge_client.adapters.spec import parse_adapter
-from edge_client.api.given import Asked, Place, as_task, place_or_none, training_of
+from edge_client.api.given import Asked, Place, as_task, place, training_of
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
 from edge_client.engine.budgeted import facts_in_process, workload
 from edge_client.engine.devices import measured_card_flops
 from edge_client.engine.opening import engine_name, runtime_bytes
+from edge_client.outputs import OutputError, home_folder
 from edge_client.planning.corrections import Corrections
 from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
 from edge_client.planning.cuda.copying import seconds
@@ -115,8 +117,10 @@ def plan(
     asked_of, base_id = _work(str(base), adapter, task, training, bits, name)
     facts = _facts(name, device, asked_of.bits)
     work = replace(asked_of, device=facts.device)
-    corrections = Corrections(state_folder(state) / "corrections.json")
-    correct = corrections.corrector(base_id, work.computer, work.what)
+    correct: Correct = as_estimated
+    with suppress(OutputError):  # without a home, nothing was measured by default
+        corrections = Corrections(state_folder(state) / "corrections.json")
+        correct = corrections.corrector(base_id, work.computer, work.what)
     flops = measured_flops() if facts.accelerator is None else measured_card_flops()
     return plans_of(work, facts, asked, flops, correct)
 
@@ -162,8 +166,15 @@ def plans_of(
 
 
 def state_folder(given: Place | None, name: str = "") -> Path:
-    """The state folder that is named, or the usual one of a device of this name, or of the host."""
-    return place_or_none(given) or Path.home() / STATES / (name or socket.gethostname())
+    """The state folder that is named, or the usual one of a device of this name, or of the host.
+
+    Raises:
+        OutputError: None is named, and the user has no home.
+    """
+    if given is not None:
+        return place(given)
+    home = home_folder("give --state FOLDER, or set HOME")
+    return home / STATES / (name or socket.gethostname())
 
 
 def _work(

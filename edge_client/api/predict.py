@@ -13,6 +13,7 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.dialect import Dialect
 from edge_client.texts.examples import Example, Found
+from edge_client.texts.rows import NO_TEXT
 
 Text = str | tuple[str, str]  # of a pair, both
 
@@ -93,7 +94,8 @@ def found_texts(texts: Iterable[Text], *, has_pairs: bool = True) -> list[Found]
         has_pairs: Whether one may be a tuple of two.
 
     Raises:
-        WrongInput: One is empty, or something else than a text; or they are one text.
+        WrongInput: One is empty, holds what UTF-8 cannot, or is something else than a text; or
+            they are one text.
     """
     demand(not isinstance(texts, str), "texts: a list of texts is expected, came one text")
     return [_found(number, text, has_pairs) for number, text in enumerate(texts, start=1)]
@@ -108,6 +110,10 @@ def _found(number: int, text: Text, has_pairs: bool) -> Found:
         f"text {number}: {expected} is expected, came {type(text).__name__}",
     )
     first, second = pair
+    demand(
+        not any(map(NO_TEXT.search, pair)),
+        f"text {number} holds half of a surrogate pair, which is no text; decode it without them",
+    )
     demand(first.strip() != "", f"text {number} is empty; there is nothing to label in it")
     return Found(number, {}, Example(first, text_b=second))
 

@@ -188,17 +188,14 @@ def run_client(
         rank_budget=rank_budget,
         tags=own_tags,
         rules=rules,
-        packs=None if packs is None else Shelf(place(packs), packs_bytes),
         mirrors=tuple(map(source_of, mirrors)),
         is_until_finished=until == FINISHED,
     )
-    client_state = ClientState(state_folder(state, name))
-    with (
-        client_state.locked(),
-        nullcontext() if settings.packs is None else settings.packs.locked(),
-    ):
+    client_state = ClientState(state_folder(state, name))  # before packs, which may lie in it
+    shelf = None if packs is None else Shelf(place(packs), packs_bytes)
+    with client_state.locked(), nullcontext() if shelf is None else shelf.locked():
         verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
-        summary = Client(replace(settings, verify=verify), client_state).run()
+        summary = Client(replace(settings, verify=verify, packs=shelf), client_state).run()
     if summary.failures and not summary.works and not summary.is_stopped:
         raise NothingDone(summary)
     return summary

@@ -6,6 +6,7 @@ no round is spent on it. Both are read through `Weights`.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,8 +25,9 @@ from edge_client.bases.manifest import (
     refuse_half_written,
 )
 from edge_client.bases.weights import Weights
-from edge_client.errors import WrongInput
+from edge_client.errors import Failed, WrongInput
 from edge_client.files import file_sha256
+from edge_client.proxies import named_proxies
 
 EMBEDDED = "embedded"
 IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
@@ -131,6 +133,7 @@ def find_folder(name: str, hub_files: Sequence[str]) -> Path:
 
     Raises:
         BaseError: Nothing there.
+        ProxyError: A proxy of the environment cannot be used.
     """
     if name == EMBEDDED:
         return Path(str(files("edge_client") / "embedded" / "base"))
@@ -138,15 +141,39 @@ def find_folder(name: str, hub_files: Sequence[str]) -> Path:
         return Path(name)
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise BaseError(f"no base at {name}; give a folder, a hub name or `{EMBEDDED}`")
-    from huggingface_hub import snapshot_download  # heavy, and only for bases from the hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    return _from_hub(name, hub_files)
 
+
+def _from_hub(name: str, hub_files: Sequence[str]) -> Path:
+    try:  # heavy, and only for bases from the hub
+        from huggingface_hub import constants, snapshot_download
+        from huggingface_hub.errors import HFValidationError, HTTPError
+        from huggingface_hub.utils import get_session
+    except ValueError as error:  # the library reads the address that is set when it is loaded
+        raise _no_hub(name, error) from error
     try:
+        if not constants.HF_HUB_OFFLINE:
+            with named_proxies():
+                get_session()
         return Path(snapshot_download(name, allow_patterns=list(hub_files)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (WrongInput, Failed):
+        raise
+    except (HTTPError, HFValidationError, OSError) as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        where = "; look at HF_ENDPOINT, which is set" if "HF_ENDPOINT" in os.environ else ""
         raise BaseError(
-            f"no folder {name}, and the hub did not give such a base: {error}"
+            f"no folder {name}, and the hub did not give such a base: {reason}{where}"
         ) from error
+    except Exception as error:  # whatever an answer of no hub leads to
+        raise _no_hub(name, error) from error
+
+
+def _no_hub(name: str, error: Exception) -> BaseError:
+    """What the server said may be anybody's page: it is not quoted."""
+    return BaseError(
+        f"no folder {name}, and what was asked for it gave no answer of a hub "
+        f"({type(error).__name__}); give a folder, or mend or unset HF_ENDPOINT"
+    )
 
 
 def _open_pack(name: str, folder: Path) -> Base:

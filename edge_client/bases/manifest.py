@@ -10,6 +10,7 @@ every byte. The manifest is written last; a folder without one is not a pack.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -106,7 +107,8 @@ def is_pack(folder: Path) -> bool:
 
 def partial_folder(out: Path, process: int) -> Path:
     """Where a process writes a pack before it is whole."""
-    return out.with_name(f"{out.name}.partial-{process}")
+    place = Path(os.path.realpath(out))
+    return place.with_name(f"{place.name}.partial-{process}")
 
 
 def refuse_half_written(folder: Path) -> None:

@@ -4,6 +4,7 @@ The client loop and the simulation both answer by this function, so a simulated 
 one without a network: equal work gives equal bytes.
 """
 
+import logging
 from dataclasses import replace
 
 from edge_client.adapters.spec import net_in
@@ -34,6 +35,8 @@ from edge_client.wire.tensors import (
     encode_update,
     shapes_of,
 )
+
+log = logging.getLogger(__name__)
 
 
 def answer(
@@ -110,7 +113,7 @@ def _train(
         _shift(engine, held),
     )
     if terms is not None:
-        notes.add(TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
+        _note(notes, TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
     steps = trained.steps if held and held.own is not None else 0
     num_examples = trained.num_examples
     if is_sampled:
@@ -129,6 +132,15 @@ def _train(
         after = held.own_after(sent, steps, work.training.lr) if held and steps else None
     control = None if after is None else encode_adapter(after)
     return Answer(report, body, control=control, residual=residual)
+
+
+def _note(notes: Notes, done: TrainingDone) -> None:
+    """Write down what a training took; on a full disk this life alone knows, and goes on."""
+    try:
+        notes.add(done)
+    except OSError as error:
+        log.warning("what the training of %s took is not kept: %s", done.work_id, error.strerror)
+        notes.book.fold(done)
 
 
 def _of_net(

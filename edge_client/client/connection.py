@@ -20,6 +20,7 @@ from edge_client.client.retries import PASSING, Refused, Unreachable, asked_paus
 from edge_client.errors import WrongInput
 from edge_client.metering.traffic import Traffic
 from edge_client.metering.work import WorkMeter
+from edge_client.proxies import named_proxies
 from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Message, WireError, decode
 
 LONGEST_DETAIL = 500  # characters of a reason that is shown
@@ -72,9 +73,13 @@ def http_client(url: str, verify: ssl.SSLContext, **settings: Any) -> httpx.Clie
     """A client of the HTTP library; what goes to this machine goes through no proxy.
 
     Elsewhere the environment's proxies are used; through them TLS goes from end to end.
+
+    Raises:
+        ProxyError: One of them cannot be used.
     """
     is_proxied = not is_loopback(httpx.URL(url).host)
-    return _Client(base_url=url, verify=verify, trust_env=is_proxied, **settings)
+    with named_proxies():
+        return _Client(base_url=url, verify=verify, trust_env=is_proxied, **settings)
 
 
 def nobody() -> ssl.SSLContext:
@@ -116,9 +121,11 @@ class Connection:
         timeout_s: Limit on connecting and on every answer but the long poll's.
         verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
         trace: Called at each step of each request, as httpcore does it.
+        on_asked: Called after each request, whether it was answered or not.
 
     Raises:
         AddressError: The URL is not one.
+        ProxyError: A proxy of the environment cannot be used.
 
     Attributes:
         url: As it was given.
@@ -132,12 +139,14 @@ class Connection:
         timeout_s: float,
         verify: ssl.SSLContext | None,
         trace: Trace = lambda _event, _info: None,
+        on_asked: Callable[[], None] = lambda: None,
     ) -> None:
         address(url)
         headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url, self.traffic, self._timeout_s, self._trace = url, Traffic(), timeout_s, trace
+        self._on_asked = on_asked
         self._is_heard = False  # whether anybody has ever answered there
         self._http = http_client(url, verify or nobody(), timeout=timeout_s, headers=headers)
         for name in ("Accept", "Connection"):  # what they say goes without saying in HTTP/1.1
@@ -189,6 +198,8 @@ class Connection:
                 yield response
         except httpx.RequestError as error:
             raise no_answer(self.url, error, self._is_heard) from error
+        finally:
+            self._on_asked()
 
     def _traced(self, event: str, info: Mapping[str, Any]) -> None:
         self.traffic.trace(event, info)

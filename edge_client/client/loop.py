@@ -92,8 +92,9 @@ class Client:
         """
         known = identity_of(self._settings, self._state)
         verify, life, is_stopped = self._settings.verify, draw_life(), False
-        coordinator = Coordinator(self._settings.url, known.key, verify=verify, life=life)
-        served = Served(self._settings.url, known.key, verify)
+        url, alive = self._settings.url, self._guest.alive  # who hears no answer is, too
+        coordinator = Coordinator(url, known.key, verify=verify, life=life, on_asked=alive)
+        served = Served(url, known.key, verify)
         packs, mirrors = self._settings.packs, self._settings.mirrors
         self._fetching = Fetching(packs, mirrors, served, self._state.base_ids)
         standings, state = self._standings, self._state
@@ -176,7 +177,7 @@ class Client:
         is_parting = self._settings.is_until_finished and is_last
         patience_s = 0.0 if is_parting else math.inf
         try:
-            given = patiently(partial(self._asked, coordinator, wait_s, meter), patience_s)
+            given = patiently(partial(coordinator.next_work, wait_s, meter), patience_s)
         except Refused as error:
             if error.status == 409:
                 return self._still_me(coordinator, error)
@@ -186,13 +187,6 @@ class Client:
         if given.work is not None:
             check_protocol(self._settings.url, given.work.protocol)
         return given
-
-    def _asked(self, coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
-        """Ask once; who hears no answer is alive, too."""
-        try:
-            return coordinator.next_work(wait_s, meter)
-        finally:
-            self._guest.alive()
 
     def _still_me(self, coordinator: Coordinator, error: Refused) -> Next:
         """Enrol again: another life may have been heard late that has long ended.
@@ -271,9 +265,10 @@ class Client:
             finally:
                 self._worker.rest()
             finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
-            keep(self._state, finished)
-            self._state.forget_steps(work.work_id)
+            if keep(self._state, finished):
+                self._state.forget_steps(work.work_id)
         taken = deliver(coordinator, self._state, work, finished, meter)
+        self._state.forget_steps(work.work_id)  # also where the outbox could not be written
         if taken is not None and taken.report.outcome != finished.report.outcome:
             self._barriers.met(run_id, taken.report)  # that is no fault of this device
             self._failures += 1

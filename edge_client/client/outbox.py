@@ -137,12 +137,14 @@ def deliver_all(coordinator: Coordinator, state: ClientState) -> None:
         deliver(coordinator, state, None, finished, WorkMeter(coordinator.traffic))
 
 
-def keep(state: ClientState, finished: Answer) -> None:
-    """Put finished work in the outbox; on a full disk it has to do without."""
+def keep(state: ClientState, finished: Answer) -> bool:
+    """Put finished work in the outbox; false where a full disk has to do without."""
     try:
         state.keep_finished(finished)
     except OSError as error:
         log.warning("%s is not kept until it is sent: %s", finished.report.work_id, error)
+        return False
+    return True
 
 
 def deliver(

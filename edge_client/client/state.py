@@ -22,18 +22,20 @@ file or the new one. The newest is what came last, whatever the board's clock sa
 (`edge_client.files.make_latest`).
 """
 
-import fcntl
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import msgspec
 
+from edge_client.client.folder.names import close_own, foreign_in, sweep_halves
 from edge_client.client.runs.terms import KEPT_TERMS, Joined, file_name
 from edge_client.client.scaffold.controls import Controls
 from edge_client.errors import WrongInput
@@ -41,10 +43,9 @@ from edge_client.files import (
     PRIVATE,
     close_to_others,
     from_json,
+    held_alone,
     make_latest,
     oldest_first,
-    private,
-    told_of,
     write_atomically,
 )
 from edge_client.metering.link import Link
@@ -108,7 +109,7 @@ class ClientState:
         folder: Made if it is not there.
 
     Raises:
-        StateError: The folder cannot be made or written.
+        StateError: The folder is somebody's own, or cannot be made or written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,6 +120,11 @@ class ClientState:
         self.link = Link(folder / "link.json")
         self.residuals = Controls(folder / "residuals", "what an update left out")
         try:
+            if (held := foreign_in(folder)) is not None:
+                raise StateError(
+                    f"state folder {folder} holds other things, such as {held}; give --state a new "
+                    "or an empty folder, or one that a client has used before"
+                )
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self._joined.folder):
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -126,38 +132,34 @@ class ClientState:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """Hold the folder alone; two clients on one state would answer for each other.
+
+        Raises:
+            StateError: Another process holds it, or its file system has no locks.
+        """
+        busy = (
+            f"another client runs on state folder {self.folder}; stop it, or give another --name "
+            "or --state"
+        )
+        todo = "give a --state on a file system that has locks"
+        with held_alone(self.folder / "lock", busy, todo, StateError):
+            yield
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold it for a client that starts, and put it in order.
 
         What a killed client left half-written is deleted then, and what nobody needs any more.
 
         Raises:
-            StateError: Another process holds it.
+            StateError: See `held`.
         """
-        with open(self.folder / "lock", "w", opener=private) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise StateError(
-                    f"another client runs on state folder {self.folder}; stop it, or give "
-                    "another --name or --state"
-                ) from error
-            parts = (self._adapters, self._outbox, self._joined.folder, self._steps)
-            for folder in (self.folder, *parts):
-                for part in folder.glob(".*.part"):
-                    part.unlink(missing_ok=True)
+        with self.held():
+            sweep_halves(self.folder)
             self._sweep()
-            self._close_to_others()
+            close_own(self.folder)
             yield
-
-    def _close_to_others(self) -> None:
-        """Take what an older smidgen let others read from all but its owner."""
-        closed, left = close_to_others(self.folder)
-        if closed:
-            log.info("%s", told_of(closed))
-        if left:
-            told = "others may read %s, which is not ours to close; its owner can chmod"
-            log.warning(told, left[0])
 
     def _sweep(self) -> None:
         """Delete what belongs to runs of long ago, and updates whose report is not there.
@@ -223,10 +225,11 @@ class ClientState:
         Raises:
             StateError: Its disk is full or read-only.
         """
-        path = self.folder / "room"
         try:
-            write_atomically(path, b" " * ROOM_BYTES, PRIVATE)
-            path.unlink()
+            with TemporaryFile(dir=self.folder) as file:  # without a name
+                file.write(bytes(ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise self._not_written(error) from error
 

@@ -10,7 +10,7 @@ import math
 import re
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from edge_client.client.connection import AddressError, Connection, pieces
@@ -49,6 +49,7 @@ class Coordinator:
         timeout_s: Limit on connecting and on every answer but the long poll's.
         verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
         life: What tells this client from others that hold the same key.
+        on_asked: Called after each request, whether it was answered or not.
 
     Raises:
         AddressError: The URL is not one.
@@ -66,8 +67,9 @@ class Coordinator:
         timeout_s: float = 30.0,
         verify: ssl.SSLContext | None = None,
         life: str = "",
+        on_asked: Callable[[], None] = lambda: None,
     ) -> None:
-        self._connection = Connection(url, key, timeout_s, verify)
+        self._connection = Connection(url, key, timeout_s, verify, on_asked=on_asked)
         self.url, self.traffic, self.life = url, self._connection.traffic, life
         self._longest_poll_s = math.inf
         self._part = ("", bytearray())  # of a download that was cut: its hash, and what arrived

@@ -76,6 +76,7 @@ def trusted(
         NotBelieved: A later start finds such a coordinator, or any finds a certificate that is
             not valid yet.
         Unreachable: The authority had to be asked for, and nobody answered.
+        ProxyError: A proxy of the environment cannot be used.
     """
     parsed = address(url)
     if parsed.scheme == "http":

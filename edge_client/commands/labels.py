@@ -94,7 +94,7 @@ def tell_labels(asked: Asked, is_json: bool) -> None:
     if asked.out is not None:
         check_out_file("--out", asked.out, (".jsonl",), sign='"confidence"')
     path, texts = _book_of(asked), _texts(asked.data, asked.dialect)
-    with ClientState(asked.state).locked():
+    with ClientState(asked.state).held():
         notes = FileNotes(path)
         if asked.revoke is not None:
             _revoke(notes, asked.revoke)

@@ -16,6 +16,7 @@ from edge_client.client.retries import TransportError
 from edge_client.client.trust import KEPT, LOOK_S, NotBelieved, TrustError, trusted
 from edge_client.doctor.finding import ERROR, OK, UNKNOWN, WARNING, Finding
 from edge_client.metering.work import WorkMeter
+from edge_client.proxies import ProxyError
 from edge_client.tables import span
 from edge_client.wire.pins import CA_PATH
 
@@ -59,11 +60,12 @@ def _looked(
         shutil.copyfile(state / KEPT, copy / KEPT)
     try:
         context = trusted(url, ca, copy, 0.0, is_plain_fine)
-    except (TrustError, NotBelieved) as error:
+        opened = Connection(url, "", LOOK_S, context)
+    except (TrustError, NotBelieved, ProxyError) as error:
         return [Finding(CHECK, ERROR, str(error).replace(str(copy), str(state)), DO_SO)]
     except TransportError as error:
         return [Finding(CHECK, ERROR, str(error), NOBODY)]
-    with closing(Connection(url, "", LOOK_S, context)) as connection:
+    with closing(opened) as connection:
         try:
             with connection.asking("GET", CA_PATH, WorkMeter(), takes=(404,)) as response:
                 return [_certificate(url, response, now_s), _clock(response, now_s)]

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 HEADER = struct.Struct("<II16s")  # rows, columns, checksum
 DIGEST_BYTES = 16
+BLOCK_BYTES = 4096  # a file takes whole blocks of the disk, and of most disks such ones
 FOLDER = re.compile(r"[0-9a-f]{32}")  # of one base's entries
 ENTRY = re.compile(r"[0-9a-f]{64}")
 
@@ -36,11 +37,12 @@ class ActivationCache:
     """Arrays of float16 by key, bounded in bytes; the least recently used leave first.
 
     Laws: what `get` gives is what `put` got, bit by bit, or nothing; files never take more than
-    the limit; nothing that happens to the disk raises.
+    the limit, each one counted in whole blocks of the disk; nothing that happens to the disk
+    raises.
 
     Args:
         folder: Made if it is not there; entries of other bases in it are deleted.
-        limit_bytes: Most bytes of all entries' files together; 0 keeps nothing.
+        limit_bytes: Most bytes of all entries' blocks together; 0 keeps nothing.
         base_id: SHA-256 of the base.
     """
 
@@ -48,7 +50,7 @@ class ActivationCache:
         self._base_id, self._limit_bytes = base_id, limit_bytes
         name = hashlib.sha256(base_id.encode()).hexdigest()[:32]
         self._folder, self._is_on = folder / name, limit_bytes > 0
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # of files, the oldest first
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # of files' blocks, the oldest first
         self._held = 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
@@ -61,6 +63,7 @@ class ActivationCache:
 
     @property
     def held_bytes(self) -> int:
+        """What all entries' blocks take on the disk."""
         return self._held
 
     def key(self, layers: int, ids: np.ndarray, what: str) -> str:
@@ -99,7 +102,7 @@ class ActivationCache:
 
         A disk that is full or read-only is told once, and nothing is kept from then on.
         """
-        size = HEADER.size + array.nbytes
+        size = _in_blocks(HEADER.size + array.nbytes)
         if not self._is_on or size > self._limit_bytes:
             return
         self._drop(key)
@@ -128,7 +131,7 @@ class ActivationCache:
         for entry in self._folder.iterdir():
             if ENTRY.fullmatch(entry.name):
                 told = entry.stat()
-                found.append((told.st_mtime_ns, entry.name, told.st_size))
+                found.append((told.st_mtime_ns, entry.name, _in_blocks(told.st_size)))
             elif entry.name.endswith(".part"):
                 entry.unlink()
         for _, key, size in sorted(found):
@@ -151,6 +154,10 @@ class ActivationCache:
         if self._is_on:
             log.warning("no more activations are kept in %s: %s", self._folder.parent, error)
         self._is_on = False
+
+
+def _in_blocks(size: int) -> int:
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _checksum(key: str, rows: int, columns: int, body: bytes | memoryview) -> bytes:

@@ -1,5 +1,6 @@
 """Readings for the rules of a guest, from the kernel's files: only of what some rule is about."""
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from edge_client.planning.resources import machine_memory
 
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second
 IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for disks
+
+log = logging.getLogger(__name__)
 
 
 class Sensors:
@@ -35,9 +38,8 @@ class Sensors:
     ) -> None:
         self._rules, self._root, self._clock, self._own_s = rules, root, clock, own_s
         self._source: Source | None = None
-        if rules.most_watts is not None:
-            self._source = power_rails(root) or packages(root) or battery(root)
         self._power_s: float | None = None
+        self._is_told = False  # that power could not be read
         self._busy: tuple[float, float] | None = None  # when, and seconds that others had used
 
     @property
@@ -60,6 +62,11 @@ class Sensors:
         return machine_memory(self._root)
 
     def _watts(self) -> float | None:
+        """Since the last reading that was had; one that fails makes the time to the next longer."""
+        if self._rules.most_watts is None:
+            return None
+        root = self._root
+        self._source = self._source or power_rails(root) or packages(root) or battery(root)
         if self._source is None:
             return None
         then_s, now_s = self._power_s, self._clock()
@@ -69,11 +76,20 @@ class Sensors:
                 joules = None
             else:
                 joules = self._source.advance(now_s)
-        except (OSError, ValueError):  # it is gone
-            self._source = None
+        except (OSError, ValueError) as error:
+            self._tell(error)
+            if isinstance(error, FileNotFoundError):  # it is gone, and may come back elsewhere
+                self._source = self._power_s = None
             return None
         self._power_s = now_s
         return None if then_s is None or joules is None else joules / max(now_s - then_s, 1e-3)
+
+    def _tell(self, error: OSError | ValueError) -> None:
+        """Say once that power cannot be read."""
+        if not self._is_told:
+            why = error.strerror if isinstance(error, OSError) else "not a number"
+            log.warning("power cannot be read now (%s); --max-watts counts again once it can", why)
+        self._is_told = True
 
     def _load(self) -> float | None:
         """What others use: all processors' busy time less this process's own."""

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 SKETCH = 256  # numbers an adapter is remembered by
 MOST_BYTES = 4 << 20  # of the file, above which it is written anew
+GROWTH = 2  # times what the book alone took: a long one is not written anew at every event
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class FileNotes:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._most_bytes = path, MOST_BYTES
         self.book = Book()
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
         try:
@@ -193,20 +195,38 @@ class FileNotes:
     def _compact(self) -> None:
         """Write the whole book as one line."""
         body = msgspec.json.encode({"event": "Book", **msgspec.to_builtins(self.book)})
+        self._most_bytes = max(MOST_BYTES, GROWTH * len(body))
         write_atomically(self._path, body + b"\n", PRIVATE)
 
+    def _compact_if_possible(self, size: int) -> None:
+        try:
+            self._compact()
+        except OSError as error:  # every event is in the file as it is
+            self._most_bytes = GROWTH * size
+            log.warning("%s cannot be written anew and grows on: %s", self._path, error)
+
     def add(self, event: Event) -> None:
-        """Write an event down, then take it into the book.
+        """Write an event down, then take it into the book; a file that has grown is written anew.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written; the file is as before, as far as the disk allows.
         """
         line = json.dumps({"event": NAMES[type(event)], **asdict(event)})
-        with open(self._path, "a", encoding="utf-8", opener=private) as file:
-            file.write(f"{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        left = memoryview(f"{line}\n".encode())
+        with open(self._path, "ab", buffering=0, opener=private) as file:
+            before = file.tell()
+            try:
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):  # or the next line would go on where this one was cut
+                    file.truncate(before)
+                raise
+            size = file.tell()
         self.book.fold(event)
+        if size > self._most_bytes:
+            self._compact_if_possible(size)
 
 
 def sketch_of(state: AdapterState) -> tuple[float, ...]:

@@ -1,7 +1,9 @@
 """A task's texts as batches of token ids for one base."""
 
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -10,6 +12,8 @@ from edge_client.texts.masked import masked, masked_in, pieces_of
 from edge_client.texts.tagging import tagged
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Prompt, Tokens
+
+TOGETHER = 256  # texts whose prompts are lists at once, where there may be many
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,29 @@ class Batch:
         return np.split(answers, np.bincount(texts, minlength=count).cumsum()[:-1])
 
 
+class PackedPrompts:
+    """Prompts held as plain numbers, a tenth of what they take as lists."""
+
+    def __init__(self) -> None:
+        self._parts = [(array("i"), array("q", [0])) for _ in range(3)]  # numbers, where they end
+
+    def add(self, prompts: Iterable[Prompt]) -> None:
+        for prompt in prompts:
+            lists = prompt.ids, prompt.places, prompt.answers
+            for (numbers, ends), more in zip(self._parts, lists, strict=True):
+                numbers.extend(more)
+                ends.append(len(numbers))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of each prompt its ids' number."""
+        return [end - start for start, end in pairwise(self._parts[0][1])]
+
+    def __getitem__(self, row: int) -> Prompt:
+        parts = [numbers[ends[row] : ends[row + 1]].tolist() for numbers, ends in self._parts]
+        return Prompt(*parts)
+
+
 @dataclass(frozen=True)
 class Encoder:
     """How this task's texts become batches for this base.
@@ -117,16 +144,17 @@ class Encoder:
         unknown = sum(id_ == self.tokens.unknown_id for id_ in ids)
         return unknown / len(ids) if ids else 0.0
 
-    def prompts(self, examples: Sequence[Example], draw: int = 0) -> list[Prompt]:
+    def prompts(self, examples: Sequence[Example], draw: int = 0, first: int = 0) -> list[Prompt]:
         """Encode texts one by one, with their right answers where they are known.
 
         Args:
             examples: The texts.
             draw: Seed of which words are masked; another masks others, and so does another place
                 of a text in the list. Of `mlm` alone.
+            first: Place of the first of them, where they are a part of a list.
         """
         if self.task.kind == "mlm":
-            return masked(self.tokens, self.task.masking, examples, self.limit, draw)
+            return masked(self.tokens, self.task.masking, examples, self.limit, draw, first)
         if self.task.kind == "tagging":
             return tagged(self.tokens, self.task, examples, self.limit)
         pattern = self.task.patterns[self.pattern] if self.cloze else ""
@@ -198,9 +226,11 @@ class Encoder:
             tokens: Tokens of a text of full length.
             draw: See `prompts`.
         """
-        prompts = self.prompts(examples, draw)
-        lengths = [len(prompt.ids) + self.soft for prompt in prompts]
-        order = sorted(range(len(prompts)), key=lambda row: lengths[row])
+        prompts = PackedPrompts()
+        for start in range(0, len(examples), TOGETHER):
+            prompts.add(self.prompts(examples[start : start + TOGETHER], draw, start))
+        lengths = [length + self.soft for length in prompts.lengths]
+        order = sorted(range(len(lengths)), key=lambda row: lengths[row])
         room = rows * (tokens + self.soft)
         while order:
             chosen = order[: max(1, room // lengths[order[0]])]

@@ -8,6 +8,7 @@ spaces alone, a header that has the wanted columns under one delimiter alone, UT
 Whoever reads says so in one line.
 """
 
+import codecs
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class Dialect:
         )
         demand(
             not self.encoding or _is_encoding(self.encoding),
-            f"--encoding {self.encoding[:40]!r} is not known; such as latin-1, cp1252 or utf-16 is "
-            "expected",
+            f"--encoding {self.encoding[:40]!r} is not known as one of files; such as latin-1, "
+            "cp1252 or utf-16 is expected",
         )
 
     @property
@@ -146,10 +147,13 @@ def _is_delimiter(text: str) -> bool:
 
 
 def _is_encoding(name: str) -> bool:
+    """Whether files can be read by it; some codecs know no lone surrogates for what is wrong."""
     try:
-        return "".encode(name) is not None and b"".decode(name) == ""
+        "".encode(name)  # of bytes as other bytes, such as hex, this is refused
+        codecs.getincrementaldecoder(name)("surrogateescape").decode(b"")
     except (LookupError, ValueError):
         return False
+    return True
 
 
 PLAIN = Dialect()

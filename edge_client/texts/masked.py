@@ -19,7 +19,12 @@ MASKED, CHANGED = 0.8, 0.1  # of the tokens that are asked for; the rest stays a
 
 
 def masked(
-    tokens: Tokens, masking: Masking, examples: Sequence[Example], limit: int, draw: int
+    tokens: Tokens,
+    masking: Masking,
+    examples: Sequence[Example],
+    limit: int,
+    draw: int,
+    first: int = 0,
 ) -> list[Prompt]:
     """Texts as a language model reads them, cut to `limit` tokens, some of them asked for.
 
@@ -32,9 +37,10 @@ def masked(
         examples: The texts; of a pair both are read, one behind the other.
         limit: Tokens of an input, specials included.
         draw: Seed of what is chosen.
+        first: Place of the first of them, where they are a part of a list.
     """
     pieces = (pieces_of(tokens, example, limit) for example in examples)
-    return masked_in(tokens, masking, pieces, draw)
+    return masked_in(tokens, masking, pieces, draw, first)
 
 
 def pieces_of(tokens: Tokens, example: Example, limit: int) -> Pieces:
@@ -44,12 +50,12 @@ def pieces_of(tokens: Tokens, example: Example, limit: int) -> Pieces:
 
 
 def masked_in(
-    tokens: Tokens, masking: Masking, pieces: Iterable[Pieces], draw: int
+    tokens: Tokens, masking: Masking, pieces: Iterable[Pieces], draw: int, first: int = 0
 ) -> list[Prompt]:
     """As `masked`, of texts that are tokenized already; these stay as they are."""
     return [
         _masked(tokens, masking, one, np.random.default_rng([draw, row]))
-        for row, one in enumerate(pieces)
+        for row, one in enumerate(pieces, first)
     ]
 
 

@@ -123,7 +123,7 @@ def opened(
         raise DataError(f"{whole.path} holds {error}, or split it among devices") from error
     except LongLine as error:
         raise DataError(f"{path}, line 1: {error}") from error
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:  # UTF-16 without its mark is no UnicodeDecodeError
         raise _not_in(str(path), encoding, error) from error
     except (OSError, EOFError, zlib.error) as error:
         ending = ending_of(path)[1:]
@@ -143,7 +143,7 @@ def streamed_rows(stream: BinaryIO, dialect: Dialect, notes: list[str]) -> Rows:
         is_json = lines.first().lstrip().startswith("{")
         yield from _checked(_jsonl_rows(lines) if is_json else _line_rows(lines), encoding)
         file.detach()  # the stream is not ours to close
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise _not_in("stdin", encoding, error) from error
 
 
@@ -151,8 +151,9 @@ def _checked(rows: Rows, encoding: str) -> Rows:
     return ((line, row, fault or _unread(row, encoding)) for line, row, fault in rows)
 
 
-def _not_in(where: str, encoding: str, error: UnicodeDecodeError) -> DataError:
-    return DataError(f"{where} is not {encoding}: {error.reason}; give its own --encoding")
+def _not_in(where: str, encoding: str, error: UnicodeError) -> DataError:
+    reason = error.reason if isinstance(error, UnicodeDecodeError) else error
+    return DataError(f"{where} is not {encoding}: {reason}; give its own --encoding")
 
 
 def _unread(row: Row, encoding: str) -> str:

@@ -53,7 +53,7 @@ class Tokens:
         folder: The base's folder; `tokenizer.json` and, if there, `tokenizer_config.json`.
 
     Raises:
-        TokenizerError: It is gone or damaged.
+        TokenizerError: One of them is damaged, or the first is gone.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,8 +69,7 @@ class Tokens:
         self._tokenizer.no_padding()
         self._split: dict[str, list[tuple[str, list[int]]]] = {}
         self._ids: Callable[[str], tuple[int, ...]] = self._tokenized
-        config_path = folder / "tokenizer_config.json"
-        config = json.loads(config_path.read_text()) if config_path.is_file() else {}
+        config = _configured(folder)
         self.mask_id = self._special(config.get("mask_token"), ("[MASK]", "<mask>"))
         self.pad_id = self._special(config.get("pad_token"), ("[PAD]", "<pad>"))
         self.unknown_id = self._find(config.get("unk_token"), ("[UNK]", "<unk>"))
@@ -320,6 +319,19 @@ def _share(room: int, texts: Sequence[int], length: int) -> int:
     half = room // 2
     others = sum(texts) - length
     return min(length, room - others if others < half else max(half, 1))
+
+
+def _configured(folder: Path) -> dict[str, Any]:
+    """What a base says of its tokenizer beside it; nothing in many."""
+    path = folder / "tokenizer_config.json"
+    try:
+        config = json.loads(path.read_bytes()) if path.is_file() else {}
+        json.dumps(config, ensure_ascii=False).encode()  # half a surrogate pair is no token's name
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path} cannot be read; copy the base again") from error
+    if not isinstance(config, dict):
+        raise TokenizerError(f"{path} holds no JSON object; copy the base again")
+    return config
 
 
 def _is_text(part: str) -> bool:

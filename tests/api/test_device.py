@@ -1,6 +1,6 @@
 """The device's functions, with a tiny base and real engines; nothing is printed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,8 @@ def test_pairs_are_tuples(tiny_base: Base, tmp_path: Path) -> None:
         ({"texts": [1]}, "text 1: a text or a tuple of two is expected, came int"),
         ({"texts": ["rain", ("a", "b", "c")]}, "text 2: a text or a tuple of two is expected"),
         ({"texts": [("a", None)]}, "text 1: a text or a tuple of two is expected, came tuple"),
+        ({"texts": ["rain", "a \ud800"]}, "text 2 holds half of a surrogate pair"),
+        ({"texts": [("rain", "\udcff")]}, "text 1 holds half of a surrogate pair"),
         ({"texts": ["rain"]}, "--task"),
         ({"texts": ["rain"], "adapter": "nowhere"}, "no such folder"),
     ],
@@ -145,6 +147,12 @@ def test_pairs_are_tuples(tiny_base: Base, tmp_path: Path) -> None:
 def test_what_cannot_be_labelled_is_raised(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(smidgen.WrongInput, match=said):
         smidgen.predict(**wrong)
+
+
+@pytest.mark.parametrize("ask", [smidgen.fill, smidgen.tag])
+def test_half_a_surrogate_pair_is_no_text_to_fill_or_tag(ask: Callable[..., Any]) -> None:
+    with pytest.raises(smidgen.WrongInput, match="text 1 holds half of a surrogate pair"):
+        ask(["rain [MASK] \ud800"], "nowhere")
 
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"seed": -1}, {"batch": 0}])

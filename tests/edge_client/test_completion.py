@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.completion import SCRIPTS, candidates, script
+from edge_client.completion import SCRIPTS, candidates, install, script
+from edge_client.errors import Failed
 from smidgen import COMMANDS
-from tests.command_line import smidgen
+from tests.command_line import homeless, smidgen
 
 BASH = """
 eval "$(smidgen --show-completion bash)"
@@ -76,6 +77,43 @@ def test_bash_is_installed_for_the_next_shell_and_once(shell: dict[str, str]) ->
     assert len(lines) == 2 and lines[0] == "alias ll='ls -l'"
     functions = asked(shell, "bash", 'source "$HOME/.bashrc"; complete -p smidgen')
     assert functions == "complete -o bashdefault -o default -F _smidgen smidgen\n"
+
+
+def test_a_full_disk_leaves_what_the_shell_reads(shell: dict[str, str]) -> None:
+    file = Path(shell["HOME"]) / ".bashrc"
+    file.write_bytes(b"#" * 32000)
+    line = ["bash", "-c", "ulimit -f 16; smidgen --install-completion bash"]
+    done = subprocess.run(line, capture_output=True, text=True, env=shell, check=False)
+    assert done.returncode == 1 and "completion cannot be installed" in done.stderr
+    assert file.read_bytes() == b"#" * 32000
+    assert not list(file.parent.glob(".*.part"))
+
+
+def test_what_the_shell_reads_keeps_its_bytes_its_mode_and_its_link(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real = tmp_path / "dotfiles" / "bashrc"
+    real.write_bytes(b"a=1\r\n# caf\xe9")
+    real.chmod(0o666)
+    (tmp_path / ".bashrc").symlink_to("dotfiles/bashrc")
+    install("bash", tmp_path)
+    line = f"source {tmp_path}/.local/share/smidgen/completion.bash\n"
+    assert real.read_bytes() == b"a=1\r\n# caf\xe9\n" + line.encode()
+    assert (tmp_path / ".bashrc").is_symlink() and real.stat().st_mode & 0o777 == 0o666
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / ".zshrc").symlink_to("pipe")
+    with pytest.raises(Failed, match="something else than a file"):
+        install("zsh", tmp_path)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_without_a_home_it_is_one_line() -> None:
+    with homeless():
+        done = smidgen("--install-completion", "bash")
+    told = "smidgen --install-completion: this user has no home folder; set HOME\n"
+    assert (done.exit_code, done.stderr) == (2, told)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -9,7 +9,16 @@ import pytest
 
 from edge_client import outputs
 from edge_client.errors import Failed
-from edge_client.outputs import OutputError, check_out_file, check_out_folder, new_file, new_folder
+from edge_client.outputs import (
+    OutputError,
+    check_out_file,
+    check_out_folder,
+    check_out_parent,
+    home_folder,
+    new_file,
+    new_folder,
+)
+from tests.command_line import homeless
 
 MARK, MINE = "mark.json", ("weights",)
 FROM_HERE = os.environ | {"PYTHONPATH": str(Path(outputs.__file__).parents[1])}
@@ -285,3 +294,24 @@ def test_a_file_of_somebodys_own_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("")
     for name in ("ours.csv", "empty.csv", "new.csv"):
         check_out_file("--out", tmp_path / name, sign="confidence")
+
+
+def test_the_root_is_refused_in_one_line() -> None:
+    with pytest.raises(OutputError, match=r"^--out / is the root folder; give a place below it$"):
+        check_out_parent("--out", Path("/"))
+
+
+def test_the_folder_of_another_name_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (".", "..", "../new"):
+        check_out_parent("--out", Path(name))
+
+
+def test_a_user_without_a_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert home_folder("set HOME") == Path("/home/me")
+    with homeless(), pytest.raises(OutputError, match=r"^this user has no home folder; set HOME$"):
+        home_folder("set HOME")

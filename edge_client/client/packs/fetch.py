@@ -16,7 +16,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from edge_client.bases.base import Base, BaseError
@@ -92,12 +92,19 @@ class Part:
         self.size, self._hash = 0, hashlib.sha256()
 
     def close(self, *, is_done: bool = False) -> None:
-        """Let go of the file; one that is done is on the disk then."""
+        """Let go of the file, once; one that is done is on the disk then.
+
+        Raises:
+            OSError: It is not; the file is let go of all the same.
+        """
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
         try:
             if is_done:
-                os.fsync(self._descriptor)
+                os.fsync(descriptor)
         finally:
-            os.close(self._descriptor)
+            os.close(descriptor)
 
 
 def _opened(folder: Path, name: str) -> int:
@@ -185,7 +192,8 @@ class Fetch:
                 else:
                     self._step()
         except OSError as error:
-            self.close()
+            with suppress(OSError):  # what was written is discarded
+                self.close()
             self._shelf.discard(self._base_id)
             raise NoRoom(
                 f"the pack cannot be written to {self._shelf.folder}: {error.strerror}; "
@@ -200,9 +208,9 @@ class Fetch:
     def close(self) -> None:
         """Let go of file and source; what has arrived stays."""
         self._hang_up()
-        if self._part is not None:
-            self._part.close()
-            self._part = None
+        part, self._part = self._part, None
+        if part is not None:
+            part.close()
 
     def _step(self) -> None:
         """Open a file, ask for it, or take one piece of it."""
@@ -268,8 +276,8 @@ class Fetch:
                 part.restart()
                 self._forgiven = 0
             return
-        part.close(is_done=True)
         self._part, self._failures = None, 0
+        part.close(is_done=True)
         self._hang_up()
         self._left.pop(0)
         if part.name == MANIFEST:

@@ -10,7 +10,6 @@ a file is refused. Packs that nobody needs are removed for the room of one that 
 what came in part, then the pack whose last use was the longest ago, whatever the clock said.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -22,11 +21,12 @@ from pathlib import Path
 
 from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.errors import Failed, WrongInput, demand
-from edge_client.files import OTHERS, make_latest, oldest_first, private, sync_folder
+from edge_client.files import OTHERS, held_alone, make_latest, oldest_first, sync_folder
 from edge_client.tables import size
 from edge_client.wire.packs import SHA_256
 
 RESERVE_BYTES = 64 << 20  # of the disk, left to everybody else
+DAMAGED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # whenever it is looked at
 PARTIAL = re.compile(r"\.([0-9a-f]{64})\.fetching")
 
 
@@ -77,19 +77,19 @@ class Shelf:
         """Hold the folder alone: what one client needs another one would remove.
 
         Raises:
-            WrongInput: Another process holds it.
+            WrongInput: Another process holds it, or its file system has no locks.
         """
-        with open(self.folder / "lock", "w", opener=private) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise WrongInput(
-                    f"another client keeps its packs in {self.folder}; give another --packs"
-                ) from error
+        busy = f"another client keeps its packs in {self.folder}; give another --packs"
+        todo = "give --packs on a file system that has locks"
+        with held_alone(self.folder / "lock", busy, todo):
             yield
 
     def base(self, base_id: str) -> Base | None:
-        """A pack that is here, checked once in each life; one that is damaged is removed."""
+        """A pack that is here, checked once in each life; one that is damaged is removed.
+
+        Raises:
+            OSError: It cannot be read now; it stays.
+        """
         if base_id in self._bases:
             return self._bases[base_id]
         if not SHA_256.fullmatch(base_id) or not _is_folder(self.folder / base_id):
@@ -97,7 +97,9 @@ class Shelf:
         try:
             _check_plain(self.folder / base_id)
             found = open_base(str(self.folder / base_id))
-        except BaseError:
+        except BaseError as error:
+            if (unread := _unread(error)) is not None:
+                raise unread from None
             self._remove(self.folder / base_id)
             return None
         if found.base_id != base_id:
@@ -218,6 +220,13 @@ def _id_of(path: Path) -> str:
         return path.name
     found = PARTIAL.fullmatch(path.name)
     return found[1] if found else ""
+
+
+def _unread(error: BaseException | None) -> OSError | None:
+    """Why the system did not let a pack be read this time; None: it is damaged."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return None if isinstance(error, DAMAGED) else error
 
 
 def _check_plain(folder: Path) -> None:

@@ -3,7 +3,7 @@
 Sizes: B answers, H hidden, E width of the word table, L labels. It sees one row per answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -111,9 +111,9 @@ class Words:
         self._transform, self._rows, self._bias = transform, rows, bias
 
     def logits(self, h: Tensor) -> Tensor:
-        """Logits of all words at once, for whoever asks at few places."""
+        """Logits of all words at once, for whoever asks at few places; rows slice by slice."""
         words = self._transform(h).float()
-        return functional.linear(words, self._rows(0, len(self._bias), words.dtype), self._bias)
+        return torch.cat([logits for _, logits in self._slices(words)], dim=1)
 
     def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """As `Head` has it, slice by slice; of words that are equally likely the first counts."""
@@ -122,17 +122,21 @@ class Words:
         total = words.new_full((count,), -torch.inf)
         highest, likeliest = total.clone(), torch.full_like(labels, -1)
         right = words.new_zeros(count)
-        for start in range(0, len(self._bias), WORD_ROWS):
-            end = min(start + WORD_ROWS, len(self._bias))
-            rows = self._rows(start, end, words.dtype)
-            logits = functional.linear(words, rows, self._bias[start:end])  # (B, slice)
+        for start, logits in self._slices(words):
             total = torch.logaddexp(total, logits.logsumexp(dim=1))
             best, place = logits.max(dim=1)
             likeliest = torch.where(best > highest, place + start, likeliest)
             highest = torch.maximum(best, highest)
-            is_here = (labels >= start) & (labels < end)
+            is_here = (labels >= start) & (labels < start + logits.shape[1])
             right[is_here] = logits[is_here, labels[is_here] - start]
         return total - right, likeliest == labels
+
+    def _slices(self, words: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The first word's number, and the logits, (B, slice), of as many as lie together."""
+        for start in range(0, len(self._bias), WORD_ROWS):
+            end = min(start + WORD_ROWS, len(self._bias))
+            rows = self._rows(start, end, words.dtype)
+            yield start, functional.linear(words, rows, self._bias[start:end])
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
         assert batch.offsets is None, "words have no offsets"

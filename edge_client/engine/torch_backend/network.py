@@ -377,7 +377,9 @@ class Network:
         return float(losses.mean()), x.grad
 
     def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
+        """Rows [start, end) of every word's, whose pages go back before the next are read."""
         rows = self.frozen.weights.rows(self.frozen.decoder, np.arange(start, end))
+        self.frozen.weights.release([self.frozen.decoder])
         return self._tensor(rows).to(dtype)
 
     def stream(self, is_streamed: bool) -> None:

@@ -1,6 +1,13 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -83,3 +90,79 @@ def test_truncated_weights_are_told(folder: Path) -> None:
 def test_nothing_at_a_path_is_told() -> None:
     with pytest.raises(BaseError, match=r"no base at \./nowhere; give a folder, a hub name or"):
         open_base("./nowhere")
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """A server that says the same whatever it is asked; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
+    """What is said of a base at a hub's address."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+
+    def said(endpoint: str) -> str:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)  # read from there when it is loaded
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        with pytest.raises(BaseError, match=r"^no folder owner/name, and ") as caught:
+            open_base("owner/name")
+        return str(caught.value)
+
+    return said
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>secret</html>", b'{"sha": 3}', b"[]", b"null", b"[" * 100_000, b"\xff\xfe\xff"],
+    ids=lambda body: repr(body[:12]),
+)
+def test_a_server_that_is_no_hub_is_told_in_one_line(
+    hub: Callable[[str], str], body: bytes
+) -> None:
+    with answering(body) as endpoint:
+        told = hub(endpoint)
+    assert "gave no answer of a hub" in told and "HF_ENDPOINT" in told
+    assert "\n" not in told and "secret" not in told
+
+
+@pytest.mark.parametrize("endpoint", ["garbage", "ftp://127.0.0.1"])
+def test_a_hub_at_what_is_no_address_is_told_in_one_line(
+    hub: Callable[[str], str], endpoint: str
+) -> None:
+    told = hub(endpoint)
+    assert told.endswith("; look at HF_ENDPOINT, which is set") and "\n" not in told
+
+
+def test_a_hub_that_is_not_there_is_told_in_one_line(hub: Callable[[str], str]) -> None:
+    with answering(b"") as endpoint:
+        pass
+    told = hub(endpoint)
+    assert "the hub did not give such a base: " in told and "\n" not in told
+
+
+@pytest.mark.slow
+def test_an_address_at_which_the_hubs_library_cannot_be_loaded_is_told_in_one_line() -> None:
+    command = (sys.executable, "-m", "smidgen", "client", "base", "owner/name")
+    asked = {**os.environ, "HF_ENDPOINT": "http://[::bad"}
+    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "gave no answer of a hub (ValueError)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,6 +1,7 @@
 """Answers of a device in a run that labels: what they weigh, and what they say of themselves."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.scoring.evaluation import evaluate
 from edge_client.engine.trainer import TrainingError, train
-from edge_client.labelling.book import MemoryNotes, Opened, Read
+from edge_client.labelling.book import FileNotes, MemoryNotes, Notes, Opened, Read
 from edge_client.labelling.drawn_texts import sampled
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import Reading, text_id
@@ -46,9 +47,7 @@ def engine_of(kind: str, base: Base, task: Task) -> Engine:
     return engine
 
 
-def answer(
-    engine: Engine, data: ClientData, work: Work, device_id: str, notes: MemoryNotes
-) -> Answer:
+def answer(engine: Engine, data: ClientData, work: Work, device_id: str, notes: Notes) -> Answer:
     """An answer on texts that were read just now."""
     own = OwnTexts(data, engine.encoder.unknown_share)
     return answers.answer(engine, engine.adapter(), own, work, device_id, notes)
@@ -115,6 +114,18 @@ def test_without_pseudo_labels_training_is_what_it_was(
         updates.append(found.update)
         assert notes.book.training_forwards == (found.report.layer_forwards if said else 0)
     assert updates[0] == updates[1] == updates[2]
+
+
+def test_a_training_counts_though_the_disk_has_no_room_for_its_note(
+    tiny_base: Base, hub_task: Task, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, notes = engine_of(kind, tiny_base, hub_task), FileNotes(tmp_path / "gone" / "labels")
+    found = answer(engine, DATA, work_of("train", hub_task), "hub-1", notes)
+    assert found.update is not None and notes.book.trained == "work"
+    assert notes.book.training_forwards == found.report.layer_forwards
+    assert caplog.messages == [
+        "what the training of work took is not kept: No such file or directory"
+    ]
 
 
 def test_a_gold_label_wins_over_a_pseudo_label_of_the_same_text(

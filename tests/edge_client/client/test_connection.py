@@ -15,6 +15,7 @@ import pytest
 from edge_client.client.retries import Refused, Unreachable
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
+from edge_client.proxies import ProxyError
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Receipt, Report, WireError, encode
 from edge_client.wire.tensors import sha256
@@ -240,6 +241,15 @@ def test_what_goes_to_this_machine_goes_through_no_proxy(monkeypatch: pytest.Mon
         there = Coordinator("http://coordinator.invalid", "key")
         with closing(there), pytest.raises(Unreachable, match="disconnected"):
             there.membership("run", Membership("joined"))
+
+
+def test_a_proxy_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "foo://me:secret@x")
+    for name in ("all_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ProxyError, match=r"^ALL_PROXY names no proxy that can be used"):
+        Coordinator("http://coordinator.invalid", "key")
+    Coordinator("http://127.0.0.1:1", "key").close()  # none is needed to this machine
 
 
 def test_plain_http_that_is_cut_off_is_told_of_tls_until_somebody_has_answered() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from edge_client.bases.base import Base
 from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
+from edge_client.guest import notify
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import CLONED, REVOKED
 from edge_client.wire.messages import (
@@ -31,6 +33,7 @@ from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import Door, over, terms_for
 from tests.edge_client.client.test_enrolment import Gate, Home
+from tests.edge_client.guest.test_guest import listening
 
 WHOLE = b"an adapter"
 GONE = 404, b'{"detail": "no such adapter"}'
@@ -171,6 +174,53 @@ def test_one_bad_run_does_not_end_a_device_that_waits_for_ever(home: Home) -> No
     turns = Turns([Next(terms=home.terms), *works], (200, WHOLE))
     turns.serve(home)
     assert [one.is_leaving for one in turns.told] == [False, False, True]
+
+
+def test_what_is_kept_of_a_training_stays_until_its_answer_is_kept_or_delivered(home: Home) -> None:
+    turns = Turns([Next(terms=home.terms), work_of(home, 1)], (200, WHOLE))
+    outbox, steps, there = home.state.folder / "outbox", home.state.steps("work-1"), list[bool]()
+    outbox.rmdir()
+    outbox.symlink_to("/proc/self")  # nobody can write there
+    steps.write_bytes(b"of an earlier life")
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path.endswith("/report"):
+            there.append(steps.exists())
+        return turns.answer(method, path, body)
+
+    with http_server(answer) as url, pytest.raises(ClientError, match="does not know"):
+        Client(home.settings(url), home.state).run()
+    assert there == [True] and not steps.exists()
+
+
+@pytest.mark.parametrize("place", ["/enrol", "/membership", "/v1/adapters", "/report"])
+def test_each_try_is_a_sign_of_life_whatever_is_asked(
+    home: Home, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, fails = Turns([Next(terms=home.terms), work_of(home, 1)], (200, WHOLE)), [2]
+    asked, heard = list[str](), list[bytes]()
+    monkeypatch.setattr(notify, "LEAST_S", 0.0)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "socket"))
+    with listening(str(tmp_path / "socket")) as manager:
+        manager.setblocking(False)
+
+        def hear() -> None:
+            with suppress(BlockingIOError):
+                while True:
+                    heard.append(manager.recv(4096))
+
+        def answer(method: str, path: str, body: bytes) -> Answer:
+            hear()
+            asked.append(path)
+            if place in path and fails[0]:
+                fails[0] -= 1
+                return 503, b"an outage"
+            return turns.answer(method, path, body)
+
+        with http_server(answer) as url, pytest.raises(ClientError, match="does not know"):
+            Client(home.settings(url), home.state).run()
+        hear()
+    assert heard.count(b"WATCHDOG=1") == len(asked) and fails == [0]
 
 
 def test_a_run_that_was_extended_while_its_adapter_came_home_goes_on(home: Home) -> None:

@@ -244,7 +244,7 @@ def test_a_disk_that_fails_three_times_ends_the_client_and_is_told_as_a_code(
     def break_disk() -> None:
         notes.mkdir(exist_ok=True)
 
-    script = Script(tiny_base, task, [("train", break_disk)] * 5, labelling=Labelling())
+    script = Script(tiny_base, task, [("label", break_disk)] * 5, labelling=Labelling())
     with pytest.raises(GaveUp, match="3 pieces of work failed one after the other"):
         script.run(tmp_path)
     assert [(one.failure, one.is_leaving) for one in script.told] == [
@@ -269,7 +269,7 @@ def test_what_may_pass_by_itself_is_borne_for_a_while(
 
     acts = [break_disk] * 4 + [mend_disk]
     script = Script(
-        tiny_base, task, [("train", act) for act in acts], labelling=Labelling(), grace_s=60.0
+        tiny_base, task, [("label", act) for act in acts], labelling=Labelling(), grace_s=60.0
     )
     reports = script.run(tmp_path)
     assert [report.outcome for report in reports] == ["failed"] * 4 + ["done"]

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import resource
@@ -234,6 +236,18 @@ def test_two_clients_on_one_state_are_refused(tmp_path: Path) -> None:
         pytest.raises(StateError, match="another client runs"),
         ClientState(tmp_path).locked(),
     ):
+        pass
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(file: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)  # as of a network's file system
+    told = f"{tmp_path}/lock cannot be locked: No locks available; give a --state on a file system"
+    with pytest.raises(StateError, match=told), ClientState(tmp_path).locked():
         pass
 
 

@@ -102,6 +102,14 @@ def test_wrong_use_is_one_line(state: Path, tmp_path: Path) -> None:
         assert "another client runs" in refused("--state", state)
 
 
+def test_looking_deletes_nothing_however_many_runs_there_were(state: Path) -> None:
+    for place in range(20):
+        FileNotes(ClientState(state).labels(f"later-{place}")).add(Read({}, 0))
+    (state / ".adapter.part-17").mkdir()
+    assert "run r1: 3 texts" in labels("--state", state, "--run", "r1").stdout
+    assert len(list(state.glob("labels-*"))) == 21 and (state / ".adapter.part-17").exists()
+
+
 def test_a_text_cannot_write_to_the_terminal(state: Path, data: Path) -> None:
     hidden = Example("red \x1b[31m" + "x" * 99)
     notes = FileNotes(ClientState(state).labels("r1"))

@@ -13,6 +13,7 @@ import pytest
 
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.manifest import partial_folder
+from tests.command_line import smidgen as in_process
 
 ROOT = Path(__file__).parents[3]
 
@@ -170,3 +171,24 @@ def test_ctrl_c_leaves_nothing_and_says_so(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert said == "smidgen pack: stopped; nothing is left of the attempt\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_current_folder_is_one_line_and_the_same_pack_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", ".."):
+        done = in_process("pack", "embedded", "--bits", "8", "--out", name)
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1
+        assert f"--out {name} exists and is not a pack; choose another folder" in done.stderr
+    assert in_process("pack", "embedded", "--bits", "8", "--out", "p").exit_code == 0
+    monkeypatch.chdir(tmp_path / "p")
+    done = in_process("pack", "embedded", "--bits", "8", "--out", ".")
+    assert done.exit_code == 0 and "(was there, the very same)" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_the_root_is_one_line() -> None:
+    done = in_process("pack", "embedded", "--bits", "8", "--out", "/")
+    said = "smidgen pack: --out / is the root folder; give a place below it\n"
+    assert (done.exit_code, done.stderr) == (2, said)

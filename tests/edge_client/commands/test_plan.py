@@ -10,7 +10,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.opening import engine_name
 from edge_client.planning.corrections import Corrections, Key
 from edge_client.planning.plan import Plan
-from tests.command_line import Done, smidgen
+from tests.command_line import Done, homeless, smidgen
 
 NAMES = {"dtype", "micro_batch", "recompute", "depth", "tokens"}
 
@@ -104,3 +104,9 @@ def test_wrong_use_is_one_line(
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.startswith(f"smidgen client: {message}")
     assert result.stderr.count("\n") == 1
+
+
+def test_without_a_home_nothing_was_measured_by_default(tiny_base: Base) -> None:
+    with homeless():
+        result = smidgen("client", "plan", "--base", str(tiny_base.folder), "--tokens", "32")
+    assert result.exit_code == 0 and result.stderr == ""

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from edge_client.api import labeller as room
 from edge_client.bases.base import Base
 from edge_client.texts.examples import Example, Found
+from smidgen import main
 from tests.command_line import Done
 from tests.edge_client.commands.alone import PAIRS, client, refused, train, write_data
 
@@ -196,3 +198,12 @@ def test_a_pair_is_not_its_halves_alone(tiny_base: Base, tmp_path: Path) -> None
     words = ("--file", tmp_path / "a.jsonl", "--task", tmp_path / "task.toml", "--json")
     one, other = json.loads(client("predict", tiny_base, *words).stdout)["log_probabilities"]
     assert one != other
+
+
+def test_letters_that_the_terminal_lacks_are_told_by_number(tiny_base: Base, adapter: Path) -> None:
+    words = ["--base", str(tiny_base.folder), "--adapter", str(adapter), "\u65e5 caf\xe9"]
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, "latin-1", write_through=True)
+    with redirect_stdout(out), suppress(SystemExit):
+        main(["client", "predict", *words])
+    assert written.getvalue().endswith(b"  \\u65e5 caf\xe9\n")

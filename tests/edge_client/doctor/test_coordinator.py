@@ -128,3 +128,11 @@ def test_plain_http_to_another_machine_is_an_error_and_nonsense_is_wrong_use(
     assert found.state == ERROR and "--plain-http" in found.found
     with pytest.raises(AddressError):
         look("ftp://x", tmp_path)
+
+
+def test_a_proxy_that_is_none_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "foo://x")
+    for url in ("https://hub.example:8700", "http://hub.example:8700"):
+        (found,) = read_coordinator(url, "", tmp_path, True, time.time())
+        assert found.state == ERROR and "names no proxy that can be used" in found.found

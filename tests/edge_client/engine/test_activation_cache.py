@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.engine.activation_cache import HEADER, ActivationCache
+from edge_client.engine.activation_cache import BLOCK_BYTES, HEADER, ActivationCache
 
 IDS = np.arange(5)
 NAMES = [f"{number:064x}" for number in range(6)]
@@ -40,7 +40,7 @@ def test_the_least_recently_used_leave_first_and_the_limit_holds(
 ) -> None:
     with TemporaryDirectory() as name:
         folder, expected = Path(name), OrderedDict[str, int]()
-        cache = ActivationCache(folder, room * ENTRY, "base")
+        cache = ActivationCache(folder, room * BLOCK_BYTES, "base")
         for number, (key, is_put) in enumerate(steps):
             if is_put and room:
                 cache.put(key, some(number))
@@ -54,7 +54,7 @@ def test_the_least_recently_used_leave_first_and_the_limit_holds(
                 assert found is not None and (found == some(expected[key])).all()
             else:
                 assert found is None
-        assert cache.held_bytes == sum(path.stat().st_size for path in files(folder))
+        assert cache.held_bytes == BLOCK_BYTES * len(files(folder))
         assert {path.name for path in files(folder)} == set(expected)
 
 
@@ -88,7 +88,7 @@ def test_a_smaller_limit_at_the_next_start_lets_the_oldest_go(tmp_path: Path) ->
     for age, key in enumerate([*NAMES[1:], NAMES[0]]):
         [path] = tmp_path.rglob(key)
         os.utime(path, (age, age))
-    again = ActivationCache(tmp_path, 2 * ENTRY, "base")
+    again = ActivationCache(tmp_path, 2 * BLOCK_BYTES, "base")
     assert [key for key in NAMES if again.get(key) is not None] == [NAMES[0], NAMES[5]]
 
 
@@ -108,10 +108,23 @@ def test_a_limit_of_nothing_keeps_nothing_and_empties_what_was_there(tmp_path: P
 
 
 def test_what_is_larger_than_the_limit_is_not_kept_and_drives_nothing_out(tmp_path: Path) -> None:
-    cache = ActivationCache(tmp_path, ENTRY, "base")
+    cache = ActivationCache(tmp_path, BLOCK_BYTES, "base")
     cache.put(NAMES[0], some(1))
-    cache.put(NAMES[1], np.zeros((4, 4), np.float16))
+    cache.put(NAMES[1], np.zeros((BLOCK_BYTES // 2, 1), np.float16))
     assert cache.get(NAMES[0]) is not None and cache.get(NAMES[1]) is None
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(1, 1), (2036, 1), (2037, 2)])
+def test_small_entries_count_as_the_blocks_that_they_take(
+    tmp_path: Path, columns: int, blocks: int
+) -> None:
+    limit = 64 * BLOCK_BYTES
+    cache = ActivationCache(tmp_path, limit, "base")
+    for number in range(200):
+        cache.put(f"{number:064x}", np.zeros((1, columns), np.float16))
+    again = ActivationCache(tmp_path, limit, "base")
+    assert len(files(tmp_path)) == 64 // blocks
+    assert cache.held_bytes == again.held_bytes == limit
 
 
 # Damage

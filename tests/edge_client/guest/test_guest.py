@@ -154,6 +154,34 @@ def test_watts_are_those_since_the_last_reading(board: Board) -> None:
     assert sensors.read().watts == pytest.approx(10.0)
 
 
+def test_a_reading_of_power_that_fails_is_left_out_and_the_ceiling_counts_again(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    board.watts(8.0)
+    sensors = board.sensors(Rules(most_watts=10.0))
+    sensors.read()
+    for _ in range(2):
+        board.now_s += 4.0
+        board.write("sys/bus/i2c/devices/1-0040/iio:device0/in_power0_input", "")  # busy
+        assert sensors.read().watts is None
+        board.now_s += 4.0
+        board.watts(12.0)
+        assert sensors.read().watts is not None
+    told = "power cannot be read now (not a number); --max-watts counts again once it can"
+    assert caplog.messages == [told]
+
+
+def test_an_instrument_that_was_gone_is_found_again(board: Board) -> None:
+    board.watts(8.0)
+    sensors = board.sensors(Rules(most_watts=10.0))
+    sensors.read()
+    monitor = board.root / "sys/bus/i2c/devices/1-0040"
+    monitor.rename(monitor.with_name("1-0041"))  # its driver was loaded anew
+    for watts in (None, None, 8.0):
+        board.now_s += 4.0
+        assert sensors.read().watts == watts
+
+
 def test_load_is_what_others_use(board: Board) -> None:
     sensors = board.sensors(Rules(most_load=1.0))
     board.busy(100)

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import resource
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.labelling.book import (
+    GROWTH,
     MOST_BYTES,
     Book,
     Event,
@@ -109,6 +112,36 @@ def test_a_file_that_has_grown_is_written_anew(tmp_path: Path) -> None:
     assert FileNotes(path).book == folded(TOLD * times)
 
 
+@pytest.mark.parametrize("most", [600, 3000])
+def test_a_file_that_grows_while_it_is_held_is_written_anew_and_not_at_every_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """By fewer bytes than the book alone takes, too: then each time it has doubled."""
+    monkeypatch.setattr("edge_client.labelling.book.MOST_BYTES", most)
+    path, told, inodes = tmp_path / "labels.jsonl", list[Event](), list[int]()
+    notes = FileNotes(path)
+    for number in range(60):
+        told += [Read(dict.fromkeys("abcdef", READING), number)]
+        notes.add(told[-1])
+        inodes.append(path.stat().st_ino)
+        assert path.stat().st_size <= max(most, GROWTH * 1300)
+    assert 2 <= sum(one != next_ for one, next_ in pairwise(inodes)) <= 40
+    assert FileNotes(path).book == notes.book == folded(told)
+
+
+def test_a_file_that_cannot_be_written_anew_grows_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("edge_client.labelling.book.MOST_BYTES", 600)
+    path, told = tmp_path / "labels.jsonl", TOLD * 9
+    (tmp_path / f".{path.name}.part").mkdir()  # a file cannot be written where a folder is
+    with caplog.at_level(logging.WARNING):
+        assert written(path, told) == folded(told)
+    assert 1 <= len(caplog.records) < 5 and "grows on" in caplog.text
+    (tmp_path / f".{path.name}.part").rmdir()
+    assert FileNotes(path).book == folded(told)
+
+
 def test_a_line_that_was_cut_short_is_left_out_wherever_it_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
     written(path, TOLD)
@@ -121,6 +154,21 @@ def test_a_line_that_was_cut_short_is_left_out_wherever_it_was_cut(tmp_path: Pat
             [*TOLD[:-1], TrainingDone("second", 1)]
         )
         assert FileNotes(path).book == folded([*TOLD[:-1], TrainingDone("second", 1)])
+
+
+def test_an_event_for_which_there_is_no_room_leaves_no_half_line(tmp_path: Path) -> None:
+    path, limits = tmp_path / "labels.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    written(path, TOLD)
+    whole, notes = path.read_bytes(), FileNotes(path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            notes.add(TrainingDone("second", 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == whole and notes.book == folded(TOLD)
+    notes.add(TrainingDone("third", 1))
+    assert FileNotes(path).book == folded([*TOLD, TrainingDone("third", 1)])
 
 
 DAMAGE = [

@@ -1,11 +1,13 @@
 """Vote-k: an order of texts by whom they stand for."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.labelling.vote_k import NEIGHBOURS, vote_k
+from edge_client.labelling.vote_k import BLOCK_BYTES, NEIGHBOURS, neighbours_of, vote_k
 
 RHO = 10.0
 
@@ -74,3 +76,32 @@ def test_texts_without_a_direction_come_too() -> None:
 
 def test_more_texts_than_are_compared_at_once_come_once_each() -> None:
     assert sorted(vote_k(points(5, 1100, 8))) == list(range(1100))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5, 0])
+def test_of_equally_near_texts_the_earlier_are_neighbours(levels: int) -> None:
+    """As a stable sort has them, which is what orders of texts on devices hang on."""
+    features = points(6, 300, 4)
+    if levels:
+        features = np.round(levels * features) / levels
+    features[::37] = np.nan  # of a base that is broken, and an order of texts comes all the same
+    count, unit = 75, np.empty((300, 4), np.float32)
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    unit[:] = features / np.where(norms > 0, norms, 1.0)
+    alike = unit @ unit.T
+    np.fill_diagonal(alike, -np.inf)
+    wanted = np.argsort(-alike, axis=1, kind="stable")[:, :count]
+    assert np.array_equal(np.sort(neighbours_of(features, count)), np.sort(wanted))
+
+
+def test_many_texts_take_little_more_memory_than_a_block_of_them() -> None:
+    texts, hidden = 6000, 2
+    features = points(8, texts, hidden).astype(np.float32)
+    tracemalloc.start()
+    try:
+        near = neighbours_of(features, NEIGHBOURS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert near.nbytes == 4 * texts * NEIGHBOURS
+    assert peak <= near.nbytes + features.nbytes + BLOCK_BYTES + (1 << 20)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.bases.base import Base
-from edge_client.texts.batches import Batch, Encoder
+from edge_client.texts.batches import TOGETHER, Batch, Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
-from edge_client.texts.tokens import Tokens
+from edge_client.texts.tokens import Prompt, Tokens
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
@@ -85,3 +85,28 @@ def test_texts_are_tokenized_once_however_often_they_come_and_are_drawn(
     found = [by_draw(draw) for draw in (3, 4)]
     assert tokens.given == len(texts)
     assert found == [encoder.prompts(repeated, draw) for draw in (3, 4)]
+
+
+@pytest.mark.parametrize("task", KINDS, ids=lambda task: task.kind)
+def test_texts_that_are_tokenized_some_at_a_time_give_the_batches_of_all_at_once(
+    tiny_base: Base, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder(Tokens(tiny_base.folder), task, task.kind == "labels", 24)
+    words = ["the", "front", "door", "opened", "at", "noon", "and", "rain", "came"]
+    texts = [Example(" ".join(words[: 1 + row % 9])) for row in range(TOGETHER + 50)]
+    whole, asked = encoder.prompts(texts, 3), list[int]()
+
+    def noted(self: Encoder, examples: list[Example], *more: int) -> list[Prompt]:
+        asked.append(len(examples))
+        return prompts(self, examples, *more)
+
+    prompts = Encoder.prompts
+    monkeypatch.setattr(Encoder, "prompts", noted)
+    seen = list[int]()
+    for rows, batch in encoder.by_length(texts, 4, 24, draw=3):
+        wanted = encoder.batch([whole[row] for row in rows])
+        assert (batch.ids == wanted.ids).all() and (batch.labels == wanted.labels).all()
+        assert (batch.mask_positions == wanted.mask_positions).all()
+        seen += rows
+    assert sorted(seen) == list(range(len(texts)))
+    assert asked == [TOGETHER, 50]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.texts.data_folder import DataFolder
+from edge_client.texts.dialect import Dialect
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Labels
 
@@ -156,6 +157,20 @@ def test_a_damaged_archive_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     file.write_bytes(whole[:-9])
     settle(file)
     assert texts.read() is before and "labelled.csv.gz cannot be read" in said(caplog)[0]
+
+
+def test_a_file_that_has_lost_the_mark_of_its_encoding_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, lines = tmp_path / "labelled.csv", "text,label\nrain,weather\n"
+    file.write_text(lines, "utf-16")
+    texts = DataFolder(tmp_path, LABELS, Dialect(encoding="utf-16"))
+    before = texts.read()
+    file.write_text(lines, "utf-16-le")
+    settle(file)
+    assert texts.read() is before
+    [told] = said(caplog)
+    assert "labelled.csv is not utf-16" in told and "the texts read last stay in use" in told
 
 
 def test_a_clock_that_was_set_back_holds_nothing_up(folder: Path) -> None:

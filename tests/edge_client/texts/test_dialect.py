@@ -11,7 +11,7 @@ from edge_client.errors import WrongInput
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.dialect import DELIMITERS, PLAIN, Dialect, find
 from edge_client.texts.examples import Example, read_file, read_folder
-from edge_client.texts.rows import DataError
+from edge_client.texts.rows import DataError, streamed_rows
 from edge_client.texts.tasks import ANY, Labels
 
 LABELS = Labels(("good", "bad"))
@@ -162,6 +162,18 @@ def test_a_file_of_another_encoding_than_told_is_refused(tmp_path: Path) -> None
     assert "is not UTF-16: truncated data; give its own --encoding" in refused(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_file_without_the_mark_that_its_encoding_needs_is_refused(
+    tmp_path: Path, encoding: str
+) -> None:
+    path = write(tmp_path / "a.csv", f"text,label\n{SECRET},good\n", "utf-32-be")
+    said = refused(path, Dialect(encoding=encoding))
+    assert f"a.csv is not {encoding}: " in said and said.endswith("; give its own --encoding")
+    assert encoding == "utf-32" or "does not start with BOM" in said
+    with pytest.raises(DataError, match=f"^stdin is not {encoding}: "), path.open("rb") as stream:
+        list(streamed_rows(stream, Dialect(encoding=encoding), []))
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -169,6 +181,8 @@ def test_a_file_of_another_encoding_than_told_is_refused(tmp_path: Path) -> None
         ({"encoding": "hex"}, "--encoding 'hex' is not known"),
         ({"encoding": "a\0b"}, "is not known"),
         ({"encoding": "undefined"}, "is not known"),
+        ({"encoding": "idna"}, "--encoding 'idna' is not known as one of files"),
+        ({"encoding": "punycode"}, "is not known as one of files"),
         ({"delimiter": ";;"}, "--delimiter ';;': one character"),
         ({"delimiter": '"'}, "one character such as ; or tab"),
         ({"delimiter": "\udcff"}, "one character such as ; or tab"),

@@ -1,5 +1,7 @@
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from edge_client.bases.base import Base
 from edge_client.texts.batches import Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError
-from edge_client.texts.tokens import Tokens
+from edge_client.texts.tokens import TokenizerError, Tokens
 
 
 def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:
@@ -161,3 +163,37 @@ def test_remembered_texts_have_the_same_ids(tiny_base: Base) -> None:
         ids = known.encode(text)
         assert ids == tokens.encode(text)
         ids.clear()  # whoever was answered may change it
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"mask_token": "\\ud800"}',
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+def test_a_damaged_configuration_of_a_tokenizer_is_told_in_one_line(
+    tiny_base: Base, tmp_path: Path, body: bytes
+) -> None:
+    shutil.copy(tiny_base.folder / "tokenizer.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_bytes(body)
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer_config\.json .*; copy the base again"
+    ) as e:
+        Tokens(tmp_path)
+    assert len(str(e.value).splitlines()) == 1
+
+
+def test_a_configuration_of_a_tokenizer_is_read_in_utf_8_with_a_mark_or_without(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    shutil.copy(tiny_base.folder / "tokenizer.json", tmp_path)
+    for mark in (b"", b"\xef\xbb\xbf"):
+        body = mark + '{"mask_token": "[MASK]", "name": "très"}'.encode()
+        (tmp_path / "tokenizer_config.json").write_bytes(body)
+        assert Tokens(tmp_path).mask_id == Tokens(tiny_base.folder).mask_id

@@ -1,5 +1,6 @@
 """A pack on its way to a device: cut, wrong, too long, and whole in the end. Nothing is mocked."""
 
+import errno
 import math
 import os
 import resource
@@ -173,6 +174,20 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_is_left(made: Made, shelf: 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(raised.value)
+    assert list(shelf.folder.iterdir()) == []
+
+
+def test_a_disk_that_fails_at_the_last_moment_is_told_in_one_line_and_nothing_is_left(
+    made: Made, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    fetch = fetch_of(shelf, made, Folder(made[1]))
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(NoRoom, match=r"cannot be written to .*: Input/output error"):
+        fetch.go_on(math.inf)
+    fetch.close()
     assert list(shelf.folder.iterdir()) == []
 
 

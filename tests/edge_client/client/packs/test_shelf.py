@@ -1,5 +1,6 @@
 """The folder of packs: what is removed for whom, and what is never touched."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -83,6 +84,27 @@ def test_a_pack_that_is_damaged_on_the_disk_is_no_pack_in_the_next_life(tmp_path
     (shelf.folder / one[0] / "config.json").write_text("{}")
     assert Shelf(shelf.folder, PLENTY).base(one[0]) is None
     assert names(shelf) == set()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_pack_that_cannot_be_read_now_stays(
+    tmp_path: Path, name: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, shelf = make_pack(tmp_path, 1), Shelf(tmp_path / "packs", PLENTY)
+    assert fetch_of(shelf, one, Folder(one[1])).go_on(1e12) is not None
+    opened, later = Path.open, Shelf(shelf.folder, PLENTY)
+
+    def failing(path: Path, mode: str = "r") -> object:
+        if path.name == name:
+            raise OSError(number, os.strerror(number))
+        return opened(path, mode)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "open", failing)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            later.base(one[0])
+    assert later.base(one[0]) is not None
 
 
 def test_one_client_alone_keeps_packs_in_a_folder(tmp_path: Path) -> None:
