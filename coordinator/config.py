@@ -281,6 +281,8 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
         merged["labelling"] = labelling
     if "adapter" not in merged:
         merged["adapter"] = usual_adapter(task["kind"], RunConfig.adapter)
+    said = f'{origin}: adapter: a text is expected, such as "{RunConfig.adapter}"'
+    _demand(isinstance(merged["adapter"], str), said)
     parse_adapter(merged["adapter"])
     try:
         config = msgspec.convert(merged, RunConfig)
@@ -327,10 +329,12 @@ def _devices(table: Any, flags: dict[str, Any], origin: str) -> dict[str, Any]:
     """The table of a run's devices, with the flags that override it, taken out of `flags`."""
     names = ["least_memory" if n == "least_memory_bytes" else n for n in _names(DeviceChoice)]
     _check_names(table, names, origin)
+    tags = table.get("tags", {})
+    said = f'{origin}: tags: a table is expected, such as {{ site = "kitchen" }}'
+    _demand(isinstance(tags, dict), said)
     merged = dict(table) | {key: flags.pop(key) for key in names if key in flags}
-    tags = [part.get("tags", {}) for part in (table, merged)]
-    if all(isinstance(part, dict) for part in tags):
-        merged["tags"] = tags[0] | tags[1]
+    if isinstance(merged.get("tags"), dict):
+        merged["tags"] = tags | merged["tags"]
     if "least_memory" in merged:
         size = str(merged.pop("least_memory"))
         merged["least_memory_bytes"] = 0 if size == "0" else _size(f"{origin}: least_memory", size)

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "edge_client": (
         ("errors", "tables"),
-        ("files", "completion", "log_lines"),
-        ("outputs",),
+        ("files", "log_lines", "proxies"),
+        ("outputs", "completion"),
         ("texts", "codecs"),
         ("wire",),
         ("metering",),
@@ -85,7 +85,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulation.papers": (
         ("published",),
         ("scenario",),
-        ("alphas", "ranks", "provenance"),
+        ("paired", "alphas", "ranks", "provenance"),
         ("plots",),
         ("report",),
         ("few_shot", "multilingual"),

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from coordinator.api.stores import AtStore, open_store
-from coordinator.storage.dialects.locks import SERVE
+from coordinator.storage.dialects.locks import SERVE, FileLocks
 from coordinator.storage.runs import find_run
 from coordinator.storage.store import Store
 from coordinator.upkeep.limits import LEAST_FREE, limits_of, rounds_kept
@@ -84,11 +85,25 @@ def prune(
 
 
 def _parts(store: Store, dry_run: bool) -> Iterator[int]:
-    """Remove parts of uploads that were cut long ago; a coordinator that serves does so itself."""
+    """Remove parts of uploads that were cut long ago; a coordinator that serves does so itself.
+
+    Of several that serve a shared store from this folder, each holds one for its uploads: what
+    those that are gone left behind is nobody's.
+    """
     with store.locks.alone(SERVE) as is_ours:
-        for path in store.uploads.glob("*") if is_ours else ():
-            told = path.stat()
-            if time.time() - told.st_mtime > OLDEST_S:
-                yield told.st_size
-                if not dry_run:
-                    path.unlink(missing_ok=True)
+        if is_ours:
+            yield from _old_parts(store.uploads, dry_run)
+    beside = FileLocks(store.folder)
+    for folder in sorted(one for one in store.folder.glob("uploads-*") if one.is_dir()):
+        with beside.alone(f"{folder.name}.lock") as is_left:
+            if is_left:
+                yield from _old_parts(folder, dry_run)
+
+
+def _old_parts(folder: Path, dry_run: bool) -> Iterator[int]:
+    for path in folder.glob("*"):
+        told = path.stat()
+        if time.time() - told.st_mtime > OLDEST_S:
+            yield told.st_size
+            if not dry_run:
+                path.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
+NAMED = ("best", "last")
+
 
 def start_of(store: Store, named: str) -> Start:
     """What `create --from` names.
@@ -31,7 +33,7 @@ def start_of(store: Store, named: str) -> Start:
         return lambda base, task: _of_folder(Path(named), base, task)
     run_name, sign, index = named.rpartition("@")
     is_number = index.isascii() and index.isdecimal() and len(index) < 8
-    if not (sign and run_name and (is_number or index in ("best", "last"))):
+    if not (sign and run_name and (is_number or index in NAMED)):
         raise AdapterError(
             f"--from {named[:80]}: no such folder; a PEFT adapter folder is expected, or RUN@N: "
             "the adapter of a run of this store after its round N (or best, or last)"
@@ -51,8 +53,9 @@ def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
     run = find_run(store, run_name)
     history = history_of(run.adapter_sha256, store.events(run.run_id))
     there, last = adapters_there(store, run), max(history.adapters)
-    best = history.best if said == "best" else None
-    index = best if best is not None else int(said) if said.isdecimal() else last
+    if said == "best" and history.best is None:
+        raise StoreError(f"--from {named}: no round was evaluated on any text yet")
+    index = {"best": history.best or 0, "last": last}[said] if said in NAMED else int(said)
     if index > last:
         raise StoreError(f"--from {named}: run {run_name} has closed {last} rounds so far")
     if index not in there:

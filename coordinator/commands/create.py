@@ -136,7 +136,7 @@ def create(
         keep_first=keep_first,
         keep_last=keep_last,
         confidence=confidence,
-        tag=tags_of("--tag", tag or ()),
+        tag=tags_of("--tag", tag) if tag else None,
         least_memory=least_memory,
         share=share,
         start=start,

@@ -19,6 +19,7 @@ from coordinator.fleet.clock import now_of
 from coordinator.storage.rows import devices as device_rows
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, span
+from edge_client.wire.fleet import check_tags
 from edge_client.wire.reported.failures import SAID
 
 MOST = 100  # devices that a screen lists; --json has all
@@ -224,6 +225,8 @@ def tag_device(
     with closing(open_store(store)) as opened:
         found = find_device(opened, device)
         merged = {key: value for key, value in (found.tags | changes).items() if value}
+        if len(merged) > len(found.tags):  # with fewer it may still have what was once let in
+            check_tags(merged)
         device_rows.tag(opened.database, found.device_id, merged)
     now = found.own_tags | merged
     told = {"device_id": found.device_id, "name": found.name, "tags": now}

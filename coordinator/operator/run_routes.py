@@ -29,6 +29,8 @@ from coordinator.serving.http.polls import Bells
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.storage import orders as stored
+from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import rows
 from coordinator.storage.rows.devices import Device
@@ -68,6 +70,8 @@ def _created(service: Service, asked: NewRun) -> Told:
         created = create_run(service.store, config, time.time())
     except StoreError as error:
         raise Refusal(409, str(error)) from error
+    except (DatabaseAway, DatabaseBusy, DatabaseDamaged):
+        raise  # no fault of what was asked: told as on every route
     except (WrongInput, Failed) as error:
         raise Refusal(422, str(error)) from error
     return {"run_id": created.run_id, "name": config.name, "token": created.token}

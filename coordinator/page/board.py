@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 from coordinator.fleet.presence import ALIVE_S
+from coordinator.operator.history import open_rounds
 from coordinator.operator.told import (
     Standing,
     Told,
@@ -29,22 +30,31 @@ from coordinator.serving.service import Service
 from coordinator.serving.telling import base_name_of
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.rows.devices import Device
+from coordinator.storage.rows.reports import counts_by_round
 from edge_client.wire.reported.failures import SAID
 
 MOST_MISSING = 30  # devices still expected that are named
 MOST_TROUBLE = 30  # lines on what went wrong
 MOST_READ = 4000  # answers that one look reads, a third of a second
-LATEST = 2  # rounds before the newest for which answers may still come
 SEEN_STEP_S = 5.0  # the last contact is told to within this, or every poll would be news
 MEMBERSHIPS = {"joined": "takes part", "home": "is done"}
 
 
 @dataclass
 class History:
-    """A run's rounds so far, up to which one they are read, and what was known then."""
+    """A run's rounds so far, up to which one they are read, and what was known then.
+
+    Attributes:
+        known: Answers that this process took, and the scores.
+        read: Up to which round it is read.
+        told_by: Of each round that is read, how many answers it had, and its score.
+        rounds: What it gave and cost.
+        trouble: What went wrong in it.
+    """
 
     known: tuple[int, Mapping[int, Score]] | None = None
     read: int = 0
+    told_by: dict[int, tuple[int, Score | None]] = field(default_factory=dict)
     rounds: dict[int, Told] = field(default_factory=dict)
     trouble: dict[int, list[Trouble]] = field(default_factory=dict)
 
@@ -125,23 +135,36 @@ class Board:
     def _read_rounds(self, live: Live, version: int) -> None:
         """Read what was answered since the last look; of a long history a part at each."""
         run_id, history = live.run.run_id, self._histories.setdefault(live.run.run_id, History())
+        known = self._rounds.setdefault(run_id, Versions())
         found = self._service.answers.count(run_id), live.past.scores
-        if found == history.known:
-            return
-        last = live.state.round_index + 1
-        known, read, number = self._rounds.setdefault(run_id, Versions()), history.read, 0
-        for index in range(max(0, read - LATEST, last - KNOWN_ROUNDS), last + 1):
-            if table := rows_of_round(self._service.store, run_id, index):
-                score = live.past.scores.get(index)
-                history.rounds[index] = round_told(index, table, live.config.task, score)
-                history.rounds.pop(index - KNOWN_ROUNDS, None)
-                known.put(str(index), history.rounds[index], version)
-                known.forget(str(index - KNOWN_ROUNDS))
-                history.trouble = _newest(history.trouble | {index: trouble_of(table)})
-            history.read, number = max(read, index), number + len(table)
+        if found == history.known and not self._service.neighbours.may_be:
+            return  # nobody answers elsewhere
+        last, read, number = live.state.round_index + 1, history.read, 0
+        first = max(0, read - open_rounds(live.config), last - KNOWN_ROUNDS)
+        counts = counts_by_round(self._service.store.database, run_id, first)
+        for index in range(first, last + 1):
+            told_by = counts.get(index, 0), live.past.scores.get(index)
+            if told_by[0] and history.told_by.get(index) != told_by:
+                number += self._read_round(live, index, history, known, version)
+                history.told_by[index] = told_by
+            history.read = max(read, index)
             if number > MOST_READ and read < index < last:
                 return
         history.known = found
+
+    def _read_round(
+        self, live: Live, index: int, history: History, known: Versions, version: int
+    ) -> int:
+        """Read one round; how many answers it has."""
+        table = rows_of_round(self._service.store, live.run.run_id, index)
+        told = round_told(index, table, live.config.task, live.past.scores.get(index))
+        history.rounds[index] = told
+        known.put(str(index), told, version)
+        history.trouble = _newest(history.trouble | {index: trouble_of(table)})
+        history.rounds.pop(index - KNOWN_ROUNDS, None)
+        history.told_by.pop(index - KNOWN_ROUNDS, None)
+        known.forget(str(index - KNOWN_ROUNDS))
+        return len(table)
 
     def _run(self, live: Live, now_s: float) -> Told:
         run_id, config, state = live.run.run_id, live.config, live.state

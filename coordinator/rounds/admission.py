@@ -9,6 +9,7 @@ from coordinator.rounds.bounds import LARGEST
 from coordinator.rounds.schedule import Schedule
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report, WireError
+from edge_client.wire.reported.failures import Failure
 from edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -103,6 +104,16 @@ def _largest(tensor: np.ndarray) -> float:
     return max(float(tensor.max()), -float(tensor.min())) if tensor.size else 0.0
 
 
+def check_failure(failure: Failure | None) -> None:
+    """Refuse a code that is the coordinator's own: it takes back what a device has answered.
+
+    Raises:
+        Refusal: 422.
+    """
+    if failure == "revoked":
+        raise Refusal(422, "failure: only the coordinator says `revoked`; another code expected")
+
+
 def check_report(report: Report, task: Task) -> None:
     """Refuse figures that cannot be: they are summed up later, where nobody could refuse them.
 
@@ -113,6 +124,7 @@ def check_report(report: Report, task: Task) -> None:
     Raises:
         Refusal: 422; names the figure.
     """
+    check_failure(report.failure)
     for name in COUNTS:
         value = getattr(report, name) or 0  # null where the device does not say
         if not 0 <= value < 2**53:

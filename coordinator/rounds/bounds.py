@@ -35,6 +35,7 @@ REMEMBERED = 5  # closed rounds whose medians are known
 FEWEST = 3  # updates whose median is no single device's word
 GRADIENT_NORM = 4.0  # of a batch's mean loss by the adapter; SGD steps are lr times that
 UNTOLD_STEPS = 16  # optimizer steps of a pass over the texts, where nobody said how many it has
+MOST_STEPS = 10_000  # of a pass that are believed, however many texts a device says it has
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,9 @@ def wide_bound(training: Training, told: Sequence[float], parameters: int) -> fl
         told: Texts that each device may train on, of those that said so.
         parameters: Trained parameters.
     """
-    texts = training.samples_of(math.ceil(median(told) if told else 0))
-    steps = math.ceil(texts / training.batch) or UNTOLD_STEPS
+    # The lower one: of two devices, what one claims is not the other's bound.
+    texts = training.samples_of(math.ceil(median_low(told) if told else 0))
+    steps = min(math.ceil(texts / training.batch), MOST_STEPS) or UNTOLD_STEPS
     return WIDE_FACTOR * training.epochs * steps * _step_norm(training, parameters)
 
 

@@ -121,6 +121,8 @@ def _due(
     pause_s = min(config.deadline_s, 2.0 ** min(opened.attempt, 30))
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
         again = _train(*known, opened.attempt + 1, facts)
+        if again is None and not _able(config, state, alive):
+            return _evaluate_anew(*known)
         if again is not None and _is_hopeless(config, state, step, alive):
             said = f"every device failed at round {opened.round_index}, {state.failed + 1} times"
             return Paused(now_s, said)
@@ -153,9 +155,13 @@ def _is_hopeless(config: Schedule, state: State, step: Step, alive: Collection[s
         return False
     failing = state.failing | set(step.members.values())
     there = awake(alive, state.silences, state.steps + 1) or alive
-    least = thresholds_before(config, state, step.opened.round_index)
-    able = set(candidates(there, state.texts, state.confidences, least))
-    return len(failing) >= MANY_DEVICES or able <= failing
+    return len(failing) >= MANY_DEVICES or _able(config, state, there) <= failing
+
+
+def _able(config: Schedule, state: State, there: Collection[str]) -> set[str]:
+    """Those of some devices that may train in the next round."""
+    least = thresholds_before(config, state, state.round_index + 1)
+    return set(candidates(there, state.texts, state.confidences, least))
 
 
 def _back(config: Schedule, state: State, now_s: float) -> RolledBack | None:
@@ -285,12 +291,21 @@ def _next_step(
         labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
+    return _evaluate_anew(config, state, alive, secret, now_s) if opened is None else opened
+
+
+def _evaluate_anew(
+    config: Schedule, state: State, alive: Collection[str], secret: str, now_s: float
+) -> StepOpened | None:
+    """Where nobody who is there had a text to train on, hear whether that has changed by now.
+
+    A training step that is still open, as those that it asked are gone, is given up for it.
+    """
     has_waited = not 0.0 <= now_s - state.closed_at_s < ASK_AGAIN_S  # a clock may be set back
-    if opened is None and alive and has_waited:
-        # Nobody who is there had a text to train on; an evaluation hears whether that has changed.
-        attempt = max(state.evaluations, state.dropped) + 1
-        return _evaluate(config, state, alive, secret, now_s, attempt)
-    return opened
+    if not alive or not has_waited:
+        return None
+    attempt = max(state.evaluations, state.dropped, state.asked) + 1
+    return _evaluate(config, state, alive, secret, now_s, attempt)
 
 
 def _evaluate(

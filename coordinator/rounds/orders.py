@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from coordinator.rounds.events import Event, Extended, Finished, Paused, RolledBack, Unpaused
+from coordinator.rounds.learning.settings import check_decay
 from coordinator.rounds.machine import rounds_of
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.state import State
+from edge_client.errors import WrongInput
 
 OrderKind = Literal["pause", "resume", "stop", "extend", "rollback"]
 MOST_ROUNDS = 1_000_000  # as in a run file
@@ -73,4 +75,8 @@ def _extended(rounds: int | None, config: Schedule, state: State, now_s: float) 
             f"it has {have} rounds; {'none' if rounds is None else rounds} came as the rounds "
             f"until it is finished, all in all: {have + 1} to {MOST_ROUNDS} are expected"
         )
+    try:
+        check_decay(config.learning, rounds)
+    except WrongInput as error:
+        raise OrderError(f"{error}; extend it to fewer rounds") from error
     return Extended(rounds, now_s)

@@ -246,6 +246,8 @@ def _given_up(state: State, before: Step | None, event: StepOpened) -> State:
     """What goes on from the step before, if that is not closed; who is given up has missed it."""
     if before is not None and before.works:
         state = replace(state, underway=before.left_over(is_closed=False))
+    if before is not None and before.opened.kind == "train" != event.kind:  # its round comes again
+        state = replace(state, dropped=max(state.dropped, state.asked))
     names = [state.underway[key].device_id for key in event.given_up if key in state.underway]
     return replace(state, silences=after_step(state.silences, names, (), state.steps))
 

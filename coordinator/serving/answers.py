@@ -2,11 +2,13 @@
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
@@ -21,8 +23,9 @@ from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
 from coordinator.serving.log.steps import answer_text
 from coordinator.storage.blobs.blobs import BlobDamaged
+from coordinator.storage.errors import Conflict
 from coordinator.storage.rows.devices import Device
-from coordinator.storage.rows.reports import add_report
+from coordinator.storage.rows.reports import add_report, inserted
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.texts.tasks import Task
@@ -126,8 +129,6 @@ class Answers:
         else:
             is_counted = self._ledger.is_counted(report.work_id)
             receipt = Receipt(is_counted, "" if is_counted else "no update of this work counts")
-        if opened.kind == "train" and receipt.accepted:
-            self._note_loss(run_id, device, report)
         if report.is_leaving and report.failure:
             leave(self._ledger, self._members, run_id, device, report.failure, now_s)
         figures = {
@@ -140,7 +141,10 @@ class Answers:
             "is_late": not receipt.accepted,
             "report": asdict(report),
         }
-        if add_report(self._store.database, figures):
+        told = None
+        if opened.kind == "train" and receipt.accepted and report.outcome == "done":
+            told = None if report.loss is None else LossTold(device.device_id, report.loss)
+        if self._is_kept(run_id, figures, told):
             is_late = not receipt.accepted and report.outcome == "done"
             outcome = "late" if is_late else report.outcome
             with self._counting:
@@ -159,15 +163,21 @@ class Answers:
             LOG.log(level, "%s", said, extra=about(run, device.name, opened.round_index))
         return receipt
 
-    def _note_loss(self, run_id: str, device: Device, report: Report) -> None:
-        """Journal the loss of training that counts, where the choice of devices goes by it."""
-        live = self._ledger.run(run_id)
-        while live is not None and report.loss is not None:
+    def _is_kept(self, run_id: str, figures: Mapping[str, Any], told: LossTold | None) -> bool:
+        """Keep a report; False if its work has one.
+
+        The loss of training that counts goes into the journal with it, both or none, where the
+        choice of devices goes by it.
+        """
+        while told is not None and (live := self._ledger.run(run_id)) is not None:
             if not live.config.learning.goes_by_losses or live.state.is_finished:
-                return
-            if self._ledger.append(live, LossTold(device.device_id, report.loss)):
-                return
-            live = self._ledger.run(run_id)  # another answer came in between
+                break
+            try:
+                if self._ledger.append(live, told, inserted(figures)):
+                    return True
+            except Conflict:  # no other event came in between: its work has a report
+                break
+        return add_report(self._store.database, figures)
 
     def count(self, run_id: str) -> int:
         """Answers to a run's work since the process began."""

@@ -122,7 +122,8 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
 
     async def next_of(device: Device, life: str) -> Next:
         try:
-            service.check_life(device, life, service.now_s())
+            if not service.lives.is_newest(device.device_id, life):  # then others may know more
+                await run_in_threadpool(service.check_life, device, life, service.now_s())
         except Refusal:
             bells.changed.set()  # what was found is written down
             raise

@@ -21,6 +21,7 @@ from coordinator.watch.logs import about
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, shapes_of
 
 LOG = logging.getLogger(__name__)
+MOST_TRIES = 8  # at a step in one look, where answers come in between; the next look tries again
 
 
 def proceed(
@@ -36,6 +37,7 @@ def proceed(
 ) -> Event | None:
     """Let a run take one step, if one is due; the event that was written.
 
+    None too where answers came in between again and again: it comes to an end whatever comes in.
     Updates are read one at a time, in order of device ids.
 
     Args:
@@ -49,7 +51,9 @@ def proceed(
         facts: What is known of the devices; None: nothing.
         ranks: The largest rank that devices take, of those that said one.
     """
-    while (live := ledger.run(run_id)) is not None:
+    for _ in range(MOST_TRIES):
+        if (live := ledger.run(run_id)) is None:
+            return None
         event = decide(live.config, live.state, alive, live.run.secret, now_s, facts or NOBODY)
         if event is None or (is_full and isinstance(event, StepOpened | AlsoAsked)):
             return None
@@ -84,7 +88,7 @@ def _written(
             except PluginError as error:
                 # The step stays open: once the plugin is mended, a resumed run closes it.
                 event = Paused(event.closed_at_s, str(error))
-            return event if ledger.append(live, event) else None
+            return event if _landed(ledger, live, event) else None
     if isinstance(event, StepOpened):
         store.check(event.adapter_sha256)  # rather than have every device fail on it
         name = event.adapter_sha256
@@ -93,6 +97,32 @@ def _written(
             event = _ranked(store, live, event, ranks)
             return event if ledger.append(live, event) else None
     return event if ledger.append(live, event) else None
+
+
+def _landed(ledger: Ledger, live: Live, event: Event) -> bool:
+    """Append what a training step's updates gave, if it is still what they give.
+
+    An aggregation takes a while. What comes meanwhile and has no part in it, such as updates beyond
+    a full buffer, does not make it wrong: else a fleet that is quicker would keep the step open.
+    """
+    made_of = _made_of(live)
+    for _ in range(MOST_TRIES):  # another process may write the same place
+        if ledger.append(live, event, holds=lambda here: _made_of(here) == made_of):
+            return True
+        here = ledger.run(live.run.run_id)
+        if here is None or _made_of(here) != made_of:
+            return False
+    return False
+
+
+def _made_of(live: Live) -> tuple[object, ...]:
+    """All of a run's state that `aggregate` and the closing of the step go by."""
+    state, step = live.state, live.state.step
+    if step is None or state.is_paused:
+        return ()
+    counted = [(*pair, step.staleness(pair[1].work_id)) for pair in step.updates()]
+    before = state.memory_sha256, state.medians, state.kept
+    return live.rounds, step.opened, counted, before
 
 
 def _ranked(store: Store, live: Live, opened: StepOpened, ranks: Mapping[str, int]) -> StepOpened:

@@ -7,7 +7,7 @@ import logging
 
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.members import Members
-from coordinator.rounds.admission import Refusal
+from coordinator.rounds.admission import Refusal, check_failure
 from coordinator.rounds.events import Left, Returned
 from coordinator.rounds.learning.handing import spec_at_rank
 from coordinator.serving.ledger import Ledger, Live
@@ -47,8 +47,10 @@ def answer_invitation(
     """Take in how a device stands to a run; the same twice is as good as once.
 
     Raises:
-        Refusal: 403, the run does not want this device.
+        Refusal: 403, the run does not want this device, which is not in it; 422, a code that is not
+            a device's to say.
     """
+    check_failure(told.failure)
     run_id, device_id = live.run.run_id, device.device_id
     run, whom = live.config.name, about(live.config.name, device.name)
     known = members.get(run_id, device_id)
@@ -58,7 +60,7 @@ def answer_invitation(
         if is_joined and live.state.is_finished:
             members.put(run_id, device_id, told, at_s)
         return Receipt(live.state.is_finished, "" if live.state.is_finished else "it is not over")
-    if known is None and not wants(live.config, live.run.secret, device):
+    if not is_joined and not wants(live.config, live.run.secret, device):
         raise Refusal(403, f"run {live.config.name} does not ask this device")
     has_declined = known is not None and known.membership.state == "declined"
     if told.state == "joined" and has_declined and live.state.is_finished:
@@ -104,18 +106,33 @@ def leave(
 ) -> None:
     """A device takes no part for now; once, however often it is said."""
     event = Left(device.device_id, failure, now_s)
-    while (live := ledger.run(run_id)) is not None and device.device_id not in live.state.left:
+    while (live := ledger.run(run_id)) is not None and not _has_left(live, event):
         if live.state.is_finished or ledger.append(live, event):
             break
     at_s = max(now_s, device.started_at_s)
     members.put(run_id, device.device_id, Membership("declined", failure), at_s)
 
 
+def _has_left(live: Live, event: Left) -> bool:
+    """Whether that is known; that a device was revoked takes back what it answered before."""
+    why = live.state.left.get(event.device_id)
+    return why == "revoked" or (why is not None and event.failure != "revoked")
+
+
 def dismiss_revoked(ledger: Ledger, members: Members, fleet: Fleet, now_s: float) -> None:
-    """Let devices leave that an operator revoked: nobody waits for their work."""
+    """Let devices leave that an operator revoked: nobody waits for their work, and none counts.
+
+    So do those that had left before, whose answer would still count.
+    """
     revoked = fleet.revoked()
     for live in ledger.open():
-        for device_id in members.joined_of(live.run.run_id, revoked):
+        left, *known = live.state.left, live.works, live.state.confidences
+        gone = {
+            key
+            for key in revoked
+            if left.get(key) != "revoked" and any(key in some for some in (left, *known))
+        }
+        for device_id in sorted(gone.union(members.joined_of(live.run.run_id, revoked))):
             device = fleet.get(device_id)
             if device is not None:
                 leave(ledger, members, live.run.run_id, device, "revoked", now_s)

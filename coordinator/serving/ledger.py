@@ -7,7 +7,7 @@ journal, each place is written once: whoever finds it written reads on, and deci
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from threading import RLock
@@ -251,25 +251,33 @@ class Ledger:
         new = {run.adapter_sha256 for run in runs}
         return new.union(*(blobs_kept(live.shelf, live.state) for live in self.all()))
 
-    def append(self, live: Live, event: Event, *beside: Statement) -> bool:
+    def append(
+        self,
+        live: Live,
+        event: Event,
+        *beside: Statement,
+        holds: Callable[[Live], bool] | None = None,
+    ) -> bool:
         """Append an event that was decided on this state; False if it no longer holds.
 
         Args:
             live: The run as it was then.
             event: What happened.
             beside: Statements that are carried out with it or not at all.
+            holds: Whether it holds on the run as it stands by now; None: on no other than then.
         """
         with self._lock:
             run_id = live.run.run_id
-            if self._live[run_id] is not live:
+            here = self._live[run_id]
+            if here is not live and not (holds is not None and holds(here)):
                 return False
             try:
-                self._store.append(run_id, live.seq, event, *beside)
+                self._store.append(run_id, here.seq, event, *beside)
             except Conflict:
                 if not self.follow():
                     raise
                 return False
-            self._live[run_id] = self._folded(live, event)
+            self._live[run_id] = self._folded(here, event)
             return True
 
     def shorten(self, run_id: str) -> bool:

@@ -10,23 +10,26 @@ from threading import Lock
 from typing import Any, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sql
-from sqlalchemy.exc import DatabaseError, DataError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, DataError, SQLAlchemyError
 
 from coordinator.storage.dialects import postgres, sqlite
 from coordinator.storage.dialects.lead import Lead, Sole, Standby
 from coordinator.storage.dialects.locks import FileLocks, Locks
 from coordinator.storage.together import Together
-from edge_client.errors import WrongInput
+from edge_client.errors import Failed, WrongInput
 
 Connection: TypeAlias = sql.Connection
 Statement: TypeAlias = sql.Executable
 T = TypeVar("T")
-DatabaseBusy = OperationalError  # its disk is full, or somebody holds it too long
 BadValue = DataError  # which it does not take, such as the character 0 in a text
 
 
 class DatabaseDamaged(WrongInput):
     """A database that cannot be read any more."""
+
+
+class DatabaseBusy(Failed):
+    """SQLite's file where its disk is full or read-only, or somebody holds it too long."""
 
 
 class Database:
@@ -76,6 +79,7 @@ class Database:
 
         Raises:
             DatabaseDamaged: It cannot be read.
+            DatabaseBusy: Nothing can be written now.
         """
         # SQLite lets one write at a time and has others sleep and look again; the lock wakes them.
         with self._writing, self._told(), self.engine.begin() as connection:
@@ -210,4 +214,6 @@ class Database:
         except DatabaseError as error:
             if lack := sqlite.lack_of(str(error.orig)):
                 raise DatabaseDamaged(lack) from error
+            if busy := sqlite.told(str(error.orig)):
+                raise DatabaseBusy(busy) from error
             raise

@@ -17,12 +17,17 @@ from coordinator.storage.store import Run, Store
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
 from edge_client.bases.base import Base, open_base
-from edge_client.texts.tasks import Task
-from edge_client.wire.messages import encode
+from edge_client.errors import demand
+from edge_client.texts.tasks import Task, TaskError
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import MAX_JSON_BYTES, PROTOCOL, Next, Work, encode, encode_brief
 from edge_client.wire.tensors import AdapterState, encode_adapter
 
 # A run's first adapter, for its base and task; it refuses what does not fit.
 Start: TypeAlias = Callable[[Base, Task], tuple[AdapterSpec, AdapterState]]
+
+REST_BYTES = 16 << 10  # of a message, for what is not known yet: ids, the base's pack, coded steps
+LONGEST_NUMBER = -1.2345678901234567e-300
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,15 @@ def create_run(
         BaseError: There is no such base.
         AdapterError: The adapter does not fit the base.
         StoreError: The store has a run of that name, or devices of which none has the tags.
-        TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
+        TaskError: A label word is unknown to the base's tokenizer, a pattern too long, or all of
+            it together too long for a message.
     """
     base = open_base(config.base)
     spec, given = parse_adapter(config.adapter), None
     if start is not None:
         spec, given = start(base, config.task)
         config = _of_kind(config, spec)
+    _check_length(config)
     longest = config.training.tokens
     drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)
     state = drawn if given is None else given
@@ -78,6 +85,53 @@ def create_run(
         # Another process may have made one of this name meanwhile.
         store.add_run(run, added, look=lambda others: _check_name(others, config.name))
     return Created(run.run_id, token)
+
+
+def _check_length(config: RunConfig) -> None:
+    """Refuse a run whose terms or work no device could read: its message would be too long.
+
+    Raises:
+        TaskError: Says by how much; JSON writes what is not ASCII in several letters.
+    """
+    task, training, labelling = config.task, config.training, config.labelling
+    numbers = (LONGEST_NUMBER,) * (len(task.labels) if labelling else 0)
+    terms = Terms(
+        run_id="r",
+        run_name=config.name,
+        base_id="b",
+        base_name="b",
+        adapter_spec=config.adapter,
+        task=task,
+        training=training,
+        rounds=config.rounds,
+        min_clients=config.min_clients,
+        labelling=labelling,
+    )
+    work = Work(
+        protocol=PROTOCOL,
+        work_id="w",
+        kind="train",
+        run_id="r",
+        round_index=config.rounds,
+        base_id="b",
+        adapter_spec=config.adapter,
+        adapter_sha256="a",
+        adapter_bytes=1,
+        task=task,
+        training=training,
+        seed=config.seed,
+        labelling=labelling,
+        prior=numbers,
+        thresholds=numbers,
+    )
+    length = max(len(encode_brief(one)) for one in (Next(terms=terms), Next(work=work)))
+    demand(
+        length <= MAX_JSON_BYTES - REST_BYTES,
+        f"the run takes {length:,} bytes of a message to a device, at most "
+        f"{MAX_JSON_BYTES - REST_BYTES:,} are expected, and a letter outside of ASCII takes 6 or "
+        "12 of them; shorten labels, label words and patterns",
+        TaskError,
+    )
 
 
 def _of_kind(config: RunConfig, spec: AdapterSpec) -> RunConfig:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.errors import WrongInput, demand
+from edge_client.outputs import home_folder
 from edge_client.texts.tasks import TaskError
 from edge_client.texts.tokens import Tokens
 
@@ -48,9 +49,14 @@ def demand_between(values: Mapping[str, tuple[int, int, int]]) -> None:
 
 
 def cache_folder() -> Path:
-    """Where packs and checkpoints are kept: `$XDG_CACHE_HOME/smidgen`."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "smidgen"
+    """Where packs and checkpoints are kept: `$XDG_CACHE_HOME/smidgen`.
+
+    Raises:
+        OutputError: It is not set, and the user has no home.
+    """
+    if chosen := os.environ.get("XDG_CACHE_HOME", ""):
+        return Path(chosen) / "smidgen"
+    return home_folder("set XDG_CACHE_HOME or HOME") / ".cache" / "smidgen"
 
 
 def find_base(name: str, is_random: bool, bits: int | None, seed: int) -> Base:

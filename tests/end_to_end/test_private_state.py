@@ -106,7 +106,7 @@ def test_a_state_that_others_may_read_is_closed_at_a_start(scene: Scene) -> None
 def test_what_cannot_be_closed_to_others_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state, file = ClientState(tmp_path / "state"), tmp_path / "state" / "theirs"
+    state, file = ClientState(tmp_path / "state"), tmp_path / "state" / "link.json"
     file.write_bytes(b"")
     file.chmod(0o644)
     with read_only(file), state.locked():

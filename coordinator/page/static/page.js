@@ -119,11 +119,19 @@ function soon() {
   });
 }
 
+/** The run that the address names; empty where nobody can read it. */
+function named() {
+  try {
+    return decodeURIComponent(location.hash.replace(/^#run=/, ""));
+  } catch {
+    return "";
+  }
+}
+
 function draw() {
   const runs = [...seen.runs.values()].sort((a, b) => b.created_at_s - a.created_at_s);
-  const named = decodeURIComponent(location.hash.replace(/^#run=/, ""));
   const isOpen = (run) => run.phase !== "finished";
-  if (seen.runs.has(named)) chosen = named;
+  if (seen.runs.has(named())) chosen = named();
   else if (!seen.runs.has(chosen)) chosen = (runs.find(isOpen) || runs[0])?.run_id || "";
   const isOperator = role === "operator";
   const rounds = [...(seen.rounds.get(chosen)?.values() || [])];
@@ -191,21 +199,22 @@ function confirmed(title, text, yes, isHard, change, hasNumber = false) {
 
 find("ask-no").addEventListener("click", () => find("ask").close());
 
-const order = (what, body) => () => ask("POST", `/v1/operator/runs/${encodeURIComponent(chosen)}/${what}`, body);
+/** Sends an order to the run that the question is about, whichever is chosen when it is answered. */
+const order = (run, what) => (body) => ask("POST", `/v1/operator/runs/${encodeURIComponent(run.run_id)}/${what}`, body);
 
 find("pause").addEventListener("click", () => {
-  const { name } = seen.runs.get(chosen);
+  const run = seen.runs.get(chosen);
   const text = "Nobody is given work of this run until it is resumed; what devices send meanwhile counts.";
-  confirmed(`Pause ${name}`, text, "Pause", false, order("pause"));
+  confirmed(`Pause ${run.name}`, text, "Pause", false, order(run, "pause"));
 });
 find("resume").addEventListener("click", () => {
-  const { name } = seen.runs.get(chosen);
-  confirmed(`Resume ${name}`, "It goes on where it was paused.", "Resume", false, order("resume"));
+  const run = seen.runs.get(chosen);
+  confirmed(`Resume ${run.name}`, "It goes on where it was paused.", "Resume", false, order(run, "resume"));
 });
 find("stop").addEventListener("click", () => {
   const run = seen.runs.get(chosen);
   const text = `It ends after ${run.round_index} of ${counted(run.rounds, "round")}. Its adapter is kept, and Extend lets the run go on.`;
-  confirmed(`Stop ${run.name}`, text, "Stop", true, order("stop"));
+  confirmed(`Stop ${run.name}`, text, "Stop", true, order(run, "stop"));
 });
 find("extend").addEventListener("click", () => {
   const run = seen.runs.get(chosen);
@@ -213,7 +222,8 @@ find("extend").addEventListener("click", () => {
   const number = find("ask-number");
   number.min = run.rounds + 1;
   number.value = run.rounds + 10;
-  const change = () => order("extend", { rounds: Number(number.value) })();
+  const send = order(run, "extend");
+  const change = () => send({ rounds: Number(number.value) });
   confirmed(`Extend ${run.name}`, text, "Extend", false, change, true);
 });
 

@@ -176,6 +176,15 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
     demand(not (is_sparse and mean in ("median", "trimmed")), said)
     said = "updates: what codecs leave out is of factors; leave lora_mean = product out"
     demand(updates.is_plain or learning.lora_mean == LORA_MEANS[0], said)
+    check_decay(learning, rounds)
+
+
+def check_decay(learning: Learning, rounds: int) -> None:
+    """Refuse more rounds than the learning rate lasts for.
+
+    Raises:
+        WrongInput: Says so.
+    """
     if isinstance(learning.decay, int | float):
         said = f"decay: {learning.decay:g} x {rounds} rounds leave no learning rate; below 1 in all"
         demand(learning.decay * rounds < 1.0, said)

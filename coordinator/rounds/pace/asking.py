@@ -13,7 +13,7 @@ from coordinator.rounds.pace.silence import awake
 from coordinator.rounds.pace.underway import Works, busy, given_up, room_for
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.selection import candidates
-from coordinator.rounds.selections.choosing import choose, passed_over
+from coordinator.rounds.selections.choosing import FULL, RESTS, TRAINED, choose, passed_over
 from coordinator.rounds.selections.selection import Chosen, Facts
 from coordinator.rounds.state import State
 
@@ -60,8 +60,11 @@ def train_on(
         chosen, why_not = _idle(config, state, idle, works, least, secret, at, facts)
         if len(chosen) + len(works) >= max(1, config.min_updates):
             opened = open_step(state.adapter_sha256, "train", *at, chosen, secret, now_s)
-            told = passed_over(state, alive, idle, chosen, why_not, busy(works))
             opened = replace(opened, enough=enough, is_asynchronous=True, given_up=lost)
+            could = able if is_full else candidates(idle, state.texts, state.confidences, least)
+            others = dict.fromkeys(able, FULL) if is_full else dict(why_not)
+            others |= dict.fromkeys(silent, RESTS) | dict.fromkeys(asked_now, TRAINED)
+            told = passed_over(state, alive, {*could, *others}, chosen, others, busy(works))
             return replace(opened, passed=told)
     return None
 

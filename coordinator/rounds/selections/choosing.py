@@ -13,6 +13,7 @@ from coordinator.rounds.state import State
 
 NAMED = 8  # devices of each reason
 RESTS, TRAINS, NO_TEXTS = "rests after silence", "still trains", "no text to train on"
+FULL, TRAINED = "enough updates are there already", "has trained from this adapter"
 
 
 def choose(

@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.handlers import DRAIN_BYTES
+from coordinator.serving.http.handlers import DRAIN_BYTES, LINGER_S
 
 SILENCE_S = 60.0  # in which a body must go on
 
@@ -50,10 +50,11 @@ async def pieces_of(request: Request) -> AsyncIterator[bytes]:
 
 
 async def drain(pieces: AsyncIterator[bytes]) -> None:
-    """Read on for a while where a body was not wanted, so that its sender gets to read why."""
+    """Read on for a moment where a body was not wanted, so that its sender gets to read why."""
     length = 0
-    with suppress(Refusal, ClientDisconnect):
-        async for piece in pieces:
-            length += len(piece)
-            if length > DRAIN_BYTES:
-                return
+    with suppress(Refusal, ClientDisconnect, TimeoutError):
+        with fail_after(LINGER_S):
+            async for piece in pieces:
+                length += len(piece)
+                if length > DRAIN_BYTES:
+                    return

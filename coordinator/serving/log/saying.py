@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from coordinator.serving.ledger import Live
 from coordinator.serving.log.steps import lack_text
 from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
-from coordinator.storage.database import DatabaseDamaged
+from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.watch.logs import about
 
 # These say all of it in a line.
-DAMAGES = (BlobDamaged, BlobsAway, DatabaseAway, DatabaseDamaged, StoreError)
+DAMAGES = (BlobDamaged, BlobsAway, DatabaseAway, DatabaseBusy, DatabaseDamaged, StoreError)
 SILENCE_S = 2.0  # between two lines of one run: many devices may come at once
 LOG = logging.getLogger(__name__)
 

@@ -18,11 +18,16 @@ DAMAGED = (
     *("malformed", "not a database", "disk I/O error", "no such table", "no such column"),
     "unable to open database file",
 )
+ADVICE = {  # for what it says where it is whole and cannot be used now
+    "database is locked": "somebody else holds it for long, such as a backup; try again",
+    "disk is full": "make room on its disk and try again",
+    "readonly database": "let this user write to its folder and try again",
+}
 
 
 def engine_of(url: sql.URL) -> sql.Engine:
     """Opens connections to a database file."""
-    engine = sql.create_engine(url)
+    engine = sql.create_engine(url, hide_parameters=True)  # secrets stay out of logs
     sql.event.listen(engine, "connect", _prepare)
     return engine
 
@@ -42,6 +47,12 @@ def lack_of(said: str) -> str:
         f"the store's database is {how}; restore the store from a backup, "
         "`smidgen coordinator verify` says what is wrong with it"
     )
+
+
+def told(said: str) -> str:
+    """Why a database cannot be used now, and what to do; empty where SQLite says something else."""
+    advice = [words for known, words in ADVICE.items() if known in said]
+    return f"the store's database: {said}; {advice[0]}" if advice else ""
 
 
 def _prepare(connection: Any, _record: object) -> None:

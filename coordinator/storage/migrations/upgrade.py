@@ -16,6 +16,8 @@ import sqlalchemy as sql
 
 from coordinator.storage.dialects.postgres import begin_writing
 from coordinator.storage.schema import METADATA, STORE, VERSION
+from edge_client.errors import Failed
+from edge_client.tables import size
 
 HEAD = "0008"
 KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", HEAD)
@@ -62,20 +64,34 @@ def keep_copy(database: Path) -> Path:
     """Copy an SQLite database, its write-ahead log included; a cut leaves no half copy.
 
     A copy that is there is never replaced: another one gets a number.
+
+    Raises:
+        Failed: There is no room for it; nothing is left of the attempt.
     """
     copy = copy_of(database)
     temporary = copy.with_name(f"{copy.name}.tmp")
     temporary.unlink(missing_ok=True)
-    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(temporary)) as kept:
-        kept.execute("PRAGMA synchronous=FULL")
-        source.backup(kept)
-    temporary.chmod(0o600)
+    try:
+        _copy(database, temporary)
+    except (sqlite3.Error, OSError) as error:
+        temporary.unlink(missing_ok=True)
+        raise Failed(
+            f"before a store is brought up to date its database is copied, and {copy} cannot be "
+            f"written: {error}; let {size(database.stat().st_size)} be free there and try again"
+        ) from error
     number = 1
     while copy.exists() and not cmp(temporary, copy, shallow=False):
         number += 1
         copy = copy.with_name(f"{copy_of(database).name}-{number}")
     temporary.replace(copy)
     return copy
+
+
+def _copy(database: Path, to: Path) -> None:
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(to)) as kept:
+        kept.execute("PRAGMA synchronous=FULL")
+        source.backup(kept)
+    to.chmod(0o600)
 
 
 def upgrade(url: sql.URL, revision: str) -> None:
@@ -97,7 +113,7 @@ def upgrade(url: sql.URL, revision: str) -> None:
 @contextmanager
 def _alone(url: sql.URL) -> Iterator[sql.Connection]:
     """One transaction, begun before anything is read, in which tables may change too."""
-    engine = sql.create_engine(url, poolclass=sql.NullPool)
+    engine = sql.create_engine(url, poolclass=sql.NullPool, hide_parameters=True)
     if engine.dialect.name == "sqlite":
         # sqlite3 would begin no transaction before a table is changed.
         sql.event.listen(engine, "connect", _leave_transactions)

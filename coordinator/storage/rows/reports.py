@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.storage.database import Database
+from coordinator.storage.database import Database, Statement
 from coordinator.storage.schema import DEVICES, REPORTS, RUNS
 from edge_client.wire.figures import Row
 
@@ -15,6 +15,11 @@ PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, 
 # Later in a run comes first; runs that were created later come first.
 LATER = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, REPORTS.c.work_id)
 NEWEST = [part.desc() for part in (RUNS.c.created_at_s, *LATER)]
+
+
+def inserted(row: Mapping[str, Any]) -> Statement:
+    """What adds a report's row beside an event of its run; it fails where its work has one."""
+    return sql.insert(REPORTS).values(**row)
 
 
 def add_report(database: Database, row: Mapping[str, Any]) -> bool:
@@ -39,6 +44,17 @@ def reports(
     chosen = sql.select(REPORTS, DEVICES.c.name.label("device")).select_from(sent).where(here)
     order = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, DEVICES.c.stem, DEVICES.c.number)
     return database.rows(chosen.order_by(*order))
+
+
+def counts_by_round(database: Database, run_id: str, since: int) -> dict[int, int]:
+    """How many reports each round has, of a run's rounds from one on that have any.
+
+    By index alone; a report is added once and never changed, so an equal number is the same ones.
+    """
+    index = REPORTS.c.round_index
+    chosen = sql.select(index, sql.func.count()).group_by(index)
+    here = (REPORTS.c.run_id == run_id) & (index >= since)
+    return dict(map(tuple, _each(database, chosen.where(here))))
 
 
 def newest_of_run(

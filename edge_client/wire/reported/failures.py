@@ -1,7 +1,8 @@
 """Why a device could not do its work, as codes: what a coordinator hears of a failure.
 
 An exception's own words may quote a line of the device's files or one of its paths, so they stay in
-the device's log. A code says whose turn it is.
+the device's log. A code says whose turn it is. `revoked` is the coordinator's own, for its journal:
+from a device it is refused.
 """
 
 from typing import Literal

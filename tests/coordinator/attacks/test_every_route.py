@@ -5,6 +5,7 @@ The table is held against the application's own routes: a route that is not in i
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -272,3 +273,12 @@ def test_what_answers_without_a_key_tells_nothing_of_runs_and_devices(start: Sta
         answer = served.http.get(place(route, {}, there))
         found = [secret for secret in secrets[1:] if secret in answer.text]
         assert not found, route
+
+
+@pytest.mark.parametrize("page", ["operating.md", "security.md"])
+def test_what_answers_without_a_key_is_named_in_the_docs(page: str) -> None:
+    said = (Path(__file__).parents[3] / "docs" / page).read_text()
+    assert "the page's own files" in said
+    for (_, path), told in EXPECTED.items():
+        is_public = told["nobody"] < 400 and path not in ("/", "/page/{name}")
+        assert not is_public or f"`{path}`" in said, path

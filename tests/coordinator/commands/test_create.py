@@ -81,6 +81,18 @@ def test_tags_and_memory_are_told_to_the_run(tmp_path: Path, tiny_base: Base) ->
         assert tokens(store.database)[0].tags == devices.tags  # who comes with it is asked
 
 
+@pytest.mark.parametrize("tags", ['["site=kitchen"]', '"site=kitchen"', "3"])
+def test_tags_of_a_run_file_that_are_no_table_are_refused(tmp_path: Path, tags: str) -> None:
+    (tmp_path / "run.toml").write_text(f'task = "agnews"\n[devices]\ntags = {tags}\n')
+    for option in ((), ("--tag", "site=hall")):
+        what = ("--store", str(tmp_path / "store"), *option, str(tmp_path / "run.toml"))
+        done = smidgen("coordinator", "create", *what)
+        assert done.exit_code == 2 and len(done.stderr.strip().splitlines()) == 1
+        said = '[devices]: tags: a table is expected, such as { site = "kitchen" }'
+        assert said in done.stderr
+        assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize(
     ("task", "adapter", "said"),
     [
@@ -118,3 +130,15 @@ def test_a_run_that_tags_goes_on_from_one_that_tagged(tmp_path: Path, tiny_base:
         one, other = opened.runs()
     assert one.adapter_sha256 == other.adapter_sha256
     assert config_of(other).adapter == "lora:2@q,v+head"
+
+
+def test_a_run_without_an_evaluation_has_no_best_adapter_to_start_from(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    what = ("--store", str(tmp_path), "--task", "agnews", "--base", str(tiny_base.folder))
+    assert smidgen("coordinator", "create", *what, "--name", "old").exit_code == 0
+    for told in ("best", "last"):
+        done = smidgen("coordinator", "create", *what, "--name", told, "--from", f"old@{told}")
+        assert done.exit_code == (2 if told == "best" else 0)
+        said = "--from old@best: no round was evaluated on any text yet"
+        assert (said in done.stderr) == (told == "best")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.rows.devices import note_cloned
+from coordinator.storage.rows.devices import note_cloned, tag
+from edge_client.wire.fleet import MOST_TAGS
 from edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
@@ -73,3 +74,20 @@ def test_a_list_with_all_of_it_fits_80_columns(
 def test_nobody_in_trouble_takes_no_column(start: Start, tmp_path: Path) -> None:
     start().join("kitchen")
     assert "trouble" not in listed(tmp_path, "list")
+
+
+def test_tags_that_come_one_after_another_are_bounded_too(start: Start, tmp_path: Path) -> None:
+    live = start()
+    (kitchen,) = live.enrol("kitchen")
+    tags = [f"tag-{number}=on" for number in range(MOST_TAGS)]
+    line = ("coordinator", "devices", "tag", "--store", str(tmp_path / "store"), "kitchen")
+    assert smidgen(*line, *tags).exit_code == 0
+    refused = smidgen(*line, "one=more")
+    assert refused.exit_code == 2 and f"tags: at most {MOST_TAGS}" in refused.stderr
+    assert smidgen(*line, "tag-0=off").exit_code == 0
+    assert smidgen(*line, "tag-0=", "one=more").exit_code == 0
+    # What an older smidgen let in can be taken away.
+    many = {f"tag-{number}": "on" for number in range(3 * MOST_TAGS)}
+    tag(live.store.database, kitchen.device_id, many)
+    assert smidgen(*line, "tag-0=").exit_code == 0
+    assert smidgen(*line, "one=more").exit_code == 2

@@ -1,5 +1,6 @@
 """Runs, as the operator's API shows them."""
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 
 from coordinator.config import RunConfig
 from coordinator.operator.order_schemas import NewRun
+from coordinator.page.board import Board
+from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.reported.entities import Entities
@@ -136,6 +139,35 @@ def test_pages_of_a_list_are_the_list(start: Start) -> None:
         assert paged(viewer, path, name, 2) == whole[name]
         refused = viewer.ask(path, params={"after": "nothing of this"})
         assert refused.status_code == 422 and "after" in refused.json()["detail"]
+
+
+def test_an_answer_to_a_much_older_version_is_told_in_its_round(start: Start) -> None:
+    rule = Asynchronous(buffer=1, most_staleness=8)
+    live = start(asynchronous=rule, rounds=12, min_clients=2, evaluate_every=0, deadline_s=300.0)
+    quick, slow = live.join("quick", "slow")
+    for device in (quick, slow):
+        device.do(device.work())
+    viewer, board = person(live.http, live.store, "viewer"), Board(live.service)
+    work = slow.work()
+    first = work.round_index
+
+    def told() -> tuple[int, int]:
+        """Answers in the round that the slow one was asked in, by the API and on the page."""
+        board.update(live.service.now_s())
+        rounds = viewer.get(f"/runs/{live.run_id}/rounds")["rounds"]
+        by_api = {one["round_index"]: one["answers"] for one in rounds}
+        news = [line[6:] for line in board.since(0, 0.0)[0].splitlines() if line[:6] == "data: "]
+        (shown,) = [one["rounds"] for one in map(json.loads, news) if "rounds" in one]
+        on_page = {one["round_index"]: one["answers"] for one in shown}
+        assert max(by_api) == max(on_page)
+        return by_api[first], on_page[first]
+
+    while live.service.run(live.run_id).state.round_index < first + 6:
+        quick.do(quick.work())
+        assert told() == (1, 1)
+    assert slow.put(work.work_id, slow.update(work)).json()["accepted"]
+    assert slow.report(Report(work.work_id, "done", 8, loss=1.0)).accepted
+    assert told() == (2, 2)
 
 
 def test_a_run_is_created_from_json_and_trained(start: Start) -> None:

@@ -4,6 +4,7 @@ Pictures go to the folder `SMIDGEN_PICTURES` names, or to the test's own.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,8 @@ pytest.importorskip("playwright")
 from playwright.sync_api import TimeoutError
 
 from coordinator.config import RunConfig
+from coordinator.storage.orders import orders_of
+from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import DeviceFacts, Membership
 from edge_client.wire.messages import Report, Work
@@ -262,6 +265,33 @@ def test_stop_extend_and_revoke_ask_first_and_are_carried_out(browser: Any, star
     page.get_by_role("button", name="Stop").click()
     page.locator("#ask-yes").click()
     said(page, "#run-said", "Stopped by an operator")
+
+
+def test_an_order_goes_to_the_run_that_was_asked_about(
+    browser: Any, start: Start, config: RunConfig
+) -> None:
+    served = start(rounds=3)
+    other = create_run(served.store, replace(config, name="news"), time.time()).run_id
+    found = logged_in(browser, served, served.operator)
+    page = found.page
+    said(page, "#runs tbody", "news")
+    page.evaluate("location.hash = '#run=%'")  # names no run
+    page.evaluate("new Promise(drawn => setTimeout(() => requestAnimationFrame(drawn)))")
+    for verb, run_id, name in (("Pause", served.run_id, "mail"), ("Extend", other, "news")):
+        page.evaluate("run => { location.hash = `#run=${run}`; }", run_id)
+        said(page, "#run-title", name)
+        page.get_by_role("button", name=verb).click()
+        said(page, "#ask-title", f"{verb} {name}")
+        another = other if run_id == served.run_id else served.run_id
+        page.evaluate("run => { location.hash = `#run=${run}`; }", another)
+        said(page, "#run-title", "news" if name == "mail" else "mail")
+        page.locator("#ask-yes").click()
+        page.locator("#ask").wait_for(state="hidden")
+    asked = {
+        key: [one.kind for one in orders_of(served.store, key, None, 9)]
+        for key in (served.run_id, other)
+    }
+    assert asked == {served.run_id: ["pause"], other: ["extend"]} and found.complaints == []
 
 
 def test_a_viewer_sees_all_and_can_change_nothing(browser: Any, start: Start) -> None:

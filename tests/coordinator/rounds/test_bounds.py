@@ -11,11 +11,13 @@ from coordinator.rounds.bounds import (
     EXAMPLES_FACTOR,
     GRADIENT_NORM,
     LEAST_SHARE,
+    MOST_STEPS,
     NORM_FACTOR,
     REMEMBERED,
     Bounds,
     bounds_of,
     norm_of,
+    wide_bound,
 )
 from coordinator.rounds.events import (
     Answered,
@@ -125,6 +127,19 @@ def test_the_first_round_of_devices_that_draw_is_bounded_by_what_they_draw() -> 
     [first] = openings(log)
     steps = training.epochs * math.ceil(500 / training.batch)
     assert first.norm_bound == pytest.approx(2 * training.lr * 10 * steps)
+
+
+@pytest.mark.parametrize("claims", [(5, 2**53 - 1), (5, 2**53 - 1, 5), (2**53 - 1, 5)])
+def test_what_a_device_claims_to_hold_widens_no_bound_of_the_first_round(
+    claims: tuple[int, ...],
+) -> None:
+    told = wide_bound(CONFIG.training, claims, 100)
+    assert told == wide_bound(CONFIG.training, (5,), 100)
+
+
+def test_even_a_device_that_alone_says_what_it_holds_is_believed_so_far() -> None:
+    most = 2 * CONFIG.training.lr * 10 * CONFIG.training.epochs * MOST_STEPS
+    assert wide_bound(CONFIG.training, (2**53 - 1,), 100) == pytest.approx(most)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.config import RunConfig
 from coordinator.rounds.events import (
     Event,
     Left,
@@ -15,6 +17,7 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.machine import ASK_AGAIN_S, decide, devices_needed
+from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.state import State, evolve, replay
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 
@@ -92,6 +95,50 @@ def test_where_nobody_has_a_text_to_train_on_everybody_is_asked_again_in_a_minut
     assert (event.kind, event.round_index, event.attempt) == ("evaluate", 0, 2)
     state = evolve(evolve(state, event), StepClosed("first", 80.0))
     assert (state.evaluated, state.evaluations, state.closed_at_s) == (0, 2, 80.0)
+
+
+def left_alone(config: RunConfig) -> tuple[State, list[Event]]:
+    """A training step is open, both whom it asks have left, and c has no text to train on."""
+    log: list[Event] = []
+    state = proceed(State("first"), config, 0.0, log)
+    assert state.step is not None
+    for work_id, name in state.step.members.items():
+        log.append(replace(answered(work_id, name), labelled=5 * (name != "c")))
+        state = evolve(state, log[-1])
+    state = proceed(state, config, 1.0, log)
+    assert state.phase == "train" and asked(state) == ["a", "b"]
+    for name in ("a", "b"):
+        log.append(Left(name, "texts", 2.0))
+        state = evolve(state, log[-1])
+    return state, log
+
+
+@pytest.mark.parametrize("rule", [None, Asynchronous(buffer=2)])
+def test_a_training_step_whose_members_are_gone_is_given_up_to_ask_who_is_there(
+    rule: Asynchronous | None,
+) -> None:
+    config = replace(CONFIG, asynchronous=rule)
+    state, log = left_alone(config)
+    assert decide(config, state, ["c"], "secret", ASK_AGAIN_S) is None
+    for attempt, labelled in ((2, 0), (3, 7)):  # once a minute
+        at_s = state.closed_at_s + ASK_AGAIN_S
+        assert decide(config, state, ["c"], "secret", at_s - 1.0) is None
+        event = decide(config, state, ["c"], "secret", at_s)
+        assert isinstance(event, StepOpened) and [name for _, name in event.members] == ["c"]
+        assert (event.kind, event.round_index, event.attempt) == ("evaluate", 0, attempt)
+        told = replace(answered(event.members[0][0], "c"), labelled=labelled)
+        for one in (event, told, StepClosed("first", at_s)):
+            state = evolve(state, one)
+            log.append(one)
+    training = decide(config, state, ["c"], "secret", at_s)
+    assert isinstance(training, StepOpened) and [name for _, name in training.members] == ["c"]
+    assert (training.kind, training.round_index, training.attempt) == ("train", 1, 2)
+    assert replay("first", [decode_event(encode_event(event)) for event in log]) == state
+
+
+def test_a_training_step_that_somebody_may_answer_when_back_stays_open_where_nobody_is() -> None:
+    state, _ = left_alone(CONFIG)
+    assert decide(CONFIG, state, [], "secret", 1e6) is None
 
 
 def test_a_device_that_is_back_may_hold_texts_by_now() -> None:

@@ -18,6 +18,7 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
+from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide, devices_needed, rounds_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
 from coordinator.rounds.state import State, evolve, replay
@@ -187,6 +188,15 @@ def test_a_stopped_run_goes_on_to_the_end_it_had() -> None:
 def test_what_cannot_be_followed_is_refused(kind: OrderKind, rounds: int | None, said: str) -> None:
     with pytest.raises(OrderError, match=said):
         event_of(kind, rounds, CONFIG, State("first"), 0.0)
+
+
+def test_a_run_is_not_extended_to_rounds_that_learn_nothing() -> None:
+    falling = replace(CONFIG, rounds=10, learning=Learning(optimizer="fedadam", decay=0.09))
+    ended = State("first", round_index=10, is_finished=True)
+    assert event_of("extend", 11, falling, ended, 0.0) == Extended(11, 0.0)
+    said = r"0\.09 x 12 rounds leave no learning rate; below 1 in all; extend it to fewer rounds"
+    with pytest.raises(OrderError, match=said):
+        event_of("extend", 12, falling, ended, 0.0)
 
 
 def test_what_is_so_already_is_refused() -> None:

@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
+from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.events import Left, Returned
+from coordinator.rounds.state import State
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.serving.service import RETURN_EVERY_S, RETURNS_AT_ONCE, Service
 from coordinator.storage.rows.devices import devices, revoke, tag
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES
 from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Report
+from edge_client.wire.labelling import Labelling
+from edge_client.wire.messages import Report, encode
 from tests.coordinator.conftest import Live
-from tests.coordinator.devices import FACTS, ask_to_enrol, enrol, key_of, wait_for
+from tests.coordinator.devices import FACTS, Device, ask_to_enrol, enrol, key_of, wait_for
 
 Start = Callable[..., Live]
-JOINED = Membership("joined")
+JOINED, DECLINED = Membership("joined"), Membership("declined", "memory")
 
 
 def another(live: Live, name: str, **settings: Any) -> str:
@@ -244,3 +247,86 @@ def test_a_report_that_leaves_is_not_asked_again_in_this_life(start: Start) -> N
     work = device.work()
     device.report(Report(work.work_id, "failed", failure="memory", is_leaving=True))
     assert device.waiting().phase == "idle"
+
+
+def state_of(live: Live) -> State:
+    return live.service.run(live.run_id).state
+
+
+def training(live: Live, *names: str) -> list[Device]:
+    """Devices that are asked to train, the first of which has."""
+    devices = live.join(*names)
+    for device in devices:
+        device.do(device.work())
+    devices[0].do(devices[0].work())
+    return devices
+
+
+def revoked_in(live: Live, device: Device) -> None:
+    revoke(live.store.database, device.device_id, time.time())
+    wait_for(lambda: state_of(live).left.get(device.device_id) == "revoked")
+
+
+def counted(live: Live) -> list[str]:
+    step = state_of(live).step
+    assert step is not None and step.opened.kind == "train"
+    return [device_id for device_id, _ in step.updates()]
+
+
+def test_an_answer_is_taken_back_also_of_a_device_that_declined_before_it_was_revoked(
+    start: Start,
+) -> None:
+    live = start(min_clients=2)
+    bad, _ = training(live, "bad", "good")
+    assert bad.tell(live.run_id, DECLINED).json()["accepted"]
+    assert counted(live) == [bad.device_id]  # who only leaves has answered
+    revoked_in(live, bad)
+    assert counted(live) == []
+
+
+def test_what_labelling_goes_by_is_taken_back_too_and_once(start: Start) -> None:
+    live = start(min_clients=2, labelling=Labelling())
+    devices = live.join("bad", "good")
+    for _ in ("evaluate", "label"):
+        for device in devices:
+            device.do(device.work())
+    bad, good = devices
+    assert bad.work().kind == "train" and state_of(live).confidences.keys() == {
+        bad.device_id,
+        good.device_id,
+    }
+    bad.tell(live.run_id, DECLINED)
+    revoked_in(live, bad)
+    assert state_of(live).confidences.keys() == {good.device_id}
+    length = live.service.run(live.run_id).seq
+    for _ in range(3):
+        live.service.tick(time.time())
+    assert live.service.run(live.run_id).seq == length
+
+
+def test_a_device_cannot_say_that_it_was_revoked_and_take_its_update_back(start: Start) -> None:
+    live = start(min_clients=2)
+    liar, good = training(live, "liar", "good")
+    refused = liar.tell(live.run_id, Membership("declined", "revoked"))
+    assert refused.status_code == 422 and "only the coordinator says" in refused.json()["detail"]
+    told = Report(good.work().work_id, "failed", failure="revoked", is_leaving=True)
+    path = f"/v1/work/{told.work_id}/report"
+    refused = good.http.post(path, content=encode(told), headers=good.headers)
+    assert refused.status_code == 422 and "only the coordinator says" in refused.json()["detail"]
+    assert counted(live) == [liar.device_id] and state_of(live).left == {}
+
+
+def test_a_device_that_a_run_asks_no_more_does_not_come_in_by_having_declined(start: Start) -> None:
+    live = start(min_clients=2, devices=DeviceChoice(tags={"site": "hall"}))
+    out, inside = (enrol(live.http, live.token, name, tags={"site": "hall"}) for name in "ab")
+    assert out.tell(live.run_id, DECLINED).status_code == 200
+    assert inside.join()
+    for device in (out, inside):
+        tag(live.store.database, device.device_id, {"site": "attic"})
+    fleet = live.service.fleet
+    wait_for(lambda: {one.all_tags["site"] for one in fleet.all()} == {"attic"})
+    assert out.tell(live.run_id, JOINED).status_code == 403
+    adapter = f"/v1/adapters/{state_of(live).adapter_sha256}"
+    assert live.http.get(adapter, headers=out.headers).status_code == 404
+    assert inside.tell(live.run_id, DECLINED).status_code == 200  # one that is in it may leave
+    assert inside.tell(live.run_id, JOINED).status_code == 403

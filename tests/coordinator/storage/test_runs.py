@@ -1,3 +1,4 @@
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from coordinator.storage.runs import config_of, create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.texts.ready_tasks import READY
-from edge_client.texts.tasks import TaskError, task_toml
+from edge_client.texts.tasks import Task, TaskError, task_toml
 from edge_client.wire.fleet import DeviceFacts, Enrol
 from edge_client.wire.messages import PROTOCOL
 
@@ -85,6 +86,21 @@ def test_a_run_whose_pattern_leaves_no_room_is_refused(tmp_path: Path, tiny_base
     create(
         tmp_path, tiny_base, task=str(task), tokens=8, adapter="head", name="head"
     )  # asks no pattern
+
+
+def test_a_run_that_no_device_could_read_is_refused(tmp_path: Path) -> None:
+    for letter, is_refused in (("x", False), ("标", True)):
+        words = {f"{letter * 30}{index:04}": f"w{index}" for index in range(1000)}
+        task = Task(f"{letter}-many", tuple(words), ("{text} [MASK]",), words)
+        (tmp_path / "task.toml").write_text(task_toml(task), "utf-8")
+        config = read_run_config(None, {"task": str(tmp_path / "task.toml")})
+        with closing(Store(tmp_path / "store")) as store:
+            if not is_refused:
+                create_run(store, config, 0.0)
+                continue
+            with pytest.raises(TaskError, match="bytes of a message to a device") as refused:
+                create_run(store, config, 0.0)
+            assert "\n" not in str(refused.value) and len(store.runs()) == 1
 
 
 def test_a_run_whose_label_word_is_unknown_is_refused(tmp_path: Path, tiny_base: Base) -> None:

@@ -8,6 +8,7 @@ called hub. `news_adapter_at_the_end` is what the same old coordinator made of i
 import base64
 import fcntl
 import json
+import resource
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.schema import METADATA
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Store
+from edge_client.errors import Failed
 from edge_client.wire.figures import traffic_of
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served
@@ -197,6 +199,23 @@ def test_a_copy_that_is_there_is_kept(tmp_path: Path) -> None:
     assert first.read_bytes() == b"of an earlier day"
     with closing(sqlite3.connect(f"{first}-2")) as kept:
         assert kept.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
+
+
+def test_a_store_without_room_for_the_copy_is_left_as_it_was(tmp_path: Path) -> None:
+    written(1, tmp_path)
+    length = (tmp_path / DATABASE).stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length // 2, hard))
+    try:
+        with pytest.raises(Failed, match=r"before-0008 cannot be written: .*; let .* be free"):
+            Store(tmp_path, is_upgrading=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
+        assert database.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
+    assert not list(tmp_path.glob("*before*"))
+    Store(tmp_path, is_upgrading=True).close()
+    assert copy_of(tmp_path / DATABASE).exists()
 
 
 def test_what_fails_halfway_leaves_the_old_store(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from coordinator.api.prune import prune
 from coordinator.rounds.learning.kept import Kept
 from coordinator.rounds.state import State
+from coordinator.storage.dialects.locks import FileLocks
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep import pruning
 from coordinator.upkeep.limits import Limits, note
@@ -124,6 +125,21 @@ def test_what_came_to_be_needed_meanwhile_stays(
     blobs = sorted(store.put(bytes([number])) for number in range(4))
     asked = iter([set(), {blobs[1]}, set(), {blobs[3]}])
     assert remove(store, blobs, lambda: next(asked)) == {blobs[0], blobs[2]}
+
+
+def test_parts_go_that_a_process_left_which_served_beside_others(store: Store) -> None:
+    for number in (1, 2):
+        folder = store.folder / f"uploads-{number}"
+        folder.mkdir()
+        for name in ("old", "young"):
+            (folder / name).write_bytes(b"part")
+        os.utime(folder / "old", (0, 0))
+    with FileLocks(store.folder).alone("uploads-1.lock"):  # as who serves does
+        assert prune(store.folder, dry_run=True).files == {"part": 1}
+        assert prune(store.folder).files == {"part": 1}
+    left = {str(one.relative_to(store.folder)) for one in store.folder.glob("uploads-?/*")}
+    assert left == {"uploads-1/old", "uploads-1/young", "uploads-2/young"}
+    assert prune(store.folder).files == {"part": 1}
 
 
 def test_the_command_says_what_it_frees(store: Store, tmp_path: Path) -> None:

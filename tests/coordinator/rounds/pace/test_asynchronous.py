@@ -25,6 +25,7 @@ from coordinator.rounds.machine import decide
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.pace.standing import answer_to, asynchronous, is_asked
 from coordinator.rounds.past.folding import to_plain
+from coordinator.rounds.selections.choosing import FULL, NO_TEXTS, RESTS, TRAINS
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
@@ -139,6 +140,37 @@ def test_devices_without_texts_do_not_make_the_buffer_larger() -> None:
     assert isinstance(opened, StepOpened) and opened.enough == 1 and len(opened.members) == 2
     strict = decide(replace(config, min_updates=2), state, "abcdef", "secret", 0.0)
     assert isinstance(strict, StepOpened) and strict.enough == 2
+
+
+def test_who_is_not_asked_hears_why_also_where_enough_updates_are_there() -> None:
+    config = replace(CONFIG, asynchronous=replace(RULE, concurrency=0), evaluate_every=0)
+    state = State("first", evaluated=0, texts={"e": 0})
+    opened = decide(config, state, "abcdef", "secret", 0.0)
+    assert isinstance(opened, StepOpened)
+    assert [(one.reason, one.device_ids) for one in opened.passed] == [(NO_TEXTS, ("e",))]
+    state = evolve(state, opened)
+    for work_id, name in opened.members:
+        if name != "f":
+            state = evolve(state, Answered(work_id, "done", f"u-{name}", 4))
+    state = evolve(state, StepClosed("second", 1.0))  # with two of the four updates
+    again = decide(config, state, "abcdef", "secret", 1.0)
+    assert isinstance(again, StepOpened) and again.members == ()
+    told = {one.reason: one.device_ids for one in again.passed}
+    assert told == {FULL: ("a", "b", "c", "d"), TRAINS: ("f",), NO_TEXTS: ("e",)}
+
+
+def test_who_was_given_up_rests_and_is_not_said_to_have_no_texts() -> None:
+    config = replace(CONFIG, asynchronous=replace(RULE, concurrency=0), evaluate_every=0)
+    opened = decide(config, State("first", evaluated=0), "abc", "secret", 0.0)
+    assert isinstance(opened, StepOpened)
+    works = {name: work_id for work_id, name in opened.members}
+    state = evolve(State("first", evaluated=0), opened)
+    for name in "ab":
+        state = evolve(state, Answered(works[name], "done", f"u-{name}", 4))
+    state = evolve(state, StepClosed("second", 1.0))
+    again = decide(config, state, "abc", "secret", config.deadline_s)
+    assert isinstance(again, StepOpened) and again.given_up == (works["c"],)
+    assert [(one.reason, one.device_ids) for one in again.passed] == [(RESTS, ("c",))]
 
 
 def test_a_slow_device_is_heard_where_it_may_be_that_old() -> None:

@@ -8,6 +8,8 @@ from coordinator.rounds.events import LossTold, StepOpened
 from coordinator.rounds.extensions.catalogue import Extension, add, apart
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.selection import Asking, Chosen
+from coordinator.storage.rows.reports import reports
+from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 
@@ -29,12 +31,26 @@ def test_only_utility_keeps_the_losses_and_all_say_who_is_not_asked(
     step = live.service.run(live.run_id).state.step
     assert step is not None
     (device,) = (one for one in devices if one.device_id in step.members.values())
-    device.do(device.work())
+    work = device.work()
+    device.do(work)
+    for loss in (1.0, 2.0, 3.0):  # said again: its report is known
+        assert device.report(Report(work.work_id, "done", 8, loss=loss)).accepted
+    device.report(Report(work.work_id, "failed", loss=4.0, failure="memory"))
     events = list(live.store.journal(live.run_id))
     losses = [one for one in events if isinstance(one, LossTold)]
     assert losses == ([LossTold(device.device_id, 1.0)] if policy == "utility" else [])
     (opened,) = (one for one in events if isinstance(one, StepOpened) and one.kind == "train")
     assert sum(one.count for one in opened.passed) == 1
+
+
+def test_training_that_failed_tells_no_loss(start: Callable[..., Live]) -> None:
+    live = start(learning=Learning(selection="utility"), min_clients=1, rounds=1)
+    (device,) = live.join("a")
+    device.do(device.work())
+    work = device.work()
+    assert device.report(Report(work.work_id, "failed", loss=4.0, failure="memory")).accepted
+    assert not any(isinstance(one, LossTold) for one in live.store.journal(live.run_id))
+    assert [row["work_id"] for row in reports(live.store.database, live.run_id)][-1] == work.work_id
 
 
 def test_a_policy_of_an_extension_is_told_the_losses(start: Callable[..., Live]) -> None:

@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from threading import Barrier
@@ -259,6 +260,23 @@ def test_of_parts_that_fill_a_disk_at_once_one_makes_room_for_the_others(
         for number, is_taken in enumerate(taken):
             assert not is_taken or server.body_of(str(number)) == bodies[number]
         assert list(server.uploads.iterdir()) == []
+
+
+def test_a_body_that_nobody_wants_is_answered_soon_however_slowly_it_comes(
+    server: SmallServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("bodies", "handlers"):
+        monkeypatch.setattr(f"coordinator.serving.http.{module}.LINGER_S", 0.1)
+    assert put(server, BODY).json()["accepted"]
+    heard, end = b"", time.monotonic() + 5
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(request(BODY))
+        connection.settimeout(0.02)
+        while not heard and time.monotonic() < end:
+            connection.sendall(b"x")
+            with suppress(TimeoutError):
+                heard = connection.recv(65536)
+    assert heard.startswith(b"HTTP/1.1 200") and b"connection: close" in heard
 
 
 def test_a_request_without_an_end_holds_up_nobody(server: SmallServer) -> None:

@@ -1,13 +1,19 @@
 """Three coordinators of one fleet, and devices that ask another one with each request."""
 
+import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import sqlalchemy as sql
+
 from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, StepClosed, StepOpened
+from coordinator.page.board import Board
+from coordinator.rounds.events import Answered, LossTold, StepClosed, StepOpened
+from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report, Work
@@ -91,6 +97,20 @@ def test_the_same_update_at_two_counts_once_and_is_known_to_both(start: Start) -
     assert {one.next().waiting is not None for one in sent} == {True}
 
 
+def test_the_same_loss_at_two_is_in_the_journal_once(start: Start) -> None:
+    many = start(2, rounds=1, min_clients=1, learning=Learning(selection="utility"))
+    a = joined(many.http, many.created.token, "a")
+    a.do(work_of(a))
+    work = work_of(a)
+    assert a.put(work.work_id, a.update(work)).status_code == 200
+    with ThreadPoolExecutor(4) as pool:
+        sent = [replace(a, http=http) for http in many.clients * 4]
+        told = Report(work.work_id, "done", 8, loss=1.0)
+        assert all(one.accepted for one in pool.map(lambda one: one.report(told), sent))
+    events = many.services[0].store.events(many.created.run_id)
+    assert [one for one in events if isinstance(one, LossTold)] == [LossTold(a.device_id, 1.0)]
+
+
 def test_a_client_that_starts_again_at_another_is_the_device(start: Start) -> None:
     many = start(2)
     key = key_of("a")
@@ -101,6 +121,25 @@ def test_a_client_that_starts_again_at_another_is_the_device(start: Start) -> No
         for http in (other, at):
             assert http.get(f"/v1/work?life={life}", headers=polls).status_code == 200
     assert second.get("/v1/work?life=one", headers=polls).status_code == 409
+
+
+def test_a_poll_of_another_life_asks_the_database_beside_the_event_loop(start: Start) -> None:
+    many = start(1)
+    (http,), (service,) = many.clients, many.services
+    key = key_of("a")
+    for life in ("one", "two"):
+        assert ask_to_enrol(http, many.created.token, "a", key, life=life).status_code == 200
+    asked: list[bool] = []
+
+    def note(*_: object) -> None:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()  # of this thread
+            asked.append(True)
+
+    sql.event.listen(service.store.database.engine, "before_cursor_execute", note)
+    polls = {"Authorization": f"Bearer {key}"}
+    assert http.get("/v1/work?life=one", headers=polls).status_code == 409
+    assert asked == []
 
 
 def test_another_takes_the_lead_when_the_leader_stops(start: Start) -> None:
@@ -138,3 +177,19 @@ def test_a_poll_at_one_is_woken_by_what_another_writes(start: Start) -> None:
         second.do(work_of(second))
         took_s = heard.result() - time.monotonic()
     assert took_s < 5.0
+
+
+def test_a_page_at_one_shows_what_was_answered_at_another(start: Start) -> None:
+    many = start(2, rounds=1, min_clients=2)
+    devices = [joined(many.clients[0], many.created.token, name) for name in ("a", "b")]
+    board = Board(many.services[1])
+
+    def answers() -> int:
+        board.update(many.services[1].now_s())
+        told = [line for line in board.since(0, 0.0)[0].splitlines() if line.startswith("data: ")]
+        parts = [json.loads(line[6:]) for line in told]
+        return sum(one["answers"] for part in parts for one in part.get("rounds", ()))
+
+    for number, device in enumerate(devices):
+        device.do(work_of(device))
+        assert answers() == number + 1
