@@ -21,6 +21,7 @@ from simulation.papers.healthcare.setting import (
     federated,
     sizes_of,
 )
+from simulation.papers.paired import rows_apart
 from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.healthcare import BEST_ALPHA, PERSONALISED
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
@@ -60,7 +61,9 @@ def personalize(base: str, adapter: str, scale: Scale, data: Path | None) -> Sce
         "texts; alpha by the last fifth, which the rounds have seen and its own training has not",
     )
     title = "Silos that train on alone: accuracy of masked tokens in %"
-    return Scenario("healthcare personalize", title, cells, told)
+    late, early = reversed(begun)
+    pairs = rows_apart(cells, (late, early))
+    return Scenario("healthcare personalize", title, cells, told, pairs=pairs)
 
 
 def _own(epochs: int, start: int | None) -> Personal:
