@@ -134,7 +134,7 @@ def this_shell() -> str:
 def install(shell: str, home: Path) -> str:
     """Write the script where the shell reads it from now on; what was done, in words.
 
-    What the shell reads already keeps its bytes, and a full disk leaves it as it was.
+    What the shell reads already stays the same file, and a full disk leaves it as it was.
 
     Raises:
         WrongInput: A shell that is not known.
@@ -152,10 +152,32 @@ def install(shell: str, home: Path) -> str:
         before = start.read_bytes() if start.is_file() else b""
         if line not in before.splitlines():
             end = b"" if before.endswith(b"\n") or not before else b"\n"
-            _replace(start, before + end + line + b"\n")
+            _append(start, end + line + b"\n")
     except OSError as error:
         raise Failed(f"completion cannot be installed in {home}: {error}") from error
     return f"written {file}, which {start} reads; a new shell completes `smidgen`"
+
+
+def _append(path: Path, body: bytes) -> None:
+    """Add to the end of a file where it lies, be it a mount or in a folder of somebody else's.
+
+    Raises:
+        OSError: It cannot be written, and is as before as far as the disk allows; or what is there
+            is no file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "there is something else than a file", str(path))
+    left = memoryview(body)
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(before)
+            raise
 
 
 def _replace(path: Path, body: bytes) -> None:

@@ -36,6 +36,7 @@ FEWEST = 3  # updates whose median is no single device's word
 GRADIENT_NORM = 4.0  # of a batch's mean loss by the adapter; SGD steps are lr times that
 UNTOLD_STEPS = 16  # optimizer steps of a pass over the texts, where nobody said how many it has
 MOST_STEPS = 10_000  # of a pass that are believed, however many texts a device says it has
+MOST_APART = 64  # times the lower median of texts, above which the mean of two is not believed
 
 
 @dataclass(frozen=True)
@@ -150,16 +151,18 @@ def wide_bound(training: Training, told: Sequence[float], parameters: int) -> fl
     A step of SGD is lr times the gradient, and no setting bounds that: only experience does. Over
     two passes with the embedded base, lr 0.01 and 0.1 and all kinds of adapters, gradients of
     batches were 0.4 to 6 long and updates 0.3 to 1.5 times `lr * steps`; `GRADIENT_NORM` leaves
-    room for larger bases. Momentum m lengthens steps by up to 1 / (1 - m). Where an honest update
-    is longer still it is scaled down, and the bound follows the medians from round 2 on.
+    room for larger bases. Momentum m lengthens steps by up to 1 / (1 - m). Where an honest
+    update is longer still it is scaled down, and the bound follows the medians from round 2 on,
+    where three devices or more train: two set none.
 
     Args:
         training: How devices train.
         told: Texts that each device may train on, of those that said so.
         parameters: Trained parameters.
     """
-    # The lower one: of two devices, what one claims is not the other's bound.
-    texts = training.samples_of(math.ceil(median_low(told) if told else 0))
+    # Of two devices, what one claims widens the other's bound so far and no further.
+    least = median_low([texts for texts in told if texts > 0] or [0])
+    texts = training.samples_of(math.ceil(min(median(told), MOST_APART * least) if told else 0))
     steps = min(math.ceil(texts / training.batch), MOST_STEPS) or UNTOLD_STEPS
     return WIDE_FACTOR * training.epochs * steps * _step_norm(training, parameters)
 

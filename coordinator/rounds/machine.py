@@ -121,7 +121,9 @@ def _due(
     pause_s = min(config.deadline_s, 2.0 ** min(opened.attempt, 30))
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
         again = _train(*known, opened.attempt + 1, facts)
-        if again is None and not _able(config, state, alive):
+        # Who trains for long does not poll meanwhile: as long as somebody has not answered, the
+        # step stays open, since its update would come too late for another.
+        if again is None and step.is_answered and not _able(config, state, alive):
             return _evaluate_anew(*known)
         if again is not None and _is_hopeless(config, state, step, alive):
             said = f"every device failed at round {opened.round_index}, {state.failed + 1} times"

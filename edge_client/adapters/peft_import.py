@@ -33,7 +33,7 @@ from edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000
-LONGEST_PATTERN = 200  # characters of a regular expression for modules' names
+LONGEST_PATTERN = 10_000  # characters of a regular expression; names of all modules fit in
 
 
 def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:

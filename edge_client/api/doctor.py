@@ -10,6 +10,7 @@ from edge_client.api.plan import plan, state_folder
 from edge_client.api.train import Tell
 from edge_client.bases.base import EMBEDDED
 from edge_client.doctor.board import is_jetson
+from edge_client.doctor.disk import read_state_folder
 from edge_client.doctor.engines import Processor, read_engine, read_static_tls
 from edge_client.doctor.finding import ERROR, OK, Finding
 from edge_client.doctor.host import Host, this_host
@@ -85,7 +86,7 @@ def doctor(
     parse_budget(memory_budget)
     engine_name(engine)
     folder = state_folder(state)
-    found = list(read_machine(ROOT, host, folder))
+    found = [*read_machine(ROOT, host, folder), read_state_folder(folder)]
     if coordinator:
         tell(f"asking {coordinator}")
         found += _coordinator(coordinator, ca, folder, plain_http, host)

@@ -156,9 +156,11 @@ def run_client(
     demand(until in UNTIL, f"--until {until!r} is not known; {' or '.join(UNTIL)} is expected")
     own_tags = dict(tags or {})
     check_tags(own_tags)
+    places = (data, token_file, packs, out, ca, base, *pack_mirrors)
+    named = [Path(one) for one in places if one]  # may lie in the state folder
     if token_file is not None:
         demand(not token, "--token and --token-file both say the token; give one of them")
-        if Path(token_file).exists() or not is_enrolled(state_folder(state, name)):
+        if Path(token_file).exists() or not is_enrolled(state_folder(state, name), named):
             token = read_token(Path(token_file))
     engine = ready_engine(engine, device)  # before anybody is asked
     packs_bytes, mirrors = parse_size("--packs-size", packs_size), [str(p) for p in pack_mirrors]
@@ -191,7 +193,7 @@ def run_client(
         mirrors=tuple(map(source_of, mirrors)),
         is_until_finished=until == FINISHED,
     )
-    client_state = ClientState(state_folder(state, name))  # before packs, which may lie in it
+    client_state = ClientState(state_folder(state, name), named)  # before packs are made in it
     shelf = None if packs is None else Shelf(place(packs), packs_bytes)
     with client_state.locked(), nullcontext() if shelf is None else shelf.locked():
         verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
@@ -201,15 +203,19 @@ def run_client(
     return summary
 
 
-def is_enrolled(folder: Path) -> bool:
+def is_enrolled(folder: Path, given: Sequence[Path] = ()) -> bool:
     """Whether a coordinator has let the device of a state folder in: its token file may be gone.
 
+    Args:
+        folder: The state folder.
+        given: See `edge_client.client.state.ClientState`.
+
     Raises:
-        WrongInput: The folder is damaged.
+        WrongInput: The folder is damaged, or somebody's own.
     """
     from edge_client.client.state import ClientState
 
-    known = ClientState(folder).identity() if folder.is_dir() else None
+    known = ClientState(folder, given).identity() if folder.is_dir() else None
     return known is not None and known.name != ""
 
 

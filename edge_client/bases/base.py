@@ -147,33 +147,48 @@ def find_folder(name: str, hub_files: Sequence[str]) -> Path:
 def _from_hub(name: str, hub_files: Sequence[str]) -> Path:
     try:  # heavy, and only for bases from the hub
         from huggingface_hub import constants, snapshot_download
-        from huggingface_hub.errors import HFValidationError, HTTPError
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
         from huggingface_hub.utils import get_session
     except ValueError as error:  # the library reads the address that is set when it is loaded
-        raise _no_hub(name, error) from error
+        raise _no_base(name, _no_answer(error)) from error
     try:
         if not constants.HF_HUB_OFFLINE:
             with named_proxies():
                 get_session()
         return Path(snapshot_download(name, allow_patterns=list(hub_files)))
-    except (WrongInput, Failed):
+    except (WrongInput, Failed, MemoryError):
         raise
-    except (HTTPError, HFValidationError, OSError) as error:
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        where = "; look at HF_ENDPOINT, which is set" if "HF_ENDPOINT" in os.environ else ""
-        raise BaseError(
-            f"no folder {name}, and the hub did not give such a base: {reason}{where}"
-        ) from error
-    except Exception as error:  # whatever an answer of no hub leads to
-        raise _no_hub(name, error) from error
+    except HFValidationError as error:
+        raise BaseError(f"no folder {name}, and not a name on the hub: {error}") from error
+    except LocalEntryNotFoundError as error:  # neither there nor in its cache
+        if constants.HF_HUB_OFFLINE:
+            said = "nor is it in the hub's cache, and HF_HUB_OFFLINE is set"
+            raise BaseError(f"no folder {name}, {said}; unset it, or give a folder") from error
+        raise _no_base(name, _refusal(error.__cause__ or error)) from error
+    except Exception as error:  # a disk's, or whatever an answer of no hub leads to
+        if isinstance(error, OSError) and error.strerror:
+            raise BaseError(f"no folder {name}, and it cannot be fetched: {error}") from error
+        raise _no_base(name, _refusal(error)) from error
 
 
-def _no_hub(name: str, error: Exception) -> BaseError:
-    """What the server said may be anybody's page: it is not quoted."""
-    return BaseError(
-        f"no folder {name}, and what was asked for it gave no answer of a hub "
-        f"({type(error).__name__}); give a folder, or mend or unset HF_ENDPOINT"
-    )
+def _no_base(name: str, why: str) -> BaseError:
+    where = "; look at HF_ENDPOINT, which is set" if "HF_ENDPOINT" in os.environ else ""
+    return BaseError(f"no folder {name}, and {why}; give a folder, or another name{where}")
+
+
+def _refusal(error: BaseException) -> str:
+    """The status or the kind; what a server says and an address may hold are anybody's secrets."""
+    from huggingface_hub.errors import HTTPError
+
+    if (answer := getattr(error, "response", None)) is not None:
+        return f"the hub did not give such a base: it answered {answer.status_code}"
+    if isinstance(error, HTTPError):
+        return f"the hub did not give such a base: {type(error).__name__}"
+    return _no_answer(error)
+
+
+def _no_answer(error: BaseException) -> str:
+    return f"what was asked for it gave no answer of a hub ({type(error).__name__})"
 
 
 def _open_pack(name: str, folder: Path) -> Base:

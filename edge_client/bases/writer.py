@@ -139,14 +139,15 @@ def _taken(out: Path, present: Manifest) -> PackError:
 
 def _put_in_place(partial: Path, out: Path, manifest: Manifest) -> bool:
     """Rename a whole pack into its place; False if it is there already."""
-    if out.exists():
-        present = read_pack(out)
+    place = Path(os.path.realpath(out))  # a link's end, which need not be there
+    if place.exists():
+        present = read_pack(place)
         if present.pack_id != manifest.pack_id:
             raise _taken(out, present)
         return False
     sync_folder(partial)
-    partial.rename(out)
-    sync_folder(out.parent)
+    partial.rename(place)
+    sync_folder(place.parent)
     return True
 
 

@@ -94,7 +94,7 @@ class Client:
         verify, life, is_stopped = self._settings.verify, draw_life(), False
         url, alive = self._settings.url, self._guest.alive  # who hears no answer is, too
         coordinator = Coordinator(url, known.key, verify=verify, life=life, on_asked=alive)
-        served = Served(url, known.key, verify)
+        served = Served(url, known.key, verify, on_asked=alive)
         packs, mirrors = self._settings.packs, self._settings.mirrors
         self._fetching = Fetching(packs, mirrors, served, self._state.base_ids)
         standings, state = self._standings, self._state

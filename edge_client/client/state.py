@@ -26,7 +26,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from typing import Any
 
 import msgspec
 
-from edge_client.client.folder.names import close_own, foreign_in, sweep_halves
+from edge_client.client.folder.names import TODO, close_own, foreign_in, in_words, sweep_halves
 from edge_client.client.runs.terms import KEPT_TERMS, Joined, file_name
 from edge_client.client.scaffold.controls import Controls
 from edge_client.errors import WrongInput
@@ -107,12 +107,13 @@ class ClientState:
 
     Args:
         folder: Made if it is not there.
+        given: What the user names besides; what of it lies in there makes it nobody else's.
 
     Raises:
         StateError: The folder is somebody's own, or cannot be made or written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, given: Iterable[Path] = ()) -> None:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         self._joined, self._steps = Joined(folder / "runs"), folder / "steps"
@@ -120,11 +121,8 @@ class ClientState:
         self.link = Link(folder / "link.json")
         self.residuals = Controls(folder / "residuals", "what an update left out")
         try:
-            if (held := foreign_in(folder)) is not None:
-                raise StateError(
-                    f"state folder {folder} holds other things, such as {held}; give --state a new "
-                    "or an empty folder, or one that a client has used before"
-                )
+            if (held := foreign_in(folder, given)) is not None:
+                raise StateError(f"{in_words(folder, held)}; {TODO}")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self._joined.folder):
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -226,7 +224,8 @@ class ClientState:
             StateError: Its disk is full or read-only.
         """
         try:
-            with TemporaryFile(dir=self.folder) as file:  # without a name
+            # Without a name, or soon without where the file system has no such files.
+            with TemporaryFile(dir=self.folder, prefix=".room.", suffix=".part") as file:
                 file.write(bytes(ROOM_BYTES))
                 file.flush()
                 os.fsync(file.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 from edge_client.guest.ceilings import Readings, Rules
 from edge_client.metering.board import is_on_mains
 from edge_client.metering.heat import read_heat
-from edge_client.metering.power import Source, battery, packages, power_rails
+from edge_client.metering.power import Source, battery, packages, power_rails, sees_as_much
 from edge_client.metering.sysfs import text
 from edge_client.planning.resources import machine_memory
 
@@ -38,6 +38,7 @@ class Sensors:
     ) -> None:
         self._rules, self._root, self._clock, self._own_s = rules, root, clock, own_s
         self._source: Source | None = None
+        self._first: Source | None = None  # the instrument that was found first
         self._power_s: float | None = None
         self._is_told = False  # that power could not be read
         self._busy: tuple[float, float] | None = None  # when, and seconds that others had used
@@ -65,8 +66,7 @@ class Sensors:
         """Since the last reading that was had; one that fails makes the time to the next longer."""
         if self._rules.most_watts is None:
             return None
-        root = self._root
-        self._source = self._source or power_rails(root) or packages(root) or battery(root)
+        self._source = self._source or self._found()
         if self._source is None:
             return None
         then_s, now_s = self._power_s, self._clock()
@@ -83,6 +83,15 @@ class Sensors:
             return None
         self._power_s = now_s
         return None if then_s is None or joules is None else joules / max(now_s - then_s, 1e-3)
+
+    def _found(self) -> Source | None:
+        """The instrument; one of less than the first saw would let the rest of the board pass."""
+        root = self._root
+        found = power_rails(root) or packages(root) or battery(root)
+        if found is None or (self._first and not sees_as_much(found, self._first)):
+            return None
+        self._first = self._first or found
+        return found
 
     def _tell(self, error: OSError | ValueError) -> None:
         """Say once that power cannot be read."""

@@ -172,6 +172,7 @@ class FileNotes:
 
     def __init__(self, path: Path) -> None:
         self._path, self._most_bytes = path, MOST_BYTES
+        self._is_cut = False  # whether it may end in a part of a line
         self.book = Book()
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
         try:
@@ -194,9 +195,11 @@ class FileNotes:
 
     def _compact(self) -> None:
         """Write the whole book as one line."""
-        body = msgspec.json.encode({"event": "Book", **msgspec.to_builtins(self.book)})
+        whole = {"event": "Book", **vars(self.book)}  # no copy: there may be many texts
+        body = msgspec.json.Encoder().encode_lines([whole])
         self._most_bytes = max(MOST_BYTES, GROWTH * len(body))
-        write_atomically(self._path, body + b"\n", PRIVATE)
+        write_atomically(self._path, body, PRIVATE)
+        self._is_cut = False
 
     def _compact_if_possible(self, size: int) -> None:
         try:
@@ -209,8 +212,10 @@ class FileNotes:
         """Write an event down, then take it into the book; a file that has grown is written anew.
 
         Raises:
-            OSError: It cannot be written; the file is as before, as far as the disk allows.
+            OSError: It cannot be written; the file is as before, or written anew before the next.
         """
+        if self._is_cut:
+            self._compact()
         line = json.dumps({"event": NAMES[type(event)], **asdict(event)})
         left = memoryview(f"{line}\n".encode())
         with open(self._path, "ab", buffering=0, opener=private) as file:
@@ -220,8 +225,10 @@ class FileNotes:
                     left = left[file.write(left) :]
                 os.fsync(file.fileno())
             except OSError:
-                with suppress(OSError):  # or the next line would go on where this one was cut
+                self._is_cut = True  # the next line would go on where this one was cut
+                with suppress(OSError):
                     file.truncate(before)
+                    self._is_cut = False
                 raise
             size = file.tell()
         self.book.fold(event)

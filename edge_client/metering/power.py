@@ -14,6 +14,7 @@ read, there is no figure: never 0.
 import re
 import threading
 import time
+from collections import Counter as Multiset
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,6 +62,10 @@ class Source(Protocol):
 
     @property
     def interval_s(self) -> float: ...
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of what it sums up, such as rails."""
 
     def start(self, now_s: float) -> None:
         """Forget what was counted.
@@ -175,6 +180,12 @@ def energy_counter(root: Path = Path("/")) -> EnergyMeter | None:
     return None if source is None else EnergyMeter(source)
 
 
+def sees_as_much(now: Source, before: Source) -> bool:
+    """Whether an instrument that was found again is of the same kind and leaves nothing out."""
+    is_all = any(part in RAILS_OF_ALL for part in now.parts)
+    return now.name == before.name and (is_all or not Multiset(before.parts) - Multiset(now.parts))
+
+
 # Instruments that tell watts
 
 
@@ -185,12 +196,15 @@ class Power:
         name: Of the instrument.
         watts: Reads it; None where it cannot say. Less than 0 is taken as that: what flows back is
             not what was used.
+        parts: Names of what it sums up.
     """
 
     interval_s = 1 / SAMPLES_PER_S
 
-    def __init__(self, name: EnergySource, watts: Callable[[], float | None]) -> None:
-        self.name, self._watts = name, watts
+    def __init__(
+        self, name: EnergySource, watts: Callable[[], float | None], parts: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.parts, self._watts = name, parts, watts
         self._last: tuple[float, float | None] = (0.0, None)
 
     def start(self, now_s: float) -> None:
@@ -241,7 +255,8 @@ def power_rails(root: Path) -> Power | None:
     except PermissionError:
         return None  # without one of its rails a sum would be too small
     chosen = [rail for rail in rails if rail.name in RAILS_OF_ALL] or rails
-    return Power("ina3221", lambda: sum(rail.watts() for rail in chosen)) if chosen else None
+    names = tuple(rail.name for rail in chosen)
+    return Power("ina3221", lambda: sum(rail.watts() for rail in chosen), names) if chosen else None
 
 
 def _is_on(rail: Rail) -> bool:
@@ -293,7 +308,8 @@ def battery(root: Path) -> Power | None:
             _battery_watts(folder)
     except (OSError, ValueError):
         return None
-    return Power("battery", lambda: _drawn_watts(found)) if found else None
+    names = tuple(folder.name for folder in found)
+    return Power("battery", lambda: _drawn_watts(found), names) if found else None
 
 
 def _drawn_watts(batteries: Sequence[Path]) -> float | None:
@@ -329,6 +345,7 @@ class Counter:
 
     def __init__(self, files: Sequence[tuple[Path, int]]) -> None:
         self._files, self._last = files, [0] * len(files)
+        self.parts = tuple(file.parent.name for file, _most in files)
         self._moved_s = 0.0
 
     def start(self, now_s: float) -> None:

@@ -5,6 +5,7 @@ its mask always stay whole. Of a long text only what may fit is read.
 """
 
 import json
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,7 +18,7 @@ from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
 
 LONGEST_PIECED = 100  # characters of a word that is tagged
 CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
-REMEMBERED = 65_536  # texts whose ids are held where they are read again and again
+REMEMBERED = 32_768  # texts whose ids are held where they are read again and again
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Tokens:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._split: dict[str, list[tuple[str, list[int]]]] = {}
-        self._ids: Callable[[str], tuple[int, ...]] = self._tokenized
+        self._known: Callable[[str], array[int]] | None = None
         config = _configured(folder)
         self.mask_id = self._special(config.get("mask_token"), ("[MASK]", "<mask>"))
         self.pad_id = self._special(config.get("pad_token"), ("[PAD]", "<pad>"))
@@ -108,14 +109,19 @@ class Tokens:
         Law: the same ids. A device does without: it has its texts' prompts for as long as it
         trains, and memory for nothing else.
         """
-        self._ids = lru_cache(REMEMBERED)(self._tokenized)
+        tokenizer = self._tokenizer  # not of `self`, which would hold itself then
+
+        @lru_cache(REMEMBERED)
+        def known(text: str) -> "array[int]":
+            return array("i", tokenizer.encode(text, add_special_tokens=False).ids)
+
+        self._known = known
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text without specials."""
-        return list(self._ids(text))
-
-    def _tokenized(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if self._known is not None:
+            return self._known(text).tolist()
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def pieces(self, text: str, room: int) -> tuple[list[int], list[int]]:
         """A text's first ids, at most `room`, and of each the number of its word; no specials.

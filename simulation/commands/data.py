@@ -67,7 +67,7 @@ def data(
         write_dataset(out, read)
     _print(read)
     if json_output:
-        print(json.dumps(summary(read), ensure_ascii=False))
+        print(json.dumps(summary(read)))
 
 
 def summary(data: DataSet) -> dict[str, Any]:

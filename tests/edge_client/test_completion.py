@@ -101,6 +101,28 @@ def test_what_the_shell_reads_keeps_its_bytes_its_mode_and_its_link(tmp_path: Pa
     assert (tmp_path / ".bashrc").is_symlink() and real.stat().st_mode & 0o777 == 0o666
 
 
+def test_a_file_is_added_to_where_it_lies(tmp_path: Path) -> None:
+    """A hard link shows that; where another is renamed onto it, a mount is refused as busy."""
+    (tmp_path / "other").write_text("a=1\n")
+    (tmp_path / ".bashrc").hardlink_to(tmp_path / "other")
+    install("bash", tmp_path)
+    assert (tmp_path / ".bashrc").samefile(tmp_path / "other")
+    assert (tmp_path / "other").read_text().startswith("a=1\nsource ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may mount")
+def test_a_file_that_is_mounted_is_added_to(shell: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mounted").write_text("")
+    (tmp_path / ".bashrc").write_text("")
+    line = "mount --bind $HOME/mounted $HOME/.bashrc || exit 77; smidgen --install-completion bash"
+    command = ["unshare", "--mount", "sh", "-c", line]
+    done = subprocess.run(command, capture_output=True, text=True, env=shell, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("nothing can be mounted here")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mounted").read_text().startswith("source ")
+
+
 def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / ".zshrc").symlink_to("pipe")

@@ -11,7 +11,7 @@ longer than `TIMEOUT_S`, neither for an answer's beginning nor for its next piec
 import os
 import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,6 +33,7 @@ from edge_client.client.packs.deadline import Deadline
 from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.metering.work import WorkMeter
+from edge_client.proxies import ProxyError
 from edge_client.wire.messages import WireError
 from edge_client.wire.packs import MANIFEST
 
@@ -153,6 +154,8 @@ class Web:
                     response = client.send(request, stream=True)
                 with closing(response):
                     yield self._begun(response, first, deadline)
+        except ProxyError as error:
+            raise NotHere(f"{self.name}: {error}") from error
         except httpx.RequestError as error:
             found = objection(error)
             if found is None or found.verify_code == TOO_EARLY:  # that may be this board's clock
@@ -185,13 +188,19 @@ class Served:
         key: The device's.
         verify: Whose certificates are believed; None: nobody's.
         timeout_s: How long to wait for it.
+        on_asked: Called after each request, whether it was answered or not.
     """
 
     def __init__(
-        self, url: str, key: str, verify: ssl.SSLContext | None, timeout_s: float = TIMEOUT_S
+        self,
+        url: str,
+        key: str,
+        verify: ssl.SSLContext | None,
+        timeout_s: float = TIMEOUT_S,
+        on_asked: Callable[[], None] = lambda: None,
     ) -> None:
         self.name, self._deadline = url, Deadline(timeout_s)
-        self._connection = Connection(url, key, timeout_s, verify, self._deadline.trace)
+        self._connection = Connection(url, key, timeout_s, verify, self._deadline.trace, on_asked)
 
     def close(self) -> None:
         self._connection.close()

@@ -11,6 +11,7 @@ from coordinator.rounds.bounds import (
     EXAMPLES_FACTOR,
     GRADIENT_NORM,
     LEAST_SHARE,
+    MOST_APART,
     MOST_STEPS,
     NORM_FACTOR,
     REMEMBERED,
@@ -129,12 +130,19 @@ def test_the_first_round_of_devices_that_draw_is_bounded_by_what_they_draw() -> 
     assert first.norm_bound == pytest.approx(2 * training.lr * 10 * steps)
 
 
-@pytest.mark.parametrize("claims", [(5, 2**53 - 1), (5, 2**53 - 1, 5), (2**53 - 1, 5)])
-def test_what_a_device_claims_to_hold_widens_no_bound_of_the_first_round(
+@pytest.mark.parametrize("claims", [(5, 2**53 - 1), (2**53 - 1, 5), (0, 5, 0, 2**53 - 1)])
+def test_what_a_device_claims_to_hold_widens_no_bound_of_the_first_round_far(
     claims: tuple[int, ...],
 ) -> None:
     told = wide_bound(CONFIG.training, claims, 100)
-    assert told == wide_bound(CONFIG.training, (5,), 100)
+    assert told <= wide_bound(CONFIG.training, (MOST_APART * 5,), 100)
+    assert wide_bound(CONFIG.training, (5, 2**53 - 1, 5), 100) == wide_bound(
+        CONFIG.training, (5,), 100
+    )
+
+
+def test_of_two_honest_devices_the_smaller_one_does_not_bind_the_larger() -> None:
+    assert wide_bound(CONFIG.training, (160, 4), 100) == wide_bound(CONFIG.training, (82,), 100)
 
 
 def test_even_a_device_that_alone_says_what_it_holds_is_believed_so_far() -> None:

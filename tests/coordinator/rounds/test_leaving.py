@@ -136,6 +136,18 @@ def test_a_training_step_whose_members_are_gone_is_given_up_to_ask_who_is_there(
     assert replay("first", [decode_event(encode_event(event)) for event in log]) == state
 
 
+def test_a_training_step_stays_open_while_somebody_trains_for_longer_than_it_may_take() -> None:
+    log: list[Event] = []
+    state = proceed(State("first"), CONFIG, 0.0, log)
+    assert state.step is not None
+    for work_id, name in state.step.members.items():
+        state = evolve(state, replace(answered(work_id, name), labelled=5 * (name == "a")))
+    state = proceed(state, CONFIG, 1.0, log)
+    assert state.phase == "train" and asked(state) == ["a"]
+    # Who trains does not poll: c alone is there, and has no text.
+    assert decide(CONFIG, state, ["c"], "secret", 10 * CONFIG.deadline_s) is None
+
+
 def test_a_training_step_that_somebody_may_answer_when_back_stays_open_where_nobody_is() -> None:
     state, _ = left_alone(CONFIG)
     assert decide(CONFIG, state, [], "secret", 1e6) is None

@@ -73,7 +73,7 @@ needs_flags_first = pytest.mark.skipif(
             marks=needs_flags_first,
         ),
         ("lora:2", {"alpha_pattern": {"value": 8, "(": 2}}, "names as regular expressions"),
-        ("lora:2", {"rank_pattern": {"q" * 201: 2}}, "names of up to 200 characters"),
+        ("lora:2", {"rank_pattern": {"q" * 10_001: 2}}, "names of up to 10000 characters"),
         ("prompt:4", {"num_virtual_tokens": None}, "num_virtual_tokens is missing"),
         ("prompt:4", {"num_virtual_tokens": 0}, "num_virtual_tokens is 0"),
         ("prompt:4", {"num_virtual_tokens": "four"}, "num_virtual_tokens is 'four'"),
@@ -95,6 +95,16 @@ def test_nonsense_in_the_configuration_is_named(
     said = str(caught.value)
     assert named in said and str(tmp_path) in said and "is expected" in said
     assert len(said.splitlines()) == 1 and len(said) < 400 + len(str(tmp_path))
+
+
+def test_a_long_pattern_over_many_modules_is_read(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, tiny_base, hub_task, "lora:2")
+    modules = (f"bert.encoder.layer.{layer}.attention.self.query" for layer in range(2, 40))
+    change(tmp_path, rank_pattern={"|".join(modules): 4})
+    spec, _ = read_peft_adapter(tmp_path, tiny_base, hub_task)
+    assert spec.rank == 2
 
 
 def test_a_number_that_is_not_finite_among_our_weights_is_an_adapter_error(

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -93,12 +94,20 @@ def test_nothing_at_a_path_is_told() -> None:
 
 
 @contextmanager
-def answering(body: bytes) -> Iterator[str]:
-    """A server that says the same whatever it is asked; its address."""
+def answering(body: bytes, status: int = 200, said: str = "") -> Iterator[str]:
+    """A server that says the same whatever it is asked; its address.
+
+    Args:
+        body: Of its answers.
+        status: Likewise.
+        said: In a header that the hub's library shows.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
+            if said:
+                self.send_header("X-Error-Message", said)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -142,6 +151,49 @@ def test_a_server_that_is_no_hub_is_told_in_one_line(
         told = hub(endpoint)
     assert "gave no answer of a hub" in told and "HF_ENDPOINT" in told
     assert "\n" not in told and "secret" not in told
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 500])
+def test_of_a_hub_that_refuses_the_status_is_told_and_no_secret(
+    hub: Callable[[str], str], status: int
+) -> None:
+    with answering(b'{"error": "secret page"}', status, "secret header") as endpoint:
+        told = hub(endpoint.replace("//", "//me:secret@"))
+    assert f"the hub did not give such a base: it answered {status}; " in told
+    assert told.endswith("; look at HF_ENDPOINT, which is set")
+    assert "secret" not in told and "127.0.0.1" not in told
+
+
+class Raising:
+    """The hub's library where something else fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_names: object, **_options: object) -> str:
+        raise self.error
+
+
+def test_a_full_disk_or_memory_is_not_the_address_s_fault(
+    hub: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Raising(full))
+    told = hub("http://127.0.0.1:1")
+    assert told.endswith(", and it cannot be fetched: [Errno 28] No space left on device")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Raising(MemoryError()))
+    with pytest.raises(MemoryError):
+        open_base("owner/name")
+
+
+def test_an_address_that_is_not_set_is_not_named(
+    hub: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(b"{}", 404) as endpoint:
+        assert "HF_ENDPOINT" in hub(endpoint)
+        monkeypatch.delenv("HF_ENDPOINT")
+        with pytest.raises(BaseError, match=r"it answered 404; give a folder, or another name$"):
+            open_base("owner/name")
 
 
 @pytest.mark.parametrize("endpoint", ["garbage", "ftp://127.0.0.1"])

@@ -162,6 +162,14 @@ def test_a_full_disk_is_told_and_nothing_stays(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_a_link_to_what_is_not_there_leads_to_the_pack(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "link"
+    out.symlink_to("disk/p")
+    assert pack_model(str(model), 8, out).is_new
+    assert out.is_symlink() and open_base(str(tmp_path / "disk" / "p")).bits == 8
+    assert not pack_model(str(model), 8, out).is_new
+
+
 def test_a_folder_that_cannot_be_made_is_told(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PackingError, match=r"could not be written: .*Not a directory"):

@@ -39,7 +39,7 @@ def test_people_read_a_table(tiny_base: Base, tmp_path: Path) -> None:
 def test_what_is_wrong_is_named_and_ends_with_exit_code_1(tiny_base: Base, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     more = ("--base", f"{tmp_path}/none", "--json", "--coordinator", "http://127.0.0.1:9")
-    done = doctor(tiny_base, tmp_path, *more)
+    done = doctor(tiny_base, tmp_path, *more)  # where something else lies
     told = last_object(done)
     assert not told["works"] and 0 < told["elapsed_s"] < 120
     assert [one["check"] for one in told["findings"]][: len(FIRST)] == FIRST
@@ -51,7 +51,9 @@ def test_what_is_wrong_is_named_and_ends_with_exit_code_1(tiny_base: Base, tmp_p
     assert good["state"] == "ok" and good["found"].startswith(f"{tiny_base.folder}: all 8 texts")
     assert bad["state"] == "error" and "none lacks config.json" in bad["found"]
     (line,) = done.stderr.splitlines()
-    assert done.exit_code == 1 and "not work yet: coordinator, base; what to do" in line
+    assert done.exit_code == 1 and "not work yet: state folder, coordinator, base; what" in line
+    assert found["state folder"]["found"].endswith(f"{tmp_path} holds other things, such as none")
+    assert found["state folder"]["todo"].startswith("give --state a new or an empty folder, or one")
 
 
 @pytest.mark.slow

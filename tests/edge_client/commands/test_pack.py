@@ -102,7 +102,7 @@ def test_a_model_of_the_hub_is_packed_from_its_cache(tiny_base: Base, tmp_path: 
     manifest = open_base(str(out)).manifest
     assert manifest is not None and (manifest.name, manifest.licence) == ("some/model", "mit")
     said = refused(2, "no/model", "--bits", 8, "--out", tmp_path / "q", prefix=offline)
-    assert "no folder no/model, and the hub did not give such a base" in said
+    assert "no folder no/model, nor is it in the hub's cache, and HF_HUB_OFFLINE is set" in said
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.doctor.disk import read_disk
+from edge_client.client.state import ClientState, StateError
+from edge_client.doctor.disk import read_disk, read_state_folder
 from edge_client.doctor.finding import ERROR, NOTHING, OK, UNKNOWN, WARNING
 from edge_client.doctor.host import Host, this_host
 from edge_client.doctor.machine import read_machine
@@ -200,3 +201,23 @@ def test_this_machine_is_read_without_an_exception(tmp_path: Path) -> None:
 def test_a_state_folder_that_can_hold_nothing_is_an_error(place: str) -> None:
     found = read_disk(Path(place))
     assert found.state == ERROR and "--state" in found.todo
+
+
+def test_a_state_folder_is_looked_at_as_a_client_does_and_left(tmp_path: Path) -> None:
+    state, somebodys = tmp_path / "state", tmp_path / "photos"
+    assert read_state_folder(state).state == OK and not state.exists()
+    (somebodys / "runs").mkdir(parents=True)
+    found = read_state_folder(somebodys)
+    with pytest.raises(StateError) as refused:
+        ClientState(somebodys)
+    assert found.state == ERROR and f"{found.found}; {found.todo}" == str(refused.value)
+    ClientState(state)
+    assert read_state_folder(state).state == OK
+
+
+def test_a_state_folder_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o300)  # a mode that whoever owns it cannot list either
+    with as_nobody(tmp_path) as root:
+        found = read_state_folder(root / "state")
+    assert found.state == UNKNOWN and "cannot be read: Permission denied" in found.found

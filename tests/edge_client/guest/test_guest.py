@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -180,6 +181,43 @@ def test_an_instrument_that_was_gone_is_found_again(board: Board) -> None:
     for watts in (None, None, 8.0):
         board.now_s += 4.0
         assert sensors.read().watts == watts
+
+
+def rail(board: Board, number: int, name: str, watts: float) -> Path:
+    monitor = f"sys/bus/i2c/devices/{number}-0040"
+    board.write(f"{monitor}/name", "ina3221x")
+    board.write(f"{monitor}/iio:device0/rail_name_0", name)
+    board.write(f"{monitor}/iio:device0/in_power0_input", str(round(1000 * watts)))
+    return board.root / monitor
+
+
+def watts_later(board: Board, sensors: Sensors) -> float | None:
+    board.now_s += 4.0
+    return sensors.read().watts
+
+
+def test_rails_that_are_left_do_not_stand_for_the_board(board: Board) -> None:
+    rail(board, 1, "VDD_CPU", 8.0)
+    gone = rail(board, 2, "VDD_GPU", 9.0)
+    sensors = board.sensors(Rules(most_watts=10.0))
+    assert [watts_later(board, sensors) for _ in range(2)] == [None, 17.0]
+    shutil.rmtree(gone)
+    assert [watts_later(board, sensors) for _ in range(3)] == [None] * 3
+    rail(board, 3, "VDD_GPU", 9.0)
+    assert [watts_later(board, sensors) for _ in range(2)] == [None, 17.0]
+
+
+def test_nor_does_another_instrument_until_the_first_is_back(board: Board) -> None:
+    board.write("sys/class/power_supply/BAT0/type", "Battery")
+    board.write("sys/class/power_supply/BAT0/status", "Discharging")
+    board.write("sys/class/power_supply/BAT0/power_now", "3000000")
+    gone = rail(board, 1, "VDD_CPU", 8.0)
+    sensors = board.sensors(Rules(most_watts=10.0))
+    assert [watts_later(board, sensors) for _ in range(2)] == [None, 8.0]
+    shutil.rmtree(gone)
+    assert [watts_later(board, sensors) for _ in range(3)] == [None] * 3
+    rail(board, 1, "VDD_IN", 11.0)  # which feeds the other one
+    assert [watts_later(board, sensors) for _ in range(2)] == [None, 11.0]
 
 
 def test_load_is_what_others_use(board: Board) -> None:

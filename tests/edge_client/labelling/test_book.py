@@ -1,11 +1,15 @@
 """Notes on disk: what is there after restarts, kills and damage; and how far adapters are apart."""
 
+import errno
 import json
 import logging
 import resource
+import tracemalloc
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +173,56 @@ def test_an_event_for_which_there_is_no_room_leaves_no_half_line(tmp_path: Path)
     assert path.read_bytes() == whole and notes.book == folded(TOLD)
     notes.add(TrainingDone("third", 1))
     assert FileNotes(path).book == folded([*TOLD, TrainingDone("third", 1)])
+
+
+class FailingDisk(FileIO):
+    """A file that takes a part of a line, and then neither the rest nor a cut."""
+
+    def write(self, body: Any) -> int:
+        super().write(bytes(body)[:10])
+        raise OSError(errno.EIO, "a failing disk")
+
+    def truncate(self, size: int | None = None) -> int:
+        raise OSError(errno.EIO, "a failing disk")
+
+
+def test_no_event_goes_on_in_a_line_that_a_failing_disk_has_left_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, told = tmp_path / "labels.jsonl", [*TOLD, Revoked("a")]
+    written(path, told)
+    notes, part = FileNotes(path), tmp_path / f".{path.name}.part"
+    with monkeypatch.context() as patch:
+        disk = "edge_client.labelling.book.open"
+        patch.setattr(disk, lambda path, *_, **__: FailingDisk(path, "a"), raising=False)
+        with pytest.raises(OSError, match="a failing disk"):
+            notes.add(TrainingDone("second", 1))
+    part.mkdir()  # a file cannot be written where a folder is
+    with pytest.raises(IsADirectoryError):
+        notes.add(TrainingDone("third", 1))
+    part.rmdir()
+    for work in ("fourth", "fifth"):
+        notes.add(TrainingDone(work, 1))
+    expected = folded([*told, TrainingDone("fourth", 1), TrainingDone("fifth", 1)])
+    assert notes.book == FileNotes(path).book == expected and expected.revoked == {"a"}
+
+
+def test_a_file_is_written_anew_without_a_copy_of_the_book(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "labels.jsonl"
+    texts = [f"{number:016x}" for number in range(4000)]
+    written(path, [Read(dict.fromkeys(texts, READING), 1)])
+    before = path.stat()
+    monkeypatch.setattr("edge_client.labelling.book.MOST_BYTES", before.st_size)
+    notes = FileNotes(path)
+    tracemalloc.start()
+    notes.add(Revoked("a"))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert path.stat().st_ino != before.st_ino
+    assert peak_bytes < 1.8 * path.stat().st_size
+    assert FileNotes(path).book == notes.book
 
 
 DAMAGE = [

@@ -1,5 +1,7 @@
+import gc
 import shutil
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +156,21 @@ def test_a_batch_is_padded_to_its_longest(tiny_base: Base, hub_task: Task) -> No
     assert batch.ids.shape == batch.attention.shape == (2, int(batch.attention[1].sum()))
     assert batch.ids[0, -1] == tokens.pad_id and batch.attention[0, -1] == 0
     assert batch.labels.tolist() == [hub_task.labels.index("family"), -1]
+
+
+def test_a_tokenizer_is_gone_with_whoever_had_it(tiny_base: Base) -> None:
+    gc.disable()  # what holds itself would stay: engines are opened and closed again and again
+    try:
+        for remembers in (False, True):
+            tokens = Tokens(tiny_base.folder)
+            if remembers:
+                tokens.remember()
+            assert tokens.encode("home")
+            left = weakref.ref(tokens)
+            del tokens
+            assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_remembered_texts_have_the_same_ids(tiny_base: Base) -> None:

@@ -62,7 +62,7 @@ def test_processes_below_the_coordinator_and_its_servers_are_told_apart(tmp_path
         for process in (parent, server):
             process.communicate(b"\n")
     assert set(last.shares_s) == {"coordinator 1", "database"}
-    assert min(last.shares_s.values()) >= 0.3 and last.cpu_s >= last.shares_s["coordinator 1"]
+    assert min(last.shares_s.values()) >= 0.25 and last.cpu_s >= last.shares_s["coordinator 1"]
 
 
 def test_a_fleet_that_heard_of_nothing_has_no_rounds() -> None:

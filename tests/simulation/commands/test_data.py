@@ -1,4 +1,8 @@
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +52,15 @@ def test_a_copy_is_a_data_set_of_ones_own(tmp_path: Path) -> None:
     done = smidgen("simulate", "data", f"folder:{tmp_path}/mine", "--languages", "eng", "--json")
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["languages"] == {"train": {"eng": 1}, "test": {"eng": 1}}
+
+
+def test_a_terminal_of_other_letters_gets_json(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "mine", replace(SET, licence="d\u00e9j\u00e0 \u65e5"))
+    command = [sys.executable, "-m", "smidgen", "simulate", "data", f"folder:{tmp_path}/mine"]
+    asked = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*command, "--json"], capture_output=True, env=asked, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["licence"] == "d\u00e9j\u00e0 \u65e5"
 
 
 def test_equal_sets_write_equal_bytes(tmp_path: Path) -> None:

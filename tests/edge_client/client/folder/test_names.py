@@ -1,10 +1,14 @@
 """Which folders a client takes for its own, and what it leaves alone in them."""
 
+import os
+import re
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from edge_client.adapters.peft_folder import ORIGIN
 from edge_client.client.folder.names import foreign_in, is_own, sweep_halves
 from edge_client.client.state import ClientState, StateError
 from tests.command_line import smidgen
@@ -54,9 +58,10 @@ def test_somebodys_own_folder_is_refused_and_stays_as_it_is(
         ("lost+found",),
         ("adapters",),
         ("adapters", "outbox", "lock", "photos"),  # of whoever puts things into a state folder
-        ("device.json",),
-        ("corrections.json", "labels-r1.jsonl", "labels-r1.jsonl.bad", ".ca.pem.part"),
-        ("activations", ".adapter.part-17", ".adapter.old-17"),
+        ("device.new.json", ".adapter.part-17", ".adapter.old-17"),
+        ("corrections.json", "lock", "labels-r1.jsonl", "labels-r1.jsonl.bad", ".ca.pem.part"),
+        ("System Volume Information", ".Trash-1000", ".nfs00000000012", ".snapshot", ".DS_Store"),
+        (".keep", ".gitignore"),
     ],
 )
 def test_what_smidgen_has_written_is_a_state_folder(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -66,13 +71,81 @@ def test_what_smidgen_has_written_is_a_state_folder(tmp_path: Path, names: tuple
     ClientState(tmp_path)
 
 
-@pytest.mark.parametrize("names", [("photos",), ("adapters", "photos"), (".photos.part",)])
-def test_what_smidgen_never_wrote_is_not(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("photos",), "photos"),
+        (("adapters", "photos"), "photos"),
+        ((".photos.part",), ".photos.part"),
+        (("finished", "personal", "runs"), "finished"),  # by names that anybody may give
+        (("adapter",), "adapter"),
+        (("adapters/of-mine",), "adapters"),
+        (("outbox/letters",), "outbox"),
+        (("labels-monday.jsonl", "labels-tuesday.jsonl"), "labels-monday.jsonl"),
+        (("steps", "tmpabc"), "steps"),
+    ],
+)
+def test_what_smidgen_never_made_so_is_not(
+    tmp_path: Path, names: tuple[str, ...], told: str
+) -> None:
     for name in names:
-        (tmp_path / name).mkdir()
-    with pytest.raises(StateError, match=r"photos.*; give --state a new or an empty folder"):
+        (tmp_path / name).mkdir(parents=True)
+    before = seen(tmp_path)
+    with pytest.raises(StateError, match=rf"as {re.escape(told)}; give --state a new or an empty"):
         ClientState(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {*names}
+    assert seen(tmp_path) == before
+
+
+IDENTITIES = [
+    '{"device_id": "", "key": "k", "name": "", "url": ""}',
+    '{"url": "http://a", "enrolled": {"device_key": "k", "device_id": "d", "terms": {}}}',
+]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_state_out_of_a_backup_without_empty_folders_is_known_by_its_identity(
+    tmp_path: Path, identity: str
+) -> None:
+    for name in ("adapters", "packs", "personal"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "device.json").write_text(identity)
+    known = ClientState(tmp_path).identity()
+    assert known is not None and known.key == "k"
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"url": "x"}', '{"url": 1, "key": "k"}'])
+def test_any_other_device_json_vouches_for_nothing(tmp_path: Path, body: str) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "device.json").write_text(body)
+    assert foreign_in(tmp_path) == "runs"
+
+
+def test_what_the_user_names_in_a_new_state_folder_is_not_foreign(tmp_path: Path) -> None:
+    (tmp_path / "state" / "data" / "de").mkdir(parents=True)
+    (tmp_path / "state" / "token").write_text("t")
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    given = [tmp_path / "state/data/de", tmp_path / "link/token", tmp_path / "elsewhere", Path("x")]
+    assert foreign_in(tmp_path / "state") == "data"
+    assert foreign_in(tmp_path / "state", given) is None
+    assert foreign_in(tmp_path / "state", given[1:]) == "data"
+    (tmp_path / "state" / "runs").mkdir()  # of texts, say: they would be closed and swept
+    assert foreign_in(tmp_path / "state", [*given, tmp_path / "state/runs"]) == "runs"
+
+
+def test_a_first_start_in_a_folder_prepared_for_it_gets_as_far_as_the_coordinator(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "unlabelled.csv").write_text("text\nrain\n")
+    (tmp_path / "packs").mkdir()
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "token").chmod(0o600)
+    given = ("--coordinator", "http://127.0.0.1:9", "--patience", "0", "--state", f"{tmp_path}")
+    named = [(f"--{kind}", f"{tmp_path}/{kind.split('-')[0]}") for kind in ("data", "packs")]
+    places = [word for pair in named for word in pair]
+    done = smidgen("client", "run", *given, *places, "--token-file", f"{tmp_path}/token")
+    assert done.exit_code == 1 and "holds other things" not in done.stderr
+    assert (tmp_path / "token").read_text() == "t" and (tmp_path / "adapters").is_dir()
 
 
 def test_what_others_put_into_a_state_folder_is_neither_closed_nor_deleted(
@@ -103,6 +176,43 @@ def test_folders_that_killed_processes_left_half_written_are_swept(tmp_path: Pat
         assert not any((tmp_path / name).exists() for name in (*halves, "finished/.a.part-17"))
         assert all((tmp_path / name / "weights").exists() for name in others)
     assert {path.name for path in (tmp_path / "finished").iterdir()} == {".b.old-17"}
+
+
+def put_adapter(folder: Path, time_s: int) -> None:
+    """The mark of a whole adapter, written at a time."""
+    folder.mkdir(parents=True)
+    (folder / ORIGIN).write_text("{}")
+    os.utime(folder / ORIGIN, (time_s, time_s))
+
+
+@pytest.mark.parametrize("place", ["", "personal", "finished"])
+def test_what_was_kept_whole_stays_until_something_newer_stands_there(
+    tmp_path: Path, place: str
+) -> None:
+    state, kept = ClientState(tmp_path), tmp_path / place / ".adapter.part-17"
+    put_adapter(kept, time_s=2000)
+    with state.locked():
+        assert kept.is_dir()  # nothing stands there
+    put_adapter(tmp_path / place / "adapter", time_s=1000)
+    with state.locked():
+        assert kept.is_dir()  # what stands there could not be replaced
+    os.utime(tmp_path / place / "adapter" / ORIGIN, (3000, 3000))
+    with state.locked():
+        assert not kept.exists() and (tmp_path / place / "adapter" / ORIGIN).exists()
+
+
+def test_the_probe_for_room_of_a_killed_client_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = ClientState(tmp_path)
+    with monkeypatch.context() as killed:
+        killed.setattr(tempfile, "_O_TMPFILE_WORKS", False)  # as on NFS
+        killed.setattr(os, "unlink", lambda path: None)  # a kill just before it
+        state.check_room()
+    (left,) = tmp_path.glob(".room*")
+    assert is_own(left.name)
+    with state.locked():
+        assert not left.exists()
 
 
 def test_a_sweep_of_what_is_not_there_is_none(tmp_path: Path) -> None:

@@ -352,6 +352,17 @@ def test_an_address_that_answers_otherwise_is_named(
         fetch_of(shelf, made, Web(url), most_rounds=1).go_on(math.inf)
 
 
+def test_a_proxy_that_cannot_be_used_is_named_and_the_next_source_helps(
+    made: Made, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("all_proxy", "foo://me:secret@x")
+    mirror = Web("http://mirror.example/packs")
+    with pytest.raises(NotFetched, match=r"mirror\.example/packs: all_proxy names no proxy"):
+        fetch_of(shelf, made, mirror).go_on(math.inf)
+    assert fetch_of(shelf, made, mirror, Folder(made[1])).go_on(math.inf) is not None
+    assert "all_proxy names no proxy" in caplog.text and "secret" not in caplog.text
+
+
 def test_a_size_beyond_the_disk_is_refused_before_anybody_is_asked(
     made: Made, shelf: Shelf
 ) -> None:

@@ -149,6 +149,17 @@ def coordinator(url: str) -> Source:
     return Served(url, "key", None, PATIENCE_S)
 
 
+def test_a_file_that_is_asked_of_the_coordinator_is_a_sign_of_life(
+    made: Made, shelf: Shelf
+) -> None:
+    asked = list[str]()
+    with served(BaseHTTPRequestHandler) as url:  # which answers 501
+        source = Served(url, "key", None, PATIENCE_S, lambda: asked.append(url))
+        fetch = Fetch(shelf, made[0], announced(made[1]), [source, Folder(made[1])])
+        assert fetch.go_on(math.inf) is not None
+    assert asked
+
+
 @pytest.mark.parametrize("source_of", [web, coordinator])
 @pytest.mark.parametrize("says", [begins, chunks, without_length])
 def test_who_trickles_below_what_httpx_sees_is_cut_off_and_the_next_one_helps(
