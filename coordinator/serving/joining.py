@@ -61,6 +61,8 @@ def answer_invitation(
             members.put(run_id, device_id, told, at_s)
         return Receipt(live.state.is_finished, "" if live.state.is_finished else "it is not over")
     if not is_joined and not wants(live.config, live.run.secret, device):
+        if known is not None:  # so it is invited anew once it is wanted again
+            members.put(run_id, device_id, known.membership, 0.0)
         raise Refusal(403, f"run {live.config.name} does not ask this device")
     has_declined = known is not None and known.membership.state == "declined"
     if told.state == "joined" and has_declined and live.state.is_finished:

@@ -146,8 +146,15 @@ def _one_line(what: str) -> Iterator[None]:
         with named_proxies():
             yield
     except (HTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"the hub does not give {what}: {reason[0]}") from error
+        raise DataError(f"the hub does not give {what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Without what the server said, which may be anybody's page, and without an address."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return f"it answered {status}"
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _paths(info: Any) -> tuple[str, ...]:

@@ -96,7 +96,8 @@ def run_all(
     else:
         found = {}
         for key, on in different.items():
-            name, before = on.experiment.name, _rounds_done(list(different.values()), place)
+            kept = [one for one in different.values() if not _begins_anew(one, place)]
+            name, before = on.experiment.name, _rounds_done(kept, place)
             said(before, total, name)
             found[key] = run(on.experiment, place, _Counter(said, before, total, name))
     said(total, total, "done")
@@ -129,6 +130,11 @@ def rounds_of(on: Stage) -> int:
     if on.experiment.personal is not None:
         return len(on.homes())
     return sum(1 + on.experiment.rounds * bool(arm.clients) for arm in on.arms())
+
+
+def _begins_anew(on: Stage, place: Place) -> bool:
+    """Whether what there is of an experiment is forgotten once it is run on."""
+    return bool(on.experiment.cache_bytes) and not (place.out / on.key / FINISHED).is_file()
 
 
 def _rounds_done(stages: Sequence[Stage], place: Place) -> int:

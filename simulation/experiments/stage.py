@@ -234,9 +234,10 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
     if experiment.labelling is not None:
         population, rows = gated(population, experiment.gate_texts, experiment.seed)
         gate = tuple(dataset.train[row] for row in rows)
-    strangers = set(experiment.alone) - {client.name for client in population}
+    strangers = set(experiment.alone) - {client.name for client in population if len(client.test)}
     if strangers:
-        raise ExperimentError(f"alone: {min(strangers)!r:.100} is none of the clients")
+        told = f"alone: {min(strangers)!r:.100} is none of the clients that have test texts"
+        raise ExperimentError(told)
     dev = None
     if aside:
         dealt = population_of(experiment.deal, dataset.train, aside, experiment.seed)

@@ -62,7 +62,6 @@ IN_NEWS = {
         "centralised full": "Centralized",
     },
 }
-UNMIXED_LORA = (LOCAL[0], CENTRALISED[0])
 ALONE: tuple[Method, ...] = (
     LOCAL,
     CENTRALISED,
@@ -155,8 +154,9 @@ def news_classification(base: str, quick: bool) -> Scenario:
     )
     pairs = (
         *(
-            (("federated LoRA", mixed), (one[0], UNMIXED))
-            for one in ALONE[:2]
+            ((f"federated {kind}", mixed), (f"{other} {kind}", UNMIXED))
+            for kind in ("LoRA", "full")
+            for other in OTHERS
             for mixed in MIXTURES
         ),
         *rows_apart(cells, ("federated LoRA", "federated prompt")),

@@ -330,3 +330,6 @@ def test_a_device_that_a_run_asks_no_more_does_not_come_in_by_having_declined(st
     assert live.http.get(adapter, headers=out.headers).status_code == 404
     assert inside.tell(live.run_id, DECLINED).status_code == 200  # one that is in it may leave
     assert inside.tell(live.run_id, JOINED).status_code == 403
+    tag(live.store.database, out.device_id, {"site": "hall"})  # and asked again once it is wanted
+    wait_for(lambda: "hall" in {one.all_tags["site"] for one in fleet.all()})
+    assert out.next(0).terms is not None and out.join()

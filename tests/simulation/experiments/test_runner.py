@@ -214,7 +214,7 @@ def test_of_local_clients_only_those_asked_train_by_the_task_of_all(
     one = run(asked, place)
     assert {row.arm for row in one.rows} == {"hau"}
     assert plain(one.rows) == plain(tuple(row for row in every.rows if row.arm == "hau"))
-    with pytest.raises(ExperimentError, match="alone: 'swa' is none of the clients"):
+    with pytest.raises(ExperimentError, match="alone: 'swa' is none of the clients that"):
         run(replace(asked, alone=("swa",)), place)
     with pytest.raises(ExperimentError, match="alone: paradigm is federated; local expected"):
         replace(asked, paradigm="federated")
