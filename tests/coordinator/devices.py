@@ -111,9 +111,14 @@ class Device:
         headers = self.headers | {"Repr-Digest": digest}
         return self.http.put(f"/v1/work/{work_id}/update", content=body, headers=headers)
 
-    def report(self, report: Report) -> Receipt:
-        path = f"/v1/work/{report.work_id}/report"
-        response = self.http.post(path, content=messages.encode(report), headers=self.headers)
+    def report(self, report: Report, patience_s: float = 0.0) -> Receipt:
+        """Hand a report in; as a client does, again for so long while the store is away (503)."""
+        path, end_s = f"/v1/work/{report.work_id}/report", time.monotonic() + patience_s
+        content = messages.encode(report)
+        response = self.http.post(path, content=content, headers=self.headers)
+        while response.status_code == 503 and time.monotonic() < end_s:
+            time.sleep(0.2)
+            response = self.http.post(path, content=content, headers=self.headers)
         assert response.status_code == 200, response.text
         return messages.decode(response.content, Receipt)
 

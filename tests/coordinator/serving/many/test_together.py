@@ -106,7 +106,7 @@ def test_the_same_loss_at_two_is_in_the_journal_once(start: Start) -> None:
     with ThreadPoolExecutor(4) as pool:
         sent = [replace(a, http=http) for http in many.clients * 4]
         told = Report(work.work_id, "done", 8, loss=1.0)
-        assert all(one.accepted for one in pool.map(lambda one: one.report(told), sent))
+        assert all(one.accepted for one in pool.map(lambda one: one.report(told, 60.0), sent))
     events = many.services[0].store.events(many.created.run_id)
     assert [one for one in events if isinstance(one, LossTold)] == [LossTold(a.device_id, 1.0)]
 
