@@ -140,6 +140,7 @@ def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:
     file = f"labels-{scene.run_id}.jsonl"
     for name in ("b", "c"):
         (scene.folder / "state" / name).mkdir(parents=True)
+        (scene.folder / "state" / name / "lock").touch()  # of a client that has been here
         (scene.data(name) / "unlabelled.csv").write_text("text\nrain\nthe gate\n")
     long = json.dumps({"event": "Revoked", "text_id": "x" * LARGEST_FILE})
     (scene.folder / "state" / "b" / file).write_text(f"{long}\n")
