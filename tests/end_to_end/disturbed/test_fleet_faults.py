@@ -251,7 +251,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 def fill(folder: Path) -> Path:
     """Take what is left of a disk; delete the file to give it back."""
-    file = folder / "filler"
+    file = folder / ".nfs-filler"  # as if a server had left it: a client begins beside it
     with suppress(OSError), file.open("wb", buffering=0) as opened:
         while True:
             opened.write(bytes(4096))
