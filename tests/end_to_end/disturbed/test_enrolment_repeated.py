@@ -274,7 +274,7 @@ def test_a_full_disk_of_the_device_leaves_one_device(
         assert relay.answered == {200: 3}
         keys = keys_of(scene, ("a",))
         check_one_each(scene, keys)
-        (folder / "filler").unlink()
+        filler.unlink()
         start(own, "a", relay.url)
         scene.finish(WITHIN_S)
         assert keys == keys_of(scene, ("a",))
