@@ -24,7 +24,7 @@ Kind = TypeVar("Kind")
 
 
 def write_atomically(
-    path: Path, body: bytes, mode: int = 0o644, *, is_latest: bool = False
+    path: Path, body: bytes | bytearray, mode: int = 0o644, *, is_latest: bool = False
 ) -> None:
     """Write a file so that after a crash either the old or the new content is there.
 

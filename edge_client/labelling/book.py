@@ -196,7 +196,10 @@ class FileNotes:
     def _compact(self) -> None:
         """Write the whole book as one line."""
         whole = {"event": "Book", **vars(self.book)}  # no copy: there may be many texts
-        body = msgspec.json.Encoder().encode_lines([whole])
+        known = self._path.stat().st_size if self._path.is_file() else 0
+        body = bytearray(known)  # as long as it gets, about: one that grows is there twice
+        msgspec.json.Encoder().encode_into(whole, body)
+        body += b"\n"
         self._most_bytes = max(MOST_BYTES, GROWTH * len(body))
         write_atomically(self._path, body, PRIVATE)
         self._is_cut = False

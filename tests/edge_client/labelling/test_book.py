@@ -221,7 +221,7 @@ def test_a_file_is_written_anew_without_a_copy_of_the_book(
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert path.stat().st_ino != before.st_ino
-    assert peak_bytes < 2.4 * path.stat().st_size
+    assert peak_bytes < 1.8 * path.stat().st_size
     assert FileNotes(path).book == notes.book
 
 

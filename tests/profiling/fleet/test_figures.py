@@ -49,7 +49,7 @@ def test_rounds_begin_where_the_first_device_of_any_process_hears_of_them() -> N
 
 
 def test_processes_below_the_coordinator_and_its_servers_are_told_apart(tmp_path: Path) -> None:
-    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    busy = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
     below = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r} + 'input()'])"
     python = [sys.executable, "-c"]
     with (
@@ -62,7 +62,7 @@ def test_processes_below_the_coordinator_and_its_servers_are_told_apart(tmp_path
         for process in (parent, server):
             process.communicate(b"\n")
     assert set(last.shares_s) == {"coordinator 1", "database"}
-    assert min(last.shares_s.values()) >= 0.25 and last.cpu_s >= last.shares_s["coordinator 1"]
+    assert min(last.shares_s.values()) >= 0.3 and last.cpu_s >= last.shares_s["coordinator 1"]
 
 
 def test_a_fleet_that_heard_of_nothing_has_no_rounds() -> None:
