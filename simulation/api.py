@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coordinator.plugins import know_folder
 from edge_client.errors import demand
+from edge_client.planning.cuda.accelerator import CPU
 from simulation.experiments.experiment import Experiment, read_experiment
 from simulation.experiments.record import Result
 from simulation.experiments.runner import Place, Tell, run_all
@@ -46,6 +47,7 @@ def simulate(
     jobs: int = JOBS,
     ray: str = "",
     plugins: str | Path | None = None,
+    device: str = CPU,
     tell: Tell | None = None,
 ) -> list[Simulated]:
     """Run experiments, each with each seed; finished ones in `out` are not run again.
@@ -60,6 +62,7 @@ def simulate(
         jobs: Experiments at once, one process each.
         ray: Address of a Ray cluster that trains, or `local`.
         plugins: Folder of Python files whose means, optimizers and selections experiments may name.
+        device: What they compute on: `cpu`, or `cuda`, the first CUDA device that torch sees.
         tell: Told rounds done, rounds in all, and what is at hand.
 
     Returns:
@@ -77,7 +80,8 @@ def simulate(
     given = [experiments] if isinstance(experiments, Experiment | str | Path) else experiments
     said = [_read(one) for one in given]
     every = [replace(one, seed=one.seed + more) for one in said for more in range(seeds)]
-    place = Place(None if data is None else Path(data), Path(out) / "experiments", ray, folder)
+    texts = None if data is None else Path(data)
+    place = Place(texts, Path(out) / "experiments", ray, folder, device)
     return [_simulated(result) for result in run_all(every, place, jobs, tell)]
 
 

@@ -13,7 +13,9 @@ import typer
 
 from coordinator.plugins import know_folder
 from edge_client.bases.base import EMBEDDED
+from edge_client.commands.console import DeviceOption
 from edge_client.errors import Stopped, demand
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tables import show
 from profiling.instruments.child import terminable
 from simulation.api import JOBS, OUT, SEEDS
@@ -79,6 +81,7 @@ def aug_fedprompt_command(
     seeds: SeedsOption = 3,
     rounds: RoundsOption = 0,
     jobs: JobsOption = 1,
+    device: DeviceOption = CPU,
     ray: RayOption = "",
     quick: QuickOption = False,
     json_output: JsonOption = False,
@@ -92,7 +95,7 @@ def aug_fedprompt_command(
             chosen = cost(*asked, quick)
         else:
             chosen = aug_fedprompt.scenario(name, *asked, size_of(quick))
-        place = Place(data, out / "experiments", ray)
+        place = Place(data, out / "experiments", ray, device=device)
         more = cost_table if is_cost else None
         if name == "table2" and any(cell.experiment.labelling for cell in chosen.cells):
             more = label_table
@@ -108,6 +111,7 @@ def mfpt_command(
     seeds: SeedsOption = 3,
     rounds: RoundsOption = 0,
     jobs: JobsOption = 1,
+    device: DeviceOption = CPU,
     ray: RayOption = "",
     quick: QuickOption = False,
     pretraining: Annotated[
@@ -133,7 +137,7 @@ def mfpt_command(
             for language in chosen.cells[0].experiment.languages:
                 distance(language, mixture)  # all vectors are there, before hours of work
             more = partial(distance_table, mixture=mixture)
-        place = Place(data, out / "experiments", ray)
+        place = Place(data, out / "experiments", ray, device=device)
         play(chosen, Order(range(1 if quick else seeds), place, jobs, out, json_output), more)
 
 
@@ -147,6 +151,7 @@ def attacks_command(
     seeds: SeedsOption = 3,
     rounds: RoundsOption = 0,
     jobs: JobsOption = 1,
+    device: DeviceOption = CPU,
     json_output: JsonOption = False,
 ) -> None:
     """Hostile devices in a run: without the defences and with them, or by mean."""
@@ -161,7 +166,7 @@ def attacks_command(
             if by_mean
             else attacks.attacks(messages, base, asked)
         )
-        place = Place(None, out / "experiments")
+        place = Place(None, out / "experiments", device=device)
         order = Order(range(seeds), place, jobs, out, json_output)
         play(chosen.lasting(rounds), order, attacks.paired_table)
 
@@ -174,6 +179,7 @@ def run_command(
         int, typer.Option(min=1, max=1000, help="Number of seeds, from each file's own on.")
     ] = SEEDS,
     jobs: JobsOption = JOBS,
+    device: DeviceOption = CPU,
     ray: RayOption = "",
     plugins: Annotated[Path | None, typer.Option(help=PLUGINS)] = None,
     json_output: JsonOption = False,
@@ -188,7 +194,7 @@ def run_command(
             raise ExperimentError(
                 "two files have one `name` and paradigm; they would share a row: rename one"
             )
-        place = Place(data, out / "experiments", ray, plugins)
+        place = Place(data, out / "experiments", ray, plugins, device)
         chosen = Scenario("run", "Experiments of your own: accuracy in %", tuple(cells), ())
         play(chosen, Order(range(seeds), place, jobs, out, json_output))
 
@@ -215,13 +221,14 @@ def compares(
             seeds: SeedsOption = seeds,
             rounds: RoundsOption = 0,
             jobs: JobsOption = 1,
+            device: DeviceOption = CPU,
             quick: QuickOption = False,
             json_output: JsonOption = False,
             **own: Any,
         ) -> None:
             with resumable(out):
                 chosen = choose(base, quick, **own).lasting(rounds)
-                place = Place(data, out / "experiments")
+                place = Place(data, out / "experiments", device=device)
                 order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
                 play(chosen, order, more)
 

@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 
 from edge_client.bases.base import EMBEDDED
+from edge_client.commands.console import DeviceOption
 from edge_client.personal.way import Way
+from edge_client.planning.cuda.accelerator import CPU
 from simulation.api import OUT
 from simulation.commands.experiments import (
     BaseOption,
@@ -41,6 +43,7 @@ def fedp2eft_command(
     out: OutOption = OUT,
     seeds: SeedsOption = 3,
     jobs: JobsOption = 1,
+    device: DeviceOption = CPU,
     ray: RayOption = "",
     quick: QuickOption = False,
     json_output: JsonOption = False,
@@ -51,6 +54,6 @@ def fedp2eft_command(
         one_of("--method", one, tuple(ROWS))
     with resumable(out):
         chosen = scenario(name, base, quick, rank, method or (), lr)
-        place = Place(data, out / "experiments", ray)
+        place = Place(data, out / "experiments", ray, device=device)
         order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
         play(chosen, order, ranks_table)

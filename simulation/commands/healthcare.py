@@ -8,7 +8,9 @@ from rich.console import Console
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
+from edge_client.commands.console import DeviceOption
 from edge_client.errors import demand
+from edge_client.planning.cuda.accelerator import CPU
 from simulation.api import OUT
 from simulation.commands.experiments import (
     BaseOption,
@@ -41,6 +43,7 @@ def healthcare_command(
     out: OutOption = OUT,
     seeds: SeedsOption = 3,
     jobs: JobsOption = 1,
+    device: DeviceOption = CPU,
     ray: RayOption = "",
     quick: QuickOption = False,
     json_output: JsonOption = False,
@@ -52,7 +55,7 @@ def healthcare_command(
         parse_adapter(adapter)
     demand("+head" not in adapter, f"--adapter {adapter}: leave +head out; ner adds it by itself")
     with resumable(out):
-        place = Place(data, out / "experiments", ray)
+        place = Place(data, out / "experiments", ray, device=device)
         order = Order(range(1 if quick or is_search else seeds), place, jobs, out, json_output)
 
         def first(asked: Sequence[Experiment]) -> None:

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.bases.base import EMBEDDED
+from edge_client.commands.console import DeviceOption
 from edge_client.errors import Failed, demand
 from edge_client.files import write_atomically
+from edge_client.planning.cuda.accelerator import CPU
 from simulation.api import OUT
 from simulation.commands.experiments import (
     BaseOption,
@@ -63,12 +65,13 @@ def papers_command(
     out: OutOption = OUT,
     seeds: SeedsOption = SEEDS,
     jobs: JobsOption = 1,
+    device: DeviceOption = CPU,
     quick: QuickOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Every table and figure of the papers beside ours, resumable, with an index of results."""
     entries, console = chosen(PRINTED, only or ()), Console(stderr=json_output)
-    place = Place(data, out / "experiments")
+    place = Place(data, out / "experiments", device=device)
     order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
 
     def first(asked: Sequence[Experiment]) -> None:

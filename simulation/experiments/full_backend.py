@@ -28,6 +28,7 @@ from edge_client.engine.tether import Tether
 from edge_client.engine.torch_backend.optimizer import add_tether, open_optimizer
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch, Encoder
 from edge_client.texts.examples import Example
@@ -39,7 +40,9 @@ from edge_client.wire.training import Training
 ROWS = 32  # texts of full length at once in prediction
 
 
-def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: int) -> Engine:
+def open_full(
+    base: Base, task: Task, training: Training, has_head: bool, seed: int, device: str = CPU
+) -> Engine:
     """An engine that trains every weight.
 
     Args:
@@ -49,6 +52,7 @@ def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: 
         has_head: Whether a classification head is trained instead of asking by cloze; of tagging it
             always is.
         seed: Draws the head's first weights.
+        device: What it computes on: `cpu` or `cuda`.
 
     Raises:
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
@@ -60,7 +64,7 @@ def open_full(base: Base, task: Task, training: Training, has_head: bool, seed: 
     has_head = has_head or task.kind == "tagging"
     is_cloze = task.kind == "labels" and not has_head
     words = tokens.label_word_ids(task) if is_cloze else []
-    backend = FullBackend(base, task, has_head, words, training, seed)
+    backend = FullBackend(base, task, has_head, words, training, seed, device)
     plan = replace(unplanned(base.shape, training), micro_batch=ROWS)
     return Engine(backend, encoder, base.shape, plan, frozen_layers=0)
 
@@ -88,6 +92,7 @@ class FullBackend:
         label_words: Token ids asked for at the mask; empty: all words are, or the head is.
         training: The optimizer and its settings.
         seed: Draws the head's first weights.
+        device: What it computes on: `cpu` or `cuda`.
     """
 
     def __init__(
@@ -98,8 +103,9 @@ class FullBackend:
         label_words: Sequence[Sequence[int]],
         training: Training,
         seed: int,
+        device: str = CPU,
     ) -> None:
-        self._training, self._words = training, label_words
+        self._training, self._words, self._device = training, label_words, device
         self._tether: Tether | None = None
         self._layers, self.layer_forwards = base.shape.layers, 0
         self._head = family_of(base.architecture).head
@@ -116,12 +122,17 @@ class FullBackend:
                 else AutoModelForSequenceClassification
             )
         more = {"num_labels": task.head_rows} if has_head else {}
-        self._model = auto.from_pretrained(base.folder, dtype=torch.float32, **more).eval()
+        model = auto.from_pretrained(base.folder, dtype=torch.float32, **more)
+        self._model = model.to(device).eval()
         self._tensors: dict[str, torch.Tensor] = dict(self._model.named_parameters())
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
         self._optimizer = open_optimizer(self._tensors, self._training)
+
+    def _there(self, array: np.ndarray) -> torch.Tensor:
+        """An array where the weights are."""
+        return torch.from_numpy(array).to(self._device)
 
     def use(self, ceiling_bytes: int | None) -> None:
         """Nothing is given back inside a step."""
@@ -143,7 +154,7 @@ class FullBackend:
         """Leave the batch's gradients at the weights; its mean loss."""
         for tensor in self._tensors.values():
             tensor.grad = None
-        labels = torch.from_numpy(batch.labels)
+        labels = self._there(batch.labels)
         loss = torch.nn.functional.cross_entropy(self._logits(batch), labels)
         loss.backward()
         self.layer_forwards += 2 * self._layers * len(batch.ids)
@@ -152,9 +163,9 @@ class FullBackend:
     def _logits(self, batch: Batch) -> torch.Tensor:
         """Logits of each answer, (answers, labels), or of all words, (answers, vocabulary)."""
         self.layer_forwards += self._layers * len(batch.ids)
-        ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+        ids, attention = self._there(batch.ids), self._there(batch.attention)
         of = np.arange(len(ids)) if batch.texts is None else batch.texts
-        rows, places = torch.from_numpy(of), torch.from_numpy(batch.mask_positions)
+        rows, places = self._there(of), self._there(batch.mask_positions)
         if self._has_head:
             logits: torch.Tensor = self._model(ids, attention).logits
             return logits[rows, places] if self._is_tagging else logits
@@ -171,7 +182,7 @@ class FullBackend:
         return loss, {
             name: np.zeros(tuple(tensor.shape), np.float32)
             if tensor.grad is None
-            else tensor.grad.numpy().copy()
+            else _here(tensor.grad)
             for name, tensor in self._tensors.items()
         }
 
@@ -186,30 +197,30 @@ class FullBackend:
         """
         if watch is not None:
             raise EngineError("full fine-tuning reads texts whole; early exit needs an adapter")
-        found = torch.log_softmax(self._logits(batch), dim=-1).numpy()
+        found = _here(torch.log_softmax(self._logits(batch), dim=-1))
         return np.arange(len(batch.ids)), found
 
     @torch.no_grad()
     def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-        logits, labels = self._logits(batch), torch.from_numpy(batch.labels)
+        logits, labels = self._logits(batch), self._there(batch.labels)
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        return losses.numpy(), (logits.argmax(dim=1) == labels).numpy()
+        return _here(losses), _here(logits.argmax(dim=1) == labels)
 
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return answer(examples, False)
 
     @torch.no_grad()
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
-        ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+        ids, attention = self._there(batch.ids), self._there(batch.attention)
         found = self._model.base_model(ids, attention, output_hidden_states=True)
         self.layer_forwards += self._layers * len(ids)
         weights = attention.unsqueeze(-1).float()
         mean: torch.Tensor = (found.hidden_states[layer] * weights).sum(1) / weights.sum(1)
-        return mean.unsqueeze(1).numpy()
+        return _here(mean.unsqueeze(1))
 
     @torch.no_grad()
     def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
-        ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
+        ids, attention = self._there(batch.ids), self._there(batch.attention)
         states = self._model.base_model(ids, attention, output_hidden_states=True).hidden_states
         self.layer_forwards += self._layers * len(ids)
         own = [one[attention == 1].double() for one in states[: self._layers]]
@@ -217,7 +228,7 @@ class FullBackend:
 
     def adapter(self) -> AdapterState:
         """A copy of every weight, float32."""
-        return {name: tensor.detach().numpy().copy() for name, tensor in self._tensors.items()}
+        return {name: _here(tensor.detach()) for name, tensor in self._tensors.items()}
 
     def load_adapter(self, state: AdapterState) -> None:
         """Put weights in place and start the optimizer afresh.
@@ -245,3 +256,9 @@ class FullBackend:
 
     def close(self) -> None:
         del self._model, self._tensors, self._optimizer
+
+
+def _here(tensor: torch.Tensor) -> np.ndarray:
+    """A copy that does not change when the model does."""
+    found: np.ndarray = tensor.cpu().numpy().copy()
+    return found

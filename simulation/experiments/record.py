@@ -76,6 +76,7 @@ class Row:
         between: How far it went from the shared adapter, where it chose that.
         kept: The round whose adapter the arm would end with now, where it keeps its best one.
         kept_score: That adapter's score by all test texts, where shares of them chose it.
+        card: Name of the CUDA device that computed it; empty: the processor did.
     """
 
     arm: str
@@ -100,6 +101,7 @@ class Row:
     between: Between | None = None
     kept: int | None = None
     kept_score: Score | None = None
+    card: str = ""
 
     @property
     def all_forwards(self) -> int:
@@ -196,6 +198,7 @@ class Record:
     Args:
         folder: `OUT/KEY`; made where it is not there.
         experiment: What is run.
+        card: Name of the CUDA device that computes; empty: the processor does.
         facts: What else the numbers come from, written beside it for people.
 
     Raises:
@@ -203,9 +206,13 @@ class Record:
     """
 
     def __init__(
-        self, folder: Path, experiment: Experiment, facts: Mapping[str, object] | None = None
+        self,
+        folder: Path,
+        experiment: Experiment,
+        card: str = "",
+        facts: Mapping[str, object] | None = None,
     ) -> None:
-        self._folder, self._experiment = folder, experiment
+        self._folder, self._experiment, self._card = folder, experiment, card
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / "lock").open("w")
         try:
@@ -314,6 +321,7 @@ class Record:
             between=closed.between,
             kept=closed.kept,
             kept_score=kept_score,
+            card=self._card,
         )
         before = self._last.get(arm)
         if closed.standing.memory:

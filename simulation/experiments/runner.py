@@ -4,7 +4,7 @@ results = run_all(experiments, Place(data, out), jobs=2, tell=print)
 """
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,7 +14,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from coordinator.plugins import know_folder, know_installed
-from edge_client.errors import installing
+from edge_client.engine.devices import check_device, find_card
+from edge_client.errors import demand, installing
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.wire.labelling import keep_in
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
@@ -53,12 +55,14 @@ class Place:
         out: Folder of results; finished ones in it are not run again.
         ray: Address of a Ray cluster whose workers train; empty for this process.
         plugins: Folder of extensions that experiments name; None for none.
+        device: What experiments compute on, `cpu` or `cuda`; their keys do not know it.
     """
 
     data: Path | None
     out: Path
     ray: str = ""
     plugins: Path | None = None
+    device: str = CPU
 
 
 def run_all(
@@ -85,6 +89,7 @@ def run_all(
     different = first | {on.key: on for on in stages}
     for on in different.values():
         on.check()
+    _check_device(different.values(), place)
     total = sum(rounds_of(on) for on in different.values())
     if jobs > 1 and not place.ray and len(different) > 1:
         rest = [on for key, on in different.items() if key not in first]
@@ -152,12 +157,14 @@ def run(
         SimulationError: It cannot go on.
         RecordError: Another process runs it.
     """
-    on = stage(experiment, place.data)
+    on = replace(stage(experiment, place.data), device=place.device)
     on.check_homes()
     before = parts(experiment)
     ended = {part: _ended(part, place, on_round) for part in before.every}
     devices: Devices | None = None
-    with Record(place.out / on.key, experiment, _facts(on)) as record:
+    card = find_card(on.device, on.base.bits)
+    known = experiment, card.name if card else "", _facts(on)
+    with Record(place.out / on.key, *known) as record:
         if experiment.personal is not None:
             there = {part: adapter for part, (_, adapter) in ended.items()}
             _run_personal(on, record, before, there, place.ray, on_round)
@@ -299,6 +306,22 @@ def _devices(on: Stage, place: Place) -> Devices:
     from simulation.experiments.ray_devices import RayDevices  # only where it is wanted
 
     return RayDevices(on, place.ray)
+
+
+def _check_device(stages: Iterable[Stage], place: Place) -> None:
+    """Find out before anything is computed whether there is such a device.
+
+    Raises:
+        EngineError: There is none, or an experiment's engine does not compute on it.
+        SimulationError: It is asked for on a cluster.
+    """
+    told = f"--ray: a cluster's processors compute; leave it out, or --device {place.device}"
+    demand(not place.ray or place.device == CPU, told, SimulationError)
+    asked = list(stages)
+    for on in asked:
+        check_device(place.device, on.experiment.engine)
+    for bits in {on.base.bits for on in asked}:
+        find_card(place.device, bits)
 
 
 def _check_ray(address: str) -> None:

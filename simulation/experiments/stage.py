@@ -19,6 +19,7 @@ from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import engine_name, installed_engine, open_engine
 from edge_client.errors import demand
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.texts.examples import Example
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Kind
@@ -72,6 +73,7 @@ class Stage:
         population: Its clients.
         gate: Texts on which adapters are judged before they label; nobody's, and not trained on.
         dev: Texts that patience and the best adapter go by, and nobody trains on; None: the tests.
+        device: What engines compute on, `cpu` or `cuda`; no part of the key, as no processor is.
     """
 
     experiment: Experiment
@@ -80,6 +82,7 @@ class Stage:
     population: Population
     gate: tuple[Example, ...] = ()
     dev: OwnedTexts | None = None
+    device: str = CPU
 
     @property
     def key(self) -> str:
@@ -165,13 +168,13 @@ class Stage:
 
             seed = derive_seed(experiment.seed, "adapter")
             has_head = experiment.adapter.endswith("+head")
-            return open_full(self.base, task, experiment.training, has_head, seed)
+            return open_full(self.base, task, experiment.training, has_head, seed, self.device)
         spec = parse_adapter(adapter or experiment.adapter)
         rest = (experiment.engine, self.base, task, spec, experiment.training)
         if experiment.dtype == "float32":
-            engine = open_engine(*rest)
+            engine = open_engine(*rest, device=self.device)
         else:
-            engine = open_within(*rest, budget_bytes=None)
+            engine = open_within(*rest, budget_bytes=None, device=self.device)
         engine.encoder.tokens.remember()
         return engine
 

@@ -4,6 +4,7 @@ Nothing is written by hand: a cell that has not been run says so, and its row wh
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -269,7 +270,7 @@ def _notes_of(state: EntryState, given: Given) -> list[str]:
     source += _remarks(state)
     known = sizes(scenario, stages, len(given.order.seeds)) if stages else []
     failed = [line for slot in state.cells if slot.found and (line := slot.found.failures())]
-    return [*source, *known, *scenario.notes, *failed]
+    return [*source, *known, *scenario.notes, *failed, *_cards(state)]
 
 
 def _remarks(state: EntryState) -> list[str]:
@@ -279,6 +280,17 @@ def _remarks(state: EntryState) -> list[str]:
     figures += [cell.published for cell in cells if isinstance(cell.published, Figure)]
     told = [f"[published], {one.row}: {one.remark}" for one in figures if one.remark]
     return list(dict.fromkeys(told))
+
+
+def _cards(state: EntryState) -> list[str]:
+    """Which CUDA devices computed how many experiments, where any did."""
+    results = [one for slot in state.cells for one in slot.results if one is not None]
+    cards = [dict.fromkeys(row.card for row in one.rows if row.card) for one in results]
+    counted = Counter(card for names in cards for card in names)
+    return [
+        f"computed on {card} (`--device cuda`): {count} of {len(results)} experiments"
+        for card, count in sorted(counted.items())
+    ]
 
 
 def _wrapped(line: str) -> list[str]:
