@@ -1,10 +1,8 @@
 """`smidgen simulate healthcare`: silos of nine languages that model texts and tag them."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
@@ -24,10 +22,10 @@ from simulation.commands.experiments import (
     one_of,
     resumable,
 )
-from simulation.experiments.experiment import FULL, Experiment
+from simulation.experiments.experiment import FULL
 from simulation.experiments.runner import Place
 from simulation.papers.healthcare.pieces import NAMES, SEARCH, WHOLE, piece
-from simulation.papers.report import Order, play, results_of
+from simulation.papers.report import Order, play
 
 
 def healthcare_command(
@@ -58,9 +56,6 @@ def healthcare_command(
         place = Place(data, out / "experiments", ray, device=device)
         order = Order(range(1 if quick or is_search else seeds), place, jobs, out, json_output)
 
-        def first(asked: Sequence[Experiment]) -> None:
-            results_of(asked, order, Console(stderr=json_output))
-
         called = SEARCH if is_search else name
-        made = piece(called, base, adapter, quick, place, first)
+        made = piece(called, base, adapter, quick, place)
         play(made.scenario, order, made.more, made.drawn)

@@ -27,8 +27,7 @@ from simulation.commands.experiments import (
     SeedsOption,
     resumable,
 )
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.runner import Place, run_all
+from simulation.experiments.runner import Place
 from simulation.papers.few_shot.setting import names_of
 from simulation.papers.index.entry import Entry, Given, chosen
 from simulation.papers.index.kept import NOTHING, read_kept, write_kept
@@ -74,9 +73,6 @@ def papers_command(
     place = Place(data, out / "experiments", device=device)
     order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
 
-    def first(asked: Sequence[Experiment]) -> None:
-        run_all(asked, place, jobs)
-
     bases = tuple(dict.fromkeys([EMBEDDED, *(more_base or ()), base]))
     names_of(bases)  # which figure 5's rows go by
     mixture = parse_mixture(pretraining) if pretraining else EMBEDDED_MIXTURE
@@ -87,7 +83,7 @@ def papers_command(
     demand(is_page, f"--index {path}: a name that ends in .md is expected")
     beside = path.with_suffix(".jsonl") if path else None
     known = read_kept(beside) if beside else NOTHING
-    given = Given(base, multilingual_base, bases, mixture, quick, order, first, known)
+    given = Given(base, multilingual_base, bases, mixture, quick, order, known)
     with resumable(out):
         console.print("reading what is there", highlight=False)
         states = looked(entries, given)

@@ -140,6 +140,8 @@ class Experiment:
         alone: Of `local`, the only clients that train and are judged; none: all with test texts.
             The task is that of all.
         pattern: Cloze pattern that is asked in place of the set's own; empty: those.
+        taught: Rounds of another experiment that trained every weight of `base`; this one's base
+            has the weights that they ended with. None: its own.
         seed: Root seed of deal, first adapter, cohorts and the order of texts.
         engine: `auto`, `torch` or `onnx`.
         dtype: `float32`, or `auto`: whatever a client on this machine would choose, so that
@@ -184,6 +186,7 @@ class Experiment:
     is_judged_by_all: bool = False
     alone: tuple[str, ...] = ()
     pattern: str = ""
+    taught: "Experiment | None" = None
     seed: int = 0
     engine: Literal["auto", "torch", "onnx"] = "auto"
     dtype: Literal["float32", "auto"] = "float32"
@@ -251,6 +254,12 @@ class Experiment:
             not self.alone or self.paradigm == "local",
             f"alone: paradigm is {self.paradigm}; local expected",
         )
+        teacher = self.taught
+        _demand(
+            teacher is None or teacher.trains_a_base_of(self),
+            "taught: adapter = full of the same base, by rounds of all together or in one place, "
+            "neither taught nor personal, is expected; and no personal phase after it",
+        )
         object.__setattr__(self, "languages", tuple(sorted(set(self.languages))))
         object.__setattr__(self, "alone", tuple(sorted(set(self.alone))))
         policy = self.learning.selection
@@ -303,11 +312,17 @@ class Experiment:
         """Whether anything is: in rounds, or by every client for itself."""
         return self.rounds > 0 or self.personal is not None
 
+    def trains_a_base_of(self, other: "Experiment") -> bool:
+        """Whether another experiment can begin from the weights that this one ends with."""
+        is_whole = self.adapter == FULL[0] and self.rounds > 0 and self.paradigm != "local"
+        is_plain = not (self.taught or self.personal or other.personal)
+        return is_whole and is_plain and self.base == other.base
+
     def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
         """Names an experiment's results: equal keys give equal numbers.
 
         Args:
-            base_id: SHA-256 of the base that `base` was found to be.
+            base_id: Names the base that `base` was found to be, and who taught it.
             dataset_sha256: SHA-256 of the texts.
             task: How they are asked.
             engine: What `engine` means here.
@@ -320,7 +335,7 @@ class Experiment:
         said = asdict(self) | found | {"results": results}
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))
-        del said["name"]
+        del said["name"], said["taught"]  # of the latter the base's name tells
         default = Experiment(self.name, self.dataset)
         for name in ADDED_TO_UPDATES:
             if getattr(self.updates, name) == getattr(Updates, name):
@@ -358,14 +373,7 @@ def read_experiment(path: Path) -> Experiment:
         said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
         _demand(key not in table, f"{path}: {key}: {said}")
     table = laid_under(table, None)
-    _check_keys(table, Experiment, str(path))
-    _check_keys(table.get("deal", {}), Deal, f"{path}: [deal]")
-    _check_keys(table.get("training", {}), Training, f"{path}: [training]")
-    _check_keys(table.get("learning", {}), Learning, f"{path}: [learning]")
-    _check_keys(table.get("updates", {}), Updates, f"{path}: [updates]")
-    _check_keys(table.get("hostile", {}), Hostile, f"{path}: [hostile]")
-    _check_keys(table.get("personal", {}), Personal, f"{path}: [personal]")
-    _check_keys(table.get("labelling", {}), Labelling, f"{path}: [labelling]")
+    _check_tables(table, str(path))
     try:
         experiment = msgspec.convert({"name": path.stem} | table, Experiment)
         check_known(experiment.learning)
@@ -376,6 +384,26 @@ def read_experiment(path: Path) -> Experiment:
         raise ExperimentError(f"{path}: learning: {error}") from error
     except msgspec.ValidationError as error:
         raise ExperimentError(f"{path}: {error}") from error
+
+
+TABLES = {
+    "deal": Deal,
+    "training": Training,
+    "learning": Learning,
+    "updates": Updates,
+    "hostile": Hostile,
+    "personal": Personal,
+    "labelling": Labelling,
+}
+
+
+def _check_tables(table: Any, origin: str) -> None:
+    """Refuse a key that an experiment, or a table in it, does not have."""
+    _check_keys(table, Experiment, origin)
+    for name, kind in TABLES.items():
+        _check_keys(table.get(name, {}), kind, f"{origin}: [{name}]")
+    if "taught" in table:
+        _check_tables(table["taught"], f"{origin}: [taught]")
 
 
 def _check_keys(table: Any, kind: type[Any], origin: str) -> None:

@@ -14,10 +14,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from coordinator.plugins import know_folder, know_installed
+from edge_client.bases.base import open_base
 from edge_client.engine.devices import check_device, find_card
 from edge_client.errors import demand, installing
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.wire.labelling import keep_in
+from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment
@@ -39,6 +41,7 @@ from simulation.experiments.record import (
     read_rows,
 )
 from simulation.experiments.stage import Arm, Stage, stage
+from simulation.experiments.taught import trained
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does
 POLL_S = 0.3
@@ -161,6 +164,9 @@ def run(
     on.check_homes()
     before = parts(experiment)
     ended = {part: _ended(part, place, on_round) for part in before.every}
+    for part in before.taught:
+        state, beside = decode_adapter(ended[part][1]), place.out / on.origin
+        on = replace(on, weights=open_base(str(trained(on.base, state, beside / "base"))))
     devices: Devices | None = None
     card = find_card(on.device, on.base.bits)
     known = experiment, card.name if card else "", _facts(on)
@@ -169,7 +175,7 @@ def run(
             there = {part: adapter for part, (_, adapter) in ended.items()}
             _run_personal(on, record, before, there, place.ray, on_round)
             record.finish()
-            return replace(record.result, parts=tuple(result for result, _ in ended.values()))
+            return replace(record.result, parts=tuple(ended[part][0] for part in before.rounds))
         if experiment.cache_bytes and not record.is_finished:
             record.begin_anew()  # what layers cost hangs on what this process has computed before
         try:
@@ -192,7 +198,7 @@ def finished(on: Stage, place: Place) -> Result | None:
     folder = place.out / on.key
     if not (folder / FINISHED).is_file():
         return None
-    before = [stage(part, place.data) for part in parts(on.experiment).every]
+    before = [stage(part, place.data) for part in parts(on.experiment).rounds]
     ended = [Result(one.experiment, tuple(read_rows(place.out / one.key))) for one in before]
     return Result(on.experiment, tuple(read_rows(folder)), tuple(ended))
 

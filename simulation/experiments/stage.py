@@ -73,6 +73,8 @@ class Stage:
         population: Its clients.
         gate: Texts on which adapters are judged before they label; nobody's, and not trained on.
         dev: Texts that patience and the best adapter go by, and nobody trains on; None: the tests.
+        origin: Key of the rounds that taught the base; empty where it is as it was found.
+        weights: The base with the weights that those ended with, once they are there.
         device: What engines compute on, `cpu` or `cuda`; no part of the key, as no processor is.
     """
 
@@ -82,13 +84,23 @@ class Stage:
     population: Population
     gate: tuple[Example, ...] = ()
     dev: OwnedTexts | None = None
+    origin: str = ""
+    weights: Base | None = None
     device: str = CPU
 
     @property
     def key(self) -> str:
         engine = "torch" if self.experiment.adapter in FULL else engine_name(self.experiment.engine)
         texts, asked = self.dataset.sha256, self.dataset.task
-        return self.experiment.key(self.base.base_id, texts, asked, engine)
+        base_id = (
+            f"{self.base.base_id} taught by {self.origin}" if self.origin else self.base.base_id
+        )
+        return self.experiment.key(base_id, texts, asked, engine)
+
+    @property
+    def _begun(self) -> Base:
+        """What training begins from."""
+        return self.weights or self.base
 
     def check(self) -> None:
         """Find out before anything is computed whether all fits together.
@@ -160,7 +172,7 @@ class Stage:
         Args:
             adapter: Another adapter than the experiment's, of the clients that train that.
         """
-        experiment, task = self.experiment, self.dataset.task
+        experiment, task, base = self.experiment, self.dataset.task, self._begun
         use_threads(experiment.threads)
         if experiment.adapter in FULL:
             # transformers, only where it is wanted
@@ -168,9 +180,9 @@ class Stage:
 
             seed = derive_seed(experiment.seed, "adapter")
             has_head = experiment.adapter.endswith("+head")
-            return open_full(self.base, task, experiment.training, has_head, seed, self.device)
+            return open_full(base, task, experiment.training, has_head, seed, self.device)
         spec = parse_adapter(adapter or experiment.adapter)
-        rest = (experiment.engine, self.base, task, spec, experiment.training)
+        rest = (experiment.engine, base, task, spec, experiment.training)
         if experiment.dtype == "float32":
             engine = open_engine(*rest, device=self.device)
         else:
@@ -188,7 +200,7 @@ class Stage:
     def _drawn_adapter(self) -> AdapterState:
         said = self.experiment
         spec, task, longest = parse_adapter(said.adapter), self.dataset.task, said.training.tokens
-        return first_adapter(self.base, spec, task, said.prompt_init, said.seed, longest)
+        return first_adapter(self._begun, spec, task, said.prompt_init, said.seed, longest)
 
     def template(self) -> Work:
         """Work as every client gets it, round and adapter not filled in."""
@@ -249,7 +261,8 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         names = experiment.hostile.names(population)
         population, tests = without_tests(population, dataset.test, names)
         dataset = replace(dataset, test=tests)
-    return Stage(experiment, _base(experiment.base), dataset, population, gate, dev)
+    origin = stage(experiment.taught, data).key if experiment.taught else ""
+    return Stage(experiment, _base(experiment.base), dataset, population, gate, dev, origin)
 
 
 def trained_on(dataset: DataSet, said: Experiment) -> tuple[DataSet, tuple[Example, ...]]:

@@ -1,4 +1,4 @@
-"""The federated rounds before clients train for themselves, as experiments of their own.
+"""What goes before an experiment, as experiments of their own: rounds, or what taught its base.
 
 They have no word of what is done with their adapter: by their key they are run once for every rank
 budget, and for every other experiment that goes on from them.
@@ -12,32 +12,41 @@ from simulation.experiments.personal.settings import GUIDED, left_out
 
 @dataclass(frozen=True)
 class Parts:
-    """Rounds that clients go on from.
+    """Rounds that clients go on from, and those that an experiment's base comes from.
 
     Attributes:
         given: What its method goes by: of all clients, or without each group of languages; none
             for a method that goes by nothing.
         early: What one's own begins with, if that is before the rounds are over; at most one.
         beneath: What one's own is trained above, in turn; the last is there in the end.
+        taught: What trained the weights of the base; at most one.
     """
 
     given: tuple[Experiment, ...] = ()
     early: tuple[Experiment, ...] = ()
     beneath: tuple[Experiment, ...] = ()
+    taught: tuple[Experiment, ...] = ()
+
+    @property
+    def rounds(self) -> tuple[Experiment, ...]:
+        """Those that clients go on from, whose costs are the experiment's too."""
+        return (*self.given, *self.early, *self.beneath)
 
     @property
     def every(self) -> tuple[Experiment, ...]:
         """All of them."""
-        return (*self.given, *self.early, *self.beneath)
+        return (*self.rounds, *self.taught)
 
 
 def parts(experiment: Experiment) -> Parts:
-    """The rounds that go before an experiment's personal phase.
+    """What goes before an experiment.
 
     Args:
-        experiment: With or without one.
+        experiment: Any.
     """
     personal = experiment.personal
+    if experiment.taught is not None:
+        return Parts(taught=(experiment.taught,))
     if personal is None or not experiment.rounds:
         return Parts()
     plain = replace(experiment, personal=None)

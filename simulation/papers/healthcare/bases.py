@@ -1,26 +1,20 @@
-"""Bases that silos begin from: one that knows all their letters, and what earlier runs trained.
-
-Each is a plain folder, so that whatever takes a base takes it, and its hash names its results.
-"""
+"""A base that knows all letters of the silos' texts, as a folder of its own."""
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from edge_client.bases.base import Base
-from edge_client.files import write_atomically
-from edge_client.wire.tensors import AdapterState
+from simulation.experiments.taught import CONFIG, TOKENIZER, write_base
 
 SCRIPTS = ((0x0430, 0x044F), (0x05D0, 0x05EA), (0x0621, 0x063A), (0x0641, 0x064A))
 PUNCTUATION = "،؛؟"  # Arabic's own; a sign is a word of one letter
 LETTERS = tuple(chr(code) for first, last in SCRIPTS for code in range(first, last + 1))
 WORDPIECE, WITHIN = "WordPiece", "##"
-CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 
 
 def lettered(base: Base, out: Path) -> Path:
@@ -55,7 +49,7 @@ def lettered(base: Base, out: Path) -> Path:
         name: _longer(tensor, unknown, len(new)) if len(tensor) == rows else tensor
         for name, tensor in sorted(load_file(base.weights).items())
     }
-    return _written(out / f"{_plain(base.name)}-letters", config, tokenizer, tensors)
+    return write_base(out / f"{_plain(base.name)}-letters", config, tokenizer, tensors)
 
 
 def _longer(tensor: np.ndarray, unknown: int, more: int) -> np.ndarray:
@@ -72,39 +66,5 @@ def _longer(tensor: np.ndarray, unknown: int, more: int) -> np.ndarray:
     return found
 
 
-def trained(base: Base, state: AdapterState, out: Path, name: str) -> Path:
-    """A folder of the base with every weight as a run that trained them all left it.
-
-    Args:
-        base: What the run trained, a Hugging Face folder.
-        state: All its weights by their names.
-        out: Folder that the new base's folder is made in.
-        name: What the run is called, behind the base's name.
-    """
-    config = json.loads((base.folder / CONFIG).read_text(encoding="utf-8"))
-    tokenizer = json.loads((base.folder / TOKENIZER).read_text(encoding="utf-8"))
-    return _written(out / f"{_plain(base.name)}-{name}", config, tokenizer, state)
-
-
 def _plain(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", Path(name).name)
-
-
-def _written(
-    folder: Path,
-    config: Mapping[str, Any],
-    tokenizer: Mapping[str, Any],
-    tensors: Mapping[str, np.ndarray],
-) -> Path:
-    """Write a base's files; equal ones are written equal, and a cut leaves whole ones."""
-    folder.mkdir(parents=True, exist_ok=True)
-    bodies = {
-        CONFIG: json.dumps(config, indent=2, sort_keys=True).encode(),
-        TOKENIZER: json.dumps(tokenizer, ensure_ascii=False).encode(),
-        WEIGHTS: save(dict(tensors), {"format": "pt"}),
-    }
-    for name, body in bodies.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != body:
-            write_atomically(path, body)
-    return folder

@@ -6,6 +6,7 @@ together and from one that all texts trained. Beside that stands the tagger itse
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from edge_client.tables import Column, Table
@@ -16,7 +17,15 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result
 from simulation.experiments.scoring import together
 from simulation.papers.healthcare.perplexity import POOLED, TOGETHER, beside
-from simulation.papers.healthcare.setting import BATCH, DECAY, TOKENS
+from simulation.papers.healthcare.setting import (
+    BATCH,
+    DECAY,
+    TOKENS,
+    Scale,
+    central,
+    federated,
+    sizes_of,
+)
 from simulation.papers.published.as_printed import printed_table
 from simulation.papers.published.healthcare import ENTITIES
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
@@ -26,6 +35,7 @@ PLAIN = "plain base"
 AFTER = {TOGETHER: "base after FL", POOLED: "base after central"}
 KINDS = ("strict", "typed", "partial", "macro", "weighted")
 LR = 5e-4
+SEED = 0  # of the runs whose weights taggers of all seeds begin from
 
 
 @dataclass(frozen=True)
@@ -75,12 +85,25 @@ WHOLE, QUICK = Length(10, 1_600, 2_000, 900), Length(2, 64, 40, 10)
 QUICK_LANGUAGES = ("de", "en", "fr")
 
 
-def ner(base: str, after: Mapping[str, str], adapter: str, quick: bool) -> Scenario:
+def teachers(base: str, adapter: str, scale: Scale, data: Path | None) -> dict[str, Experiment]:
+    """What trains the bases that taggers of all seeds begin from, by its way; as `perplexity` does.
+
+    Args:
+        base: A Hugging Face folder, or `embedded`.
+        adapter: Every weight, so that what was trained is a base.
+        scale: How large.
+        data: Folder of data sets.
+    """
+    together = replace(federated(base, adapter, scale), seed=SEED)
+    return {TOGETHER: together, POOLED: central(together, sizes_of(together, data))}
+
+
+def ner(base: str, after: Mapping[str, Experiment], adapter: str, quick: bool) -> Scenario:
     """Every set: together and in one place from the base, in one place from what was trained.
 
     Args:
         base: A folder, or a hub name.
-        after: Way of an earlier run -> the folder of its base; may be empty.
+        after: Way of an earlier run -> the run that trained its base; may be empty.
         adapter: What is trained, with its head.
         quick: Fewer texts and rounds.
     """
@@ -91,8 +114,8 @@ def ner(base: str, after: Mapping[str, str], adapter: str, quick: bool) -> Scena
         cells.append(Cell(f"{TOGETHER}, {PLAIN}", tagged.dataset, usual))
         pooled = _pooled(usual, length)
         cells.append(Cell(f"{POOLED}, {PLAIN}", tagged.dataset, pooled))
-        for way, folder in after.items():
-            begun = replace(pooled, base=folder)
+        for way, teacher in after.items():
+            begun = replace(pooled, taught=teacher)
             cells.append(Cell(f"{POOLED}, {AFTER[way]}", tagged.dataset, begun))
     return Scenario(
         "healthcare ner", "Entities: accuracy of tags in %", tuple(cells), _notes(length)

@@ -1,34 +1,25 @@
 """The healthcare paper's experiments, each with its own tables and pictures, ready to be played."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from edge_client.bases.base import open_base
-from simulation.experiments.experiment import FULL, Experiment
+from simulation.experiments.experiment import FULL
 from simulation.experiments.runner import Place
 from simulation.papers.healthcare.bases import lettered
 from simulation.papers.healthcare.curve import curve, curve_table, draw_curve
-from simulation.papers.healthcare.ner import ner, ner_tables
+from simulation.papers.healthcare.ner import ner, ner_tables, teachers
 from simulation.papers.healthcare.perplexity import perplexity, perplexity_tables
 from simulation.papers.healthcare.personalize import personal_tables, personalize
 from simulation.papers.healthcare.search import search, search_table
 from simulation.papers.healthcare.setting import federated, scale_of, sizes_of
-from simulation.papers.healthcare.taught import taught
 from simulation.papers.report import Piece
 
 NAMES = ("perplexity", "curve", "personalize", "ner")
 WHOLE, SEARCH = FULL[0], "search"
 
 
-def piece(
-    name: str,
-    base: str,
-    adapter: str,
-    quick: bool,
-    place: Place,
-    first: Callable[[Sequence[Experiment]], None],
-) -> Piece:
+def piece(name: str, base: str, adapter: str, quick: bool, place: Place) -> Piece:
     """One of the paper's experiments.
 
     Args:
@@ -37,7 +28,6 @@ def piece(
         adapter: What is trained: `full`, or an adapter.
         quick: Less of everything.
         place: Where texts and results are; bases that are made lie beside the results.
-        first: Runs what `ner` begins from.
     """
     bases = place.out.parent / "bases"
     begun, scale, data = _lettered(base, bases), scale_of(quick), place.data
@@ -48,7 +38,7 @@ def piece(
         return Piece(personalize(*asked), personal_tables)
     if name == "ner":
         is_whole = adapter == WHOLE  # else what was trained is no base
-        after = taught(begun, adapter, scale, place, bases, first) if is_whole else {}
+        after = teachers(*asked) if is_whole else {}
         return Piece(ner(begun, after, f"{adapter}+head", quick), ner_tables)
     sizes = sizes_of(federated(begun, adapter, scale), data)
     if name == "perplexity":

@@ -6,9 +6,8 @@ Printed("AUG-FedPrompt", "Table 2: ...", (Entry("aug-fedprompt/table2/ag_news", 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_client.errors import Failed, demand
+from edge_client.errors import demand
 from edge_client.tables import Table
-from simulation.experiments.experiment import Experiment
 from simulation.papers.index.kept import NOTHING, Kept
 from simulation.papers.published.figure import Figure
 from simulation.papers.published.figure import Table as PaperTable
@@ -17,10 +16,6 @@ from simulation.papers.report import Order, Piece
 ENGLISH, SPOKEN = "--base BASE", "--multilingual-base MULTILINGUAL"
 MIXTURE = "MIXTURE"
 READ = f"{SPOKEN} --pretraining {MIXTURE}"  # of which `Given.mixture` takes the place
-
-
-class NotRun(Failed):
-    """What a scenario begins from has not been run, and nothing is to be run now."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,6 @@ class Given:
         mixture: Languages that `multilingual` was pretrained on -> their share.
         quick: One seed, less of everything.
         order: How they are played.
-        first: Runs what a scenario begins from, or raises `NotRun` where nothing is to be run.
         kept: Results of other machines and earlier days.
     """
 
@@ -44,7 +38,6 @@ class Given:
     mixture: Mapping[str, float]
     quick: bool
     order: Order
-    first: Callable[[Sequence[Experiment]], None]
     kept: Kept = NOTHING
 
 

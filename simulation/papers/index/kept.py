@@ -50,7 +50,7 @@ class Kept:
         found = finished(on, place)
         if found is not None or on.key not in self.rows:
             return found
-        before = [stage(part, place.data) for part in parts(on.experiment).every]
+        before = [stage(part, place.data) for part in parts(on.experiment).rounds]
         if not all(one.key in self.rows for one in before):
             return None
         ended = tuple(Result(one.experiment, self.rows[one.key]) for one in before)
@@ -60,7 +60,7 @@ class Kept:
         """The same with more experiments, those that they go on from among them."""
         rows, names = dict(self.rows), dict(self.names)
         for on, result in found:
-            before = [stage(part, place.data) for part in parts(on.experiment).every]
+            before = [stage(part, place.data) for part in parts(on.experiment).rounds]
             several = [(on, result), *zip(before, result.parts, strict=True)]
             for one, own in several:
                 rows[one.key] = condensed(own.rows)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from edge_client.errors import Failed, Stopped, WrongInput
@@ -10,7 +10,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.runner import Tell, run_all
 from simulation.papers.index.effort import effort_of
 from simulation.papers.index.entry import Entry, Given
-from simulation.papers.index.state import EntryState, Slot, look, run_nothing
+from simulation.papers.index.state import EntryState, Slot, look
 from simulation.papers.report import written
 
 
@@ -57,8 +57,7 @@ Say = Callable[[Entry, int, int, str, float | None], None]
 
 def looked(entries: Sequence[Entry], given: Given) -> list[EntryState]:
     """What there is of entries; nothing is run."""
-    first = partial(run_nothing, given.order.place)
-    return [look(entry, replace(given, first=first)) for entry in entries]
+    return [look(entry, given) for entry in entries]
 
 
 def play_all(
@@ -101,7 +100,7 @@ def _tell(
 def _played(before: EntryState, given: Given, tell: Tell) -> EntryState:
     """Run an entry's cells; of those that cannot be run it says why."""
     entry, start_s = before.entry, time.monotonic()
-    if before.piece is None:  # what it begins from may be there by now, or is run first
+    if before.piece is None:  # what was missing may be there by now
         before = look(entry, given)
     able = [slot for slot in before.cells if not slot.trouble]
     told: dict[Experiment, str] = {}

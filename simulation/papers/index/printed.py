@@ -60,7 +60,7 @@ def _of_mfpt(name: str) -> tuple[Entry, ...]:
 
 def _silos(name: str, given: Given) -> Piece:
     place = given.order.place
-    asked = (name, given.multilingual, pieces.WHOLE, given.quick, place, given.first)
+    asked = (name, given.multilingual, pieces.WHOLE, given.quick, place)
     return pieces.piece(*asked)
 
 

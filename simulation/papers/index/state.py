@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_client.errors import Failed, Stopped, WrongInput
-from simulation.experiments.experiment import Experiment
 from simulation.experiments.record import Result
-from simulation.experiments.runner import Place, finished
 from simulation.experiments.stage import Stage, stage
-from simulation.papers.index.entry import Entry, Given, NotRun
+from simulation.papers.index.entry import Entry, Given
 from simulation.papers.report import Piece
 from simulation.papers.scenario import Cell, Measured, Scenario
 
@@ -84,18 +82,8 @@ class EntryState:
         return replace(self, cells=tuple(told))
 
 
-def run_nothing(place: Place, asked: Sequence[Experiment]) -> None:
-    """Take what a scenario begins from as it lies on disk.
-
-    Raises:
-        NotRun: It does not lie there.
-    """
-    if not all(finished(stage(one, place.data), place) for one in asked):
-        raise NotRun("what it begins from has not been run here")
-
-
 def look(entry: Entry, given: Given) -> EntryState:
-    """Read what there is of an entry; nothing is run, unless `given.first` runs what it needs."""
+    """Read what there is of an entry; nothing is run."""
     try:
         piece = entry.make(given)
     except Stopped:

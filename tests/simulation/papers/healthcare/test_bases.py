@@ -14,8 +14,9 @@ from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
-from simulation.experiments.full_backend import FullBackend, open_full
-from simulation.papers.healthcare.bases import TOKENIZER, lettered, trained
+from simulation.experiments.full_backend import FullBackend
+from simulation.experiments.taught import TOKENIZER
+from simulation.papers.healthcare.bases import lettered
 
 WORDS = Task("words", kind="mlm")
 TRAINING = Training(lr=1e-3, tokens=32)
@@ -67,15 +68,3 @@ def test_a_tokenizer_of_another_kind_is_left_alone(tiny_base: Base, tmp_path: Pa
     base = open_base(str(folder))
     (folder / TOKENIZER).write_text(json.dumps(told))
     assert lettered(base, tmp_path / "out") == base.folder
-
-
-def test_what_was_trained_is_a_base_that_answers_as_the_run_did(
-    tiny_base: Base, tmp_path: Path
-) -> None:
-    engine = open_full(tiny_base, WORDS, TRAINING, False, 0)
-    texts = [Example("the power of family mail"), Example("health and weather")]
-    engine.train_step(engine.encoder.batch(engine.encoder.prompts(texts)))
-    folder = trained(tiny_base, engine.adapter(), tmp_path, "FL")
-    again = open_full(open_base(str(folder)), WORDS, TRAINING, False, 0)
-    for ours, theirs in zip(engine.judge(texts), again.judge(texts), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)

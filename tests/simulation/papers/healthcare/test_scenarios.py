@@ -1,7 +1,7 @@
 """The healthcare paper's experiments on a tiny base: put together, run small, told and drawn."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.parts import parts
 from simulation.experiments.runner import Place, run_all
 from simulation.papers.healthcare.curve import PICTURE, curve, curve_table, draw_curve
-from simulation.papers.healthcare.ner import SETS, ner, ner_tables
+from simulation.papers.healthcare.ner import SETS, ner, ner_tables, teachers
 from simulation.papers.healthcare.perplexity import ALONE, MEAN, perplexity, perplexity_tables
 from simulation.papers.healthcare.personalize import personal_tables, personalize
 from simulation.papers.healthcare.search import search, search_table
@@ -35,7 +35,6 @@ from simulation.papers.healthcare.setting import (
     federated,
     sizes_of,
 )
-from simulation.papers.healthcare.taught import taught
 from simulation.papers.scenario import Measured, Scenario, measured
 from tests.conftest import shared
 
@@ -144,13 +143,9 @@ def test_silos_go_on_alone_from_two_beginnings_and_choose_between(
 
 
 def test_taggers_begin_from_what_silos_trained(tiny_base: Base, place: Place) -> None:
-    def first(asked: Sequence[Experiment]) -> None:
-        run_all(asked, place)
-
-    base, bases = str(tiny_base.folder), place.out.parent / "bases"
-    after = taught(base, "full", FEW, place, bases, first)
-    assert len({Path(folder).name for folder in after.values()}) == 2
-    plan = ner(str(tiny_base.folder), after, "full+head", quick=True)
+    base = str(tiny_base.folder)
+    after = teachers(base, "full", FEW, place.data)
+    plan = ner(base, after, "full+head", quick=True)
     assert len(plan.cells) == 4 * len(SETS)
     few = [cell for cell in plan.cells if cell.column == "ner_e3c_clinical"]
     tables, told = ner_tables(ran(replace(plan, cells=tuple(few)), place))

@@ -1,7 +1,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,12 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from edge_client.errors import WrongInput
-from simulation.experiments.experiment import Experiment
 from simulation.experiments.runner import run_all
 from simulation.papers.index.entry import Entry, Given, Printed, chosen
 from simulation.papers.index.page import page
 from simulation.papers.index.playing import Clock, looked, play_all
 from simulation.papers.index.printed import PRINTED
-from simulation.papers.index.state import EntryState, run_nothing
+from simulation.papers.index.state import EntryState
 from simulation.papers.report import Order, Piece
 from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen
@@ -43,7 +41,7 @@ def scenario_of(base: Base, dataset: str) -> Scenario:
 @pytest.fixture
 def given(tiny_base: Base, tmp_path: Path) -> Given:
     order = Order(range(2), place_in(tmp_path), 1, tmp_path / "told", True)
-    return Given(str(tiny_base.folder), "", (), {}, False, order, partial(run_nothing, order.place))
+    return Given(str(tiny_base.folder), "", (), {}, False, order)
 
 
 def printed_by(base: Base) -> tuple[Printed, ...]:
@@ -102,24 +100,6 @@ def test_seeds_that_are_there_are_told_while_others_are_not(tiny_base: Base, giv
     (small, _) = states = looked(chosen(printed, ()), given)
     assert small.has_some and not small.is_whole and len(small.left) == 3
     assert "(1 of 2 seeds) [81.0]" in page(printed, states, given)
-
-
-def test_what_an_entry_begins_from_is_run_first_or_missed(tiny_base: Base, given: Given) -> None:
-    (cell, *_) = scenario_of(tiny_base, "masakhanews").cells
-    ran: list[Experiment] = []
-
-    def make(given: Given) -> Piece:
-        given.first([cell.experiment])
-        return Piece(Scenario("after", "a title", (cell,), ()))
-
-    printed = (Printed("A paper", "Table 4", (Entry("paper/after", make),)),)
-    (before,) = looked(chosen(printed, ()), given)
-    assert before.trouble == "what it begins from has not been run here" and not before.is_whole
-    assert "has not been run here; then `--only paper/after`" in page(printed, [before], given)
-    (after,) = played(printed, replace(given, first=ran.extend))
-    assert ran and after.is_whole
-    (again,) = looked(chosen(printed, ()), given)
-    assert again.is_whole
 
 
 def test_published_figures_stay_where_an_entry_cannot_be_put_together(given: Given) -> None:
