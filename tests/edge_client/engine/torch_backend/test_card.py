@@ -1,6 +1,6 @@
 """The torch engine on a card: refused where there is none, run on one that stands in, and on one.
 
-What is marked `gpu` needs a CUDA device; nobody had one when it was written.
+What is marked `gpu` needs a CUDA device.
 """
 
 import json
