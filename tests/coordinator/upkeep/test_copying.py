@@ -49,6 +49,17 @@ def test_a_damaged_store_is_not_taken_for_a_backup(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+def test_a_backup_does_not_take_the_folder_away_that_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(tmp_path / "store").close()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(WrongInput, match=r"--out \. is the current folder"):
+        backup(tmp_path / "store", ".")
+    assert (tmp_path / "here").samefile(".")
+
+
 def test_a_backup_goes_over_nothing(tmp_path: Path) -> None:
     Store(tmp_path / "store").close()
     (tmp_path / "copy").mkdir()

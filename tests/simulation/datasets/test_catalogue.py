@@ -108,6 +108,12 @@ def test_what_is_not_there_is_named(
         read_dataset(name, news, languages)
 
 
+def test_a_file_that_lies_in_another_folder_is_named_where_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "yelp_review_full").mkdir()
+    with pytest.raises(DataError, match=r"no file yelp_openset/reviews_5k\.csv\.gz in .*put the"):
+        read_dataset("yelp_review_full", tmp_path)
+
+
 def test_without_a_folder_the_environment_is_asked(
     news: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
