@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +20,40 @@ from edge_client.labelling.book import Book, MemoryNotes
 from edge_client.labelling.drawn_texts import tests_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import drawn_bank
+from edge_client.planning.cuda.accelerator import CPU
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
+from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.scoring import Score, judged, score
 from simulation.experiments.stage import OwnedTexts, Stage
 from simulation.population.clients import Population, merged
+
+
+def is_of_card(error: Exception, device: str) -> bool:
+    """Whether the CUDA device failed, as nobody's texts or settings make it fail."""
+    told = str(error)
+    is_named = any(name in told for name in ("CUDA", "CUBLAS"))
+    return device != CPU and isinstance(error, RuntimeError) and is_named
+
+
+@contextmanager
+def told_of_card(device: str) -> Iterator[None]:
+    """Let a CUDA device that fails, such as a full one, end as one line.
+
+    Raises:
+        SimulationError: It failed inside; results so far are whole.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_of_card(error, device):
+            raise
+        first = next(iter(str(error).strip().splitlines()), "").rstrip(".")
+        told = f"--device {device}: {first}; run fewer experiments at once, or --device {CPU}"
+        raise SimulationError(told) from error
 
 
 class InProcess:
@@ -88,6 +114,8 @@ class InProcess:
                 start = handed(state, work.adapter_spec)
                 yield answer(engine, start, own, work, name, notes, held=held)
             except (RuntimeError, ValueError) as error:
+                if is_of_card(error, self._on.device):
+                    raise
                 failed = Report(work.work_id, "failed", failure=code_of(error))
                 yield Answer(failed, None, f"{name}: {error}")
 

@@ -1,8 +1,8 @@
 """One experiment, said completely: what is trained, on which texts, dealt out how, for how long.
 
 Everything follows from it: two runs of equal experiments on equal texts and an equal base give
-equal numbers, in one process, in several or on a Ray cluster of equal processors and libraries. It
-is also a TOML file:
+equal numbers, in one process, in several or on a Ray cluster of equal processors and libraries; on
+other processors and on a CUDA device equal ones but for rounding. It is also a TOML file:
 
     name = "skewed"
     dataset = "ag_news"
@@ -319,7 +319,7 @@ class Experiment:
         return is_whole and is_plain and self.base == other.base
 
     def key(self, base_id: str, dataset_sha256: str, task: Task, engine: str) -> str:
-        """Names an experiment's results: equal keys give equal numbers.
+        """Names an experiment's results: equal keys give equal numbers, but for rounding.
 
         Args:
             base_id: Names the base that `base` was found to be, and who taught it.
@@ -377,6 +377,8 @@ def read_experiment(path: Path) -> Experiment:
     try:
         experiment = msgspec.convert({"name": path.stem} | table, Experiment)
         check_known(experiment.learning)
+        if experiment.taught is not None:
+            check_known(experiment.taught.learning)
         return experiment
     except ExperimentError:
         raise
@@ -404,6 +406,7 @@ def _check_tables(table: Any, origin: str) -> None:
         _check_keys(table.get(name, {}), kind, f"{origin}: [{name}]")
     if "taught" in table:
         _check_tables(table["taught"], f"{origin}: [taught]")
+        table["taught"].setdefault("name", "taught")
 
 
 def _check_keys(table: Any, kind: type[Any], origin: str) -> None:

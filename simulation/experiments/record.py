@@ -6,6 +6,7 @@
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
     OUT/KEY/ARM.HASH.memory     what else is known then
     OUT/KEY/finished            there is nothing left to run
+    OUT/KEY/base                while it runs: the weights that another experiment taught
 
 An adapter is on disk before its row, and the one before goes after it; so a killed run goes on
 where its last whole row ends, and a finished one is not run again.
@@ -29,7 +30,7 @@ from simulation.experiments.federation.outcomes import Between, Looking, Round, 
 from simulation.experiments.federation.resume import best_in
 from simulation.experiments.scoring import Score, Tally, pooled
 
-ROWS, FINISHED = "rows.jsonl", "finished"
+ROWS, FINISHED, BASE = "rows.jsonl", "finished", "base"
 
 
 class RecordError(WrongInput):
@@ -220,8 +221,9 @@ class Record:
         except BlockingIOError as error:
             self._lock.close()
             raise RecordError(f"another process runs the experiment in {folder}") from error
-        said = json.dumps(asdict(experiment) | dict(facts or {}), indent=2, sort_keys=True)
-        write_atomically(folder / "experiment.json", f"{said}\n".encode())
+        if not self.is_finished:
+            said = json.dumps(asdict(experiment) | dict(facts or {}), indent=2, sort_keys=True)
+            write_atomically(folder / "experiment.json", f"{said}\n".encode())
         self._rows = read_rows(folder)
         self._last = {row.arm: row for row in self._rows}
         path = folder / ROWS
@@ -249,6 +251,11 @@ class Record:
     def result(self) -> Result:
         """What is here so far."""
         return Result(self._experiment, tuple(self._rows))
+
+    @property
+    def base(self) -> Path:
+        """Where weights that another experiment taught may lie while this one runs."""
+        return self._folder / BASE
 
     @property
     def is_finished(self) -> bool:

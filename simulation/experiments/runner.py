@@ -4,8 +4,9 @@ results = run_all(experiments, Place(data, out), jobs=2, tell=print)
 """
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +20,9 @@ from edge_client.engine.devices import check_device, find_card
 from edge_client.errors import demand, installing
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.wire.labelling import keep_in
-from edge_client.wire.tensors import decode_adapter
+from edge_client.wire.tensors import decode_adapter, sha256
 from simulation.experiments.child import Child, start_child
-from simulation.experiments.devices import InProcess
+from simulation.experiments.devices import InProcess, told_of_card
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.outcomes import Round
@@ -37,6 +38,7 @@ from simulation.experiments.record import (
     ROWS,
     Record,
     Result,
+    Row,
     kept_adapter,
     read_rows,
 )
@@ -58,7 +60,8 @@ class Place:
         out: Folder of results; finished ones in it are not run again.
         ray: Address of a Ray cluster whose workers train; empty for this process.
         plugins: Folder of extensions that experiments name; None for none.
-        device: What experiments compute on, `cpu` or `cuda`; their keys do not know it.
+        device: What experiments compute on, `cpu` or `cuda`; their keys do not know it, since
+            results are the same but for rounding.
     """
 
     data: Path | None
@@ -87,7 +90,7 @@ def run_all(
     """
     said = tell or (lambda done, total, name: None)
     stages = [stage(experiment, place.data) for experiment in experiments]
-    parted = [stage(part, place.data) for one in experiments for part in parts(one).every]
+    parted = [stage(part, place.data) for on in stages for part in _before(on, place)]
     first = {on.key: on for on in parted}
     different = first | {on.key: on for on in stages}
     for on in different.values():
@@ -163,14 +166,11 @@ def run(
     on = replace(stage(experiment, place.data), device=place.device)
     on.check_homes()
     before = parts(experiment)
-    ended = {part: _ended(part, place, on_round) for part in before.every}
-    for part in before.taught:
-        state, beside = decode_adapter(ended[part][1]), place.out / on.origin
-        on = replace(on, weights=open_base(str(trained(on.base, state, beside / "base"))))
-    devices: Devices | None = None
+    ended = {part: _ended(part, place, on_round) for part in _before(on, place)}
     card = find_card(on.device, on.base.bits)
-    known = experiment, card.name if card else "", _facts(on)
-    with Record(place.out / on.key, *known) as record:
+    weights = next((ended[part][1] for part in before.taught if part in ended), b"")
+    known = experiment, card.name if card else "", _facts(on, weights)
+    with Record(place.out / on.key, *known) as record, told_of_card(on.device):
         if experiment.personal is not None:
             there = {part: adapter for part, (_, adapter) in ended.items()}
             _run_personal(on, record, before, there, place.ray, on_round)
@@ -178,15 +178,41 @@ def run(
             return replace(record.result, parts=tuple(ended[part][0] for part in before.rounds))
         if experiment.cache_bytes and not record.is_finished:
             record.begin_anew()  # what layers cost hangs on what this process has computed before
-        try:
-            for arm in _open_arms(on, record):
-                devices = devices or _devices(on, place)
-                _run_arm(on, record, devices, arm, on_round)
-        finally:
-            if devices is not None:
-                devices.close()
+        with _begun(on, weights, record.base) as begun:
+            _run_arms(begun, place, record, on_round)
         record.finish()
         return record.result
+
+
+def _before(on: Stage, place: Place) -> tuple[Experiment, ...]:
+    """What has to be there before an experiment is run; less before it is only read."""
+    before = parts(on.experiment)
+    return before.rounds if (place.out / on.key / FINISHED).is_file() else before.every
+
+
+@contextmanager
+def _begun(on: Stage, weights: bytes, folder: Path) -> Iterator[Stage]:
+    """The stage with the weights that taught its base, if any did; they lie on disk meanwhile."""
+    if not weights:
+        yield on
+        return
+    try:
+        base = open_base(str(trained(on.base, decode_adapter(weights), folder.resolve())))
+        yield replace(on, weights=base)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_arms(on: Stage, place: Place, record: Record, on_round: Callable[[Round], None]) -> None:
+    """What is left of all arms."""
+    devices: Devices | None = None
+    try:
+        for arm in _open_arms(on, record):
+            devices = devices or _devices(on, place)
+            _run_arm(on, record, devices, arm, on_round)
+    finally:
+        if devices is not None:
+            devices.close()
 
 
 def finished(on: Stage, place: Place) -> Result | None:
@@ -210,10 +236,16 @@ def _ended(
     on = stage(part, place.data)
     folder = place.out / on.key
     rows = read_rows(folder)  # without the lock: several processes go on from finished rounds
-    if not rows or min(rows[-1].round_index, rows[-1].evaluated) < part.rounds:
+    is_whole = (folder / FINISHED).is_file()  # patience may have ended it early
+    if not rows or not (is_whole or _lasted(rows[-1]) >= part.rounds):
         run(part, place, on_round)
         rows = read_rows(folder)
     return Result(part, tuple(rows)), kept_adapter(folder, rows[-1])
+
+
+def _lasted(row: Row) -> int:
+    """Rounds that are over and judged."""
+    return min(row.round_index, row.evaluated)
 
 
 def _run_personal(
@@ -237,12 +269,13 @@ def _run_personal(
         on_round(closed)
 
 
-def _facts(on: Stage) -> dict[str, object]:
+def _facts(on: Stage, weights: bytes) -> dict[str, object]:
     """What numbers come from, beside the experiment itself."""
     texts = {name: getattr(on.dataset, name) for name in ("origin", "licence", "sha256", "notes")}
     sizes = {"train": len(on.dataset.train), "test": len(on.dataset.test)}
     return {
         "base_id": on.base.base_id,
+        **({"weights_sha256": sha256(weights)} if weights else {}),
         "texts": texts | sizes | {"task": asdict(on.dataset.task)},
         "versions": versions(),
     }

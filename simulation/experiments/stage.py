@@ -261,8 +261,19 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         names = experiment.hostile.names(population)
         population, tests = without_tests(population, dataset.test, names)
         dataset = replace(dataset, test=tests)
-    origin = stage(experiment.taught, data).key if experiment.taught else ""
+    origin = _taught_by(experiment.taught, data) if experiment.taught else ""
     return Stage(experiment, _base(experiment.base), dataset, population, gate, dev, origin)
+
+
+def _taught_by(teacher: Experiment, data: Path | None) -> str:
+    """The key of an experiment that others begin from."""
+    on = stage(teacher, data)
+    if on.dataset.task.kind == "tagging":
+        raise ExperimentError(
+            f"taught: {teacher.dataset} is a set of tagged words, whose tagger leaves no head of "
+            "words behind, and no base; masked or labelled texts are expected"
+        )
+    return on.key
 
 
 def trained_on(dataset: DataSet, said: Experiment) -> tuple[DataSet, tuple[Example, ...]]:

@@ -270,7 +270,7 @@ def _notes_of(state: EntryState, given: Given) -> list[str]:
     source += _remarks(state)
     known = sizes(scenario, stages, len(given.order.seeds)) if stages else []
     failed = [line for slot in state.cells if slot.found and (line := slot.found.failures())]
-    return [*source, *known, *scenario.notes, *failed, *_cards(state)]
+    return [*source, *known, *scenario.notes, *failed, *card_notes(state)]
 
 
 def _remarks(state: EntryState) -> list[str]:
@@ -282,13 +282,15 @@ def _remarks(state: EntryState) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def _cards(state: EntryState) -> list[str]:
+def card_notes(state: EntryState) -> list[str]:
     """Which CUDA devices computed how many experiments, where any did."""
     results = [one for slot in state.cells for one in slot.results if one is not None]
-    cards = [dict.fromkeys(row.card for row in one.rows if row.card) for one in results]
+    rows = [[*one.rows, *(row for part in one.parts for row in part.rows)] for one in results]
+    cards = [dict.fromkeys(row.card for row in found if row.card) for found in rows]
     counted = Counter(card for names in cards for card in names)
     return [
-        f"computed on {card} (`--device cuda`): {count} of {len(results)} experiments"
+        f"computed on {card} (`--device cuda`), wholly or in part: {count} of {len(results)} "
+        "experiments"
         for card, count in sorted(counted.items())
     ]
 

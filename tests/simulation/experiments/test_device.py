@@ -17,11 +17,18 @@ from edge_client.engine.engine import EngineError
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
+from simulation.experiments.devices import is_of_card, told_of_card
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.record import Result
 from simulation.experiments.runner import run_all
 from simulation.experiments.stage import stage
+from simulation.papers.index.entry import Entry
+from simulation.papers.index.kept import NOTHING, read_kept, write_kept
+from simulation.papers.index.page import card_notes
+from simulation.papers.index.state import EntryState, Slot
+from simulation.papers.report import Piece
+from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.simulation.experiments.experiments import small
@@ -58,6 +65,37 @@ def test_what_does_not_compute_there_is_refused(tiny_base: Base, tmp_path: Path)
         run_all([asked], replace(place, ray="local"))
     with pytest.raises(EngineError, match="'tpu' is not known; cpu or cuda"):
         run_all([asked], replace(place, device="tpu"))
+
+
+def test_a_card_that_is_full_is_nobodys_failure() -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore of it")
+    with pytest.raises(SimulationError) as told, told_of_card("cuda"):
+        raise full
+    (line,) = str(told.value).splitlines()
+    assert "CUDA out of memory" in line and "run fewer experiments at once" in line
+    with pytest.raises(torch.OutOfMemoryError), told_of_card("cpu"):
+        raise full
+    assert is_of_card(full, "cuda") and not is_of_card(full, "cpu")
+    assert not is_of_card(RuntimeError("the loss is not finite"), "cuda")
+
+
+def test_the_index_says_which_card_computed_how_much(tiny_base: Base, tmp_path: Path) -> None:
+    place = place_in(tmp_path)
+    asked = small(tiny_base, dataset=NEWS, adapter="lora:2+head")
+    on = stage(asked, place.data)
+    (result,) = run_all([asked], place)
+    (first, *rest) = result.rows
+    there = replace(result, rows=(replace(first, card="A card"), *rest))
+    kept = NOTHING.with_results([(on, there)], place)
+    write_kept(tmp_path / "index.jsonl", kept)
+    assert read_kept(tmp_path / "index.jsonl").rows[on.key][0].card == "A card"
+    cells = tuple(
+        Slot(Cell(row, "column", asked), (on,), (one,))
+        for row, one in (("a", there), ("b", result), ("c", None))
+    )
+    entry = Entry("paper/one", lambda given: Piece(Scenario("s", "a title", (), ())))
+    (note,) = card_notes(EntryState(entry, None, cells))
+    assert note == "computed on A card (`--device cuda`), wholly or in part: 1 of 2 experiments"
 
 
 def on_both(experiment: Experiment, folder: Path) -> tuple[Result, Result]:

@@ -1,5 +1,8 @@
 """Experiments whose base has the weights that another experiment ended with."""
 
+import fcntl
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base, open_base
+from edge_client.errors import WrongInput
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import decode_adapter
@@ -19,11 +23,11 @@ from simulation.experiments.experiment import Experiment, ExperimentError, read_
 from simulation.experiments.full_backend import open_full
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.record import adapter_of, read_rows
-from simulation.experiments.runner import Place, finished, run_all
+from simulation.experiments.runner import Place, finished, run, run_all
 from simulation.experiments.stage import stage
 from simulation.experiments.taught import trained
 from simulation.papers.index.kept import NOTHING
-from tests.simulation.experiments.experiments import small
+from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in
 
 WHOLE = Training(batch=2, lr=1e-3, tokens=32)
@@ -60,18 +64,19 @@ def test_its_teacher_is_run_first_and_its_weights_are_begun_from(
     tiny_base: Base, teacher: Experiment, place: Place
 ) -> None:
     pupil, plain = pupil_of(tiny_base, teacher), pupil_of(tiny_base, None)
-    found, other = run_all([pupil, plain], place, jobs=2)
+    pupils = [replace(pupil, seed=seed) for seed in (7, 8, 9)]
+    found, _, _, other = run_all([*pupils, plain], place, jobs=3)
     taught = place.out / stage(teacher, place.data).key
     assert (taught / "finished").is_file() and not found.parts
-    state = decode_adapter(adapter_of(taught, read_rows(taught)[-1]))
-    weights = open_base(str(taught / "base"))
-    assert weights.shape == tiny_base.shape and weights.base_id != tiny_base.base_id
+    assert not list(place.out.glob("*/base"))
     assert found.rows[0].score != other.rows[0].score or found.rows[-1].loss != other.rows[-1].loss
-    # What is trained from the folder alone is the same, under the folder's own name
-    by_hand = replace(plain, base=str(taught / "base"))
-    (again,) = run_all([by_hand], place)
+    # What is trained from a folder with the same weights is the same
+    state = decode_adapter(adapter_of(taught, read_rows(taught)[-1]))
+    weights = trained(tiny_base, state, place.out.parent / "base")
+    (again,) = run_all([replace(plain, base=str(weights))], place)
     assert [row.adapter_sha256 for row in again.rows] == [row.adapter_sha256 for row in found.rows]
-    assert all(np.isfinite(one).all() for one in state.values())
+    told = json.loads((place.out / stage(pupil, place.data).key / "experiment.json").read_text())
+    assert told["weights_sha256"] == read_rows(taught)[-1].adapter_sha256
 
 
 def test_its_key_is_known_before_its_teacher_was_run(
@@ -89,6 +94,38 @@ def test_its_key_is_known_before_its_teacher_was_run(
     elsewhere = replace(place, out=place.out.parent / "elsewhere")
     told = kept.result(before, elsewhere)
     assert told is not None and told.accuracy == result.accuracy
+
+
+def test_what_is_finished_is_read_without_its_teacher(
+    tiny_base: Base, teacher: Experiment, place: Place
+) -> None:
+    pupil = pupil_of(tiny_base, teacher)
+    (result,) = run_all([pupil], place)
+    taught = place.out / stage(teacher, place.data).key
+    shutil.rmtree(taught)
+    assert run_all([pupil], place) == [result]
+    assert not taught.exists()
+
+
+def test_a_teacher_that_patience_ended_is_not_run_again(
+    tiny_base: Base, teacher: Experiment, place: Place
+) -> None:
+    still = replace(teacher.training, lr=1e-12)
+    patient = replace(teacher, rounds=9, patience=1, training=still)
+    (ended,) = run_all([patient], place)
+    assert len(ended.rows) < 9
+    taught = place.out / stage(patient, place.data).key
+    with (taught / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(pupil_of(tiny_base, patient), place)  # as each process does
+
+
+def test_a_tagger_leaves_no_base_behind(tiny_base: Base, tmp_path: Path, place: Place) -> None:
+    tagged = tagging_in(tmp_path / "rooms")
+    teacher = small(tiny_base, dataset=tagged, adapter="full", training=WHOLE, rounds=1)
+    with pytest.raises(ExperimentError, match="leaves no head of words behind, and no base"):
+        run_all([pupil_of(tiny_base, teacher)], place)
+    assert not place.out.exists()
 
 
 @pytest.mark.parametrize(
@@ -122,11 +159,14 @@ def test_neither_teachers_of_teachers_nor_a_personal_phase(
 def test_a_file_says_it_in_a_table_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "tagger.toml"
     path.write_text(
-        'dataset = "ner_panx"\nadapter = "full+head"\n[taught]\nname = "FL"\n'
+        'dataset = "ner_panx"\nadapter = "full+head"\n[taught]\n'
         'dataset = "silo_texts"\nadapter = "full"\n[taught.training]\nlr = 0.5\n'
     )
-    found = read_experiment(path)
+    found, told = read_experiment(path), path.read_text()
     assert found.taught is not None and found.taught.training.lr == 0.5
-    path.write_text(path.read_text() + "speed = 1\n")
+    path.write_text(f"{told}speed = 1\n")
     with pytest.raises(ExperimentError, match=r"\[taught\]: \[training\]: unknown key 'speed'"):
+        read_experiment(path)
+    path.write_text(f'{told}[taught.learning]\nmean = "nonsense"\n')
+    with pytest.raises(WrongInput, match="nonsense"):
         read_experiment(path)

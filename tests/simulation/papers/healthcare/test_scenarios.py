@@ -18,6 +18,7 @@ from simulation.datasets.silos import NEWS
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.parts import parts
 from simulation.experiments.runner import Place, run_all
+from simulation.experiments.stage import stage
 from simulation.papers.healthcare.curve import PICTURE, curve, curve_table, draw_curve
 from simulation.papers.healthcare.ner import SETS, ner, ner_tables, teachers
 from simulation.papers.healthcare.perplexity import ALONE, MEAN, perplexity, perplexity_tables
@@ -140,6 +141,16 @@ def test_silos_go_on_alone_from_two_beginnings_and_choose_between(
     (table, printed), told = personal_tables(found)
     assert [row[0] for row in table.rows[:3]] == [row[0] for row in printed.rows]
     assert set(told["begun"]["own after all rounds"]) == {"de", "he"}
+
+
+def test_taggers_begin_from_what_perplexity_trains_with_seed_0(
+    tiny_base: Base, place: Place
+) -> None:
+    base = str(tiny_base.folder)
+    together, pooled, *_ = perplexity(base, "full", FEW, place.data).cells
+    asked = [stage(cell.experiment, place.data).key for cell in (together, pooled)]
+    after = teachers(base, "full", FEW, place.data)
+    assert [stage(one, place.data).key for one in after.values()] == asked
 
 
 def test_taggers_begin_from_what_silos_trained(tiny_base: Base, place: Place) -> None:
