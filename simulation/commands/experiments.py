@@ -19,7 +19,8 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tables import show
 from profiling.instruments.child import terminable
 from simulation.api import JOBS, OUT, SEEDS
-from simulation.experiments.experiment import ExperimentError, read_experiment
+from simulation.experiments.experiment import ExperimentError
+from simulation.experiments.experiment_file import read_experiment
 from simulation.experiments.hostile import ATTACKS
 from simulation.experiments.runner import Place
 from simulation.papers.few_shot import scenarios as aug_fedprompt

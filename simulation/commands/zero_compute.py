@@ -14,7 +14,7 @@ from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import terminable
 from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
 from simulation.experiments.child import child
-from simulation.experiments.zero_compute import (
+from simulation.experiments.virtual.zero_compute import (
     Footprint,
     ZeroRounds,
     first_state,

@@ -22,14 +22,9 @@ other processors and on a CUDA device equal ones but for rounding. It is also a 
 import hashlib
 import json
 import sys
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
 
-import msgspec
-
-from coordinator.plugins import check_known
-from coordinator.presets import laid_under
 from coordinator.rounds.learning.settings import Learning, check_net, check_together
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
@@ -46,9 +41,9 @@ from simulation.experiments.personal.settings import Personal, misfit
 from simulation.population.deal import Deal
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:  # pragma: no cover - the same library, before it moved into Python
-    import tomli as tomllib
+    pass
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
@@ -71,7 +66,6 @@ ADDED_LATER = (
     "pattern",
     "alone",
 )
-CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
 ADDED_TO_TRAINING = (
     *("optimizer", "momentum", "proximal", "scaffold", "adjusted"),
@@ -354,63 +348,3 @@ class Experiment:
                 del said["training"][name]
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def read_experiment(path: Path) -> Experiment:
-    """Read an experiment's TOML file.
-
-    Raises:
-        ExperimentError: The file is missing, is not TOML, or has an unknown key or a wrong value.
-        PresetError: No preset has the name that it says.
-    """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ExperimentError(f"no experiment at {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path} is not TOML: {error}") from error
-    for key in CLOCKED:
-        said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
-        _demand(key not in table, f"{path}: {key}: {said}")
-    table = laid_under(table, None)
-    _check_tables(table, str(path))
-    try:
-        experiment = msgspec.convert({"name": path.stem} | table, Experiment)
-        check_known(experiment.learning)
-        if experiment.taught is not None:
-            check_known(experiment.taught.learning)
-        return experiment
-    except ExperimentError:
-        raise
-    except WrongInput as error:
-        raise ExperimentError(f"{path}: learning: {error}") from error
-    except msgspec.ValidationError as error:
-        raise ExperimentError(f"{path}: {error}") from error
-
-
-TABLES = {
-    "deal": Deal,
-    "training": Training,
-    "learning": Learning,
-    "updates": Updates,
-    "hostile": Hostile,
-    "personal": Personal,
-    "labelling": Labelling,
-}
-
-
-def _check_tables(table: Any, origin: str) -> None:
-    """Refuse a key that an experiment, or a table in it, does not have."""
-    _check_keys(table, Experiment, origin)
-    for name, kind in TABLES.items():
-        _check_keys(table.get(name, {}), kind, f"{origin}: [{name}]")
-    if "taught" in table:
-        _check_tables(table["taught"], f"{origin}: [taught]")
-        table["taught"].setdefault("name", "taught")
-
-
-def _check_keys(table: Any, kind: type[Any], origin: str) -> None:
-    _demand(isinstance(table, dict), f"{origin}: a table is expected")
-    names = [item.name for item in fields(kind)]
-    for key in sorted(set(table) - set(names)):
-        raise ExperimentError(f"{origin}: unknown key {key!r}; known are {', '.join(names)}")

@@ -22,7 +22,6 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.wire.labelling import keep_in
 from edge_client.wire.tensors import decode_adapter, sha256
 from simulation.experiments.child import Child, start_child
-from simulation.experiments.devices import InProcess, told_of_card
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.outcomes import Round
@@ -33,17 +32,11 @@ from simulation.experiments.personal.methods import Asked
 from simulation.experiments.personal.parts import Parts, part_of, parts
 from simulation.experiments.personal.phase import own_rounds
 from simulation.experiments.pseudo_score import PseudoScore
-from simulation.experiments.record import (
-    FINISHED,
-    ROWS,
-    Record,
-    Result,
-    Row,
-    kept_adapter,
-    read_rows,
-)
+from simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
+from simulation.experiments.result import Result, Row
 from simulation.experiments.stage import Arm, Stage, stage
 from simulation.experiments.taught import trained
+from simulation.experiments.virtual.in_process import InProcess, told_of_card
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does
 POLL_S = 0.3
@@ -342,7 +335,7 @@ def _devices(on: Stage, place: Place) -> Devices:
     if not place.ray:
         return InProcess(on)
     _check_ray(place.ray)
-    from simulation.experiments.ray_devices import RayDevices  # only where it is wanted
+    from simulation.experiments.virtual.ray_devices import RayDevices  # only where it is wanted
 
     return RayDevices(on, place.ray)
 

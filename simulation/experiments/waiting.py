@@ -18,11 +18,12 @@ from edge_client.wire.seeds import derive_seed
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, TASK, load_messages
-from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.clocked import Clocked, clocked, replayed
 from simulation.experiments.federation.schedule import Rounds
-from simulation.experiments.stage import Stage, drawn
+from simulation.experiments.stage import Stage
+from simulation.experiments.texts import drawn
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.deal import Deal, population_of
 
 WAYS = ("synchronous", "over-selected", "asynchronous")

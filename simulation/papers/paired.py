@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from edge_client.tables import Column, Table
-from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.result import Result, mean_and_spread
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Name, Scenario
 
 # Quantiles 0.975 of Student's t by degrees of freedom from 1 on.

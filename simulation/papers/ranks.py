@@ -6,7 +6,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table, share
 from profiling.canvas import SMALL, heading, new_figure, plain
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.papers.scenario import NAMED, SUMMARY, Measured
 
 Ranks = Mapping[str, float]  # by module, as `layer.linear`

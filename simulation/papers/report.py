@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.tables import Table, show, tell
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result
+from simulation.experiments.result import Result
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.stage import Stage, stage
 from simulation.papers.paired import apart_table

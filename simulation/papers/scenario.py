@@ -6,7 +6,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table, seconds, share, sizes
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.result import Result, mean_and_spread
 from simulation.papers.published.figure import Figure
 
 NAMED = "experiment"  # heading of the column that names a row

@@ -72,7 +72,7 @@ def own_rounds(on: Stage, asked: Sequence[Asked], ray: str = "") -> Iterator[Rou
     if not ray:
         yield from (own_round(on, one) for one in asked)
         return
-    from simulation.experiments.ray_devices import each  # only where it is wanted
+    from simulation.experiments.virtual.ray_devices import each  # only where it is wanted
 
     yield from each(ray, own_round, on, asked)
 

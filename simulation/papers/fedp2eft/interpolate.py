@@ -16,7 +16,7 @@ from edge_client.tables import Column, Table
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.settings import Personal
-from simulation.experiments.record import Row, mean_and_spread
+from simulation.experiments.result import Row, mean_and_spread
 from simulation.papers.multilingual.setting import MANY
 from simulation.papers.paired import points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario

@@ -8,7 +8,7 @@ from typing import Any
 from edge_client.tables import Column, Table
 from profiling.canvas import colour, heading, new_figure, plain, save
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.papers.healthcare.perplexity import POOLED, SKEWED, TOGETHER, beside, notes
 from simulation.papers.healthcare.setting import (
     Scale,

@@ -14,7 +14,7 @@ from edge_client.wire.reported.entities import EntityScores, scores_of
 from edge_client.wire.training import Training
 from simulation.datasets.silos import LANGUAGES
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result
+from simulation.experiments.result import Result
 from simulation.experiments.scoring import together
 from simulation.papers.healthcare.perplexity import POOLED, TOGETHER, beside
 from simulation.papers.healthcare.setting import (

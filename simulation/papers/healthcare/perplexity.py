@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.experiments.scoring import Score
 from simulation.papers.healthcare.setting import (
     NAMES,

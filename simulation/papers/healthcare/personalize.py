@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table
 from simulation.experiments.personal.settings import Personal
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.papers.fedp2eft.interpolate import Ends, ends_of
 from simulation.papers.healthcare.perplexity import beside, notes
 from simulation.papers.healthcare.setting import (

@@ -14,7 +14,8 @@ import msgspec
 
 from edge_client.files import from_json, write_atomically
 from simulation.experiments.personal.parts import parts
-from simulation.experiments.record import RecordError, Result, Row
+from simulation.experiments.record import RecordError
+from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, finished
 from simulation.experiments.stage import Stage, stage
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_client.errors import Failed, Stopped, WrongInput
-from simulation.experiments.record import Result
+from simulation.experiments.result import Result
 from simulation.experiments.stage import Stage, stage
 from simulation.papers.index.entry import Entry, Given
 from simulation.papers.report import Piece

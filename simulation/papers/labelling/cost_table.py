@@ -6,7 +6,7 @@ from typing import Any
 
 from edge_client.bases.base import open_base
 from edge_client.tables import Column, Table
-from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.result import Result, mean_and_spread
 from simulation.papers.labelling.spent import (
     Spent,
     fes_kj,

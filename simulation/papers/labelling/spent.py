@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiling.estimates import fes
-from simulation.experiments.record import Result, Row, mean_and_spread
+from simulation.experiments.result import Result, Row, mean_and_spread
 
 REACHED = 0.98  # of what unpaced labelling ends with, on average over its last evaluations
 LAST = 3

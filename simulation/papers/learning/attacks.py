@@ -16,7 +16,7 @@ from edge_client.wire.training import Training
 from simulation.demo.messages import DATA, load_messages, write_examples
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.hostile import ATTACKS, Attack, Hostile
-from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.result import Result, mean_and_spread
 from simulation.papers.paired import beside, by_seed, paired, points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario
 from simulation.population.deal import Deal

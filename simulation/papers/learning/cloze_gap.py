@@ -13,7 +13,7 @@ from typing import Any
 from edge_client.errors import demand
 from edge_client.tables import Column, Table
 from simulation.experiments.experiment import FULL, Experiment
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.papers.few_shot import setting
 from simulation.papers.few_shot.scenarios import PRINTED
 from simulation.papers.few_shot.setting import CLOZE, HEAD, size_of

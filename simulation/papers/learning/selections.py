@@ -15,7 +15,7 @@ from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result, mean_and_spread
+from simulation.experiments.result import Result, mean_and_spread
 from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.paired import beside, by_seed, differences, paired, points
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario

@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.rounds.learning.settings import Learning
 from edge_client.tables import Column, Table
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result
+from simulation.experiments.result import Result
 from simulation.experiments.scoring import Tally
 from simulation.papers.learning.setting import TRAINING
 from simulation.papers.multilingual.setting import MASAKHANEWS

@@ -12,7 +12,7 @@ from typing import Any
 from edge_client.codecs.settings import Updates
 from edge_client.tables import Column, Table, sizes
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.papers.learning.setting import AG_NEWS
 from simulation.papers.paired import differences, ends, interval
 from simulation.papers.scenario import SUMMARY, Cell, Measured, Scenario

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.tables import Column, Table
-from simulation.experiments.record import Row
+from simulation.experiments.result import Row
 from simulation.papers.multilingual.traffic import TrafficRow, traffic_rows
 from simulation.papers.multilingual.typology import TypologyError, distance, table_vectors
 from simulation.papers.published.mfpt import TRAFFIC

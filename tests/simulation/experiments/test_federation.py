@@ -14,13 +14,13 @@ from edge_client.wire.control import Held
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update
 from edge_client.wire.training import Training
-from simulation.experiments.devices import InProcess
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.stage import Stage
-from simulation.experiments.zero_compute import ADDED, Echoes, zero_rounds
+from simulation.experiments.virtual.in_process import InProcess
+from simulation.experiments.virtual.zero_compute import ADDED, Echoes, zero_rounds
 from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import staged
 

@@ -18,7 +18,8 @@ from edge_client.wire.reported.entities import Entities
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
 from simulation.demo.messages import TASK
-from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
+from simulation.experiments.experiment import Experiment, ExperimentError
+from simulation.experiments.experiment_file import read_experiment
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds
@@ -32,7 +33,7 @@ from simulation.experiments.hostile import (
     without_tests,
 )
 from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.zero_compute import ADDED, Echoes
+from simulation.experiments.virtual.zero_compute import ADDED, Echoes
 from simulation.papers.learning.attacks import MEANS
 from simulation.population.clients import Client
 from simulation.population.deal import Deal

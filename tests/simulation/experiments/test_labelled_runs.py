@@ -11,13 +11,14 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
-from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.runner import Place, run
-from simulation.experiments.stage import Stage, gated, stage
+from simulation.experiments.stage import Stage, stage
+from simulation.experiments.texts import gated
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_runner import news, place, plain  # noqa: F401 - a fixture

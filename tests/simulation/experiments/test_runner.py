@@ -24,12 +24,14 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
 from simulation.datasets.catalogue import read_dataset
-from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.record import Record, RecordError, Result, Row, kept_adapter, read_rows
+from simulation.experiments.record import Record, RecordError, kept_adapter, read_rows
+from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, finished, run, run_all
 from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.stage import judged, stage, trained_on
+from simulation.experiments.stage import stage
+from simulation.experiments.texts import judged, trained_on
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, texts_of

@@ -33,12 +33,12 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.reported.entities import scores_of
 from edge_client.wire.tensors import decode_adapter, sha256
 from edge_client.wire.training import Training
-from simulation.experiments.devices import InProcess
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.stage import Stage, use_threads
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.clients import Client as Virtual
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients

@@ -16,12 +16,12 @@ from edge_client.codecs.settings import Updates
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
-from simulation.experiments.devices import InProcess
 from simulation.experiments.federation.outcomes import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.stage import Stage
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.deal import Deal
 from simulation.population.folders import write_clients
 from tests.breadth import SLOW

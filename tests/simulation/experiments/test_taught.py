@@ -19,13 +19,14 @@ from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import decode_adapter
 from edge_client.wire.training import Training
-from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
-from simulation.experiments.full_backend import open_full
+from simulation.experiments.experiment import Experiment, ExperimentError
+from simulation.experiments.experiment_file import read_experiment
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.record import adapter_of, read_rows
 from simulation.experiments.runner import Place, finished, run, run_all
 from simulation.experiments.stage import stage
 from simulation.experiments.taught import trained
+from simulation.experiments.virtual.full_backend import open_full
 from simulation.papers.index.kept import NOTHING
 from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in

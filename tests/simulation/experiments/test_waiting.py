@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 
 from collections.abc import Iterator
 
-from simulation.experiments.devices import InProcess
 from simulation.experiments.stage import Stage
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.experiments.waiting import WAYS, Asked, homes, run
 from tests import command_line
 

@@ -4,7 +4,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result, Row
+from simulation.experiments.result import Result, Row
 from simulation.experiments.scoring import Score, Tally
 from simulation.papers.paired import apart_table, columns_apart, interval, rows_apart
 from simulation.papers.scenario import Cell, Measured, Name, Scenario

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.tables import render
 from simulation.commands import papers
-from simulation.experiments.record import mean_and_spread
+from simulation.experiments.result import mean_and_spread
 from simulation.experiments.runner import Place, run_all
 from simulation.papers.few_shot import scenarios as aug_fedprompt
 from simulation.papers.few_shot.setting import Size, size_of

@@ -16,7 +16,8 @@ from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.outcomes import Between
 from simulation.experiments.personal.settings import GUIDED, Personal
-from simulation.experiments.record import Result, Row, adapter_of
+from simulation.experiments.record import adapter_of
+from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import stage
 from simulation.population.deal import Deal

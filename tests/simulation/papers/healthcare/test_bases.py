@@ -14,8 +14,8 @@ from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
-from simulation.experiments.full_backend import FullBackend
 from simulation.experiments.taught import TOKENIZER
+from simulation.experiments.virtual.full_backend import FullBackend
 from simulation.papers.healthcare.bases import lettered
 
 WORDS = Task("words", kind="mlm")

@@ -14,7 +14,8 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import RecordError, Result, Row
+from simulation.experiments.record import RecordError
+from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.scoring import Score, Tally
 from simulation.papers.index.entry import Given, chosen

@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.tables import render
 from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.record import Result
+from simulation.experiments.result import Result
 from simulation.experiments.runner import Place, run
 from simulation.papers.labelling.cost import EVERYTHING, PACED, TOGETHER, WAYS, cost
 from simulation.papers.labelling.cost_table import UNPACED, cost_table

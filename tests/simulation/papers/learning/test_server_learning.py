@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.tables import render
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import Result, Row
+from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import run_all
 from simulation.experiments.scoring import Score, Tally
 from simulation.papers.learning.server_learning import (

@@ -14,8 +14,8 @@ from edge_client.bases.base import Base
 from edge_client.texts.tasks import Task
 from profiling.instruments.process_tree import ProcessTree
 from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.ray_devices import RayDevices
 from simulation.experiments.runner import Place
+from simulation.experiments.virtual.ray_devices import RayDevices
 from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_runner import place  # noqa: F401 - a fixture
 

@@ -17,12 +17,12 @@ from edge_client.engine.engine import EngineError
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
-from simulation.experiments.devices import is_of_card, told_of_card
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.record import Result
+from simulation.experiments.result import Result
 from simulation.experiments.runner import run_all
 from simulation.experiments.stage import stage
+from simulation.experiments.virtual.in_process import is_of_card, told_of_card
 from simulation.papers.index.entry import Entry
 from simulation.papers.index.kept import NOTHING, read_kept, write_kept
 from simulation.papers.index.page import card_notes
@@ -159,7 +159,7 @@ def test_labelling_on_a_card_asks_what_it_asks_on_the_processor(
 def test_every_weight_on_a_card_is_the_processors(
     tiny_base: Base, hub_task: Task, head: bool
 ) -> None:
-    from simulation.experiments.full_backend import open_full
+    from simulation.experiments.virtual.full_backend import open_full
 
     training = Training(lr=1e-3, tokens=48)
     given = tiny_base, hub_task, training, head, 0

@@ -28,7 +28,8 @@ from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.scoring import Score, judged, score
-from simulation.experiments.stage import OwnedTexts, Stage
+from simulation.experiments.stage import Stage
+from simulation.experiments.texts import OwnedTexts
 from simulation.population.clients import Population, merged
 
 

@@ -14,7 +14,7 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import EngineError
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
-from simulation.experiments.full_backend import open_full
+from simulation.experiments.virtual.full_backend import open_full
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.edge_client.engine.test_watch import Recorder
 from tests.families import write_family

@@ -30,13 +30,13 @@ from edge_client.wire.tensors import (
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, TASK, load_messages
-from simulation.experiments.devices import InProcess
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.stage import Stage
+from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.deal import Deal, population_of
 
 ADDED = 0.01
