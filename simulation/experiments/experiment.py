@@ -21,7 +21,6 @@ other processors and on a CUDA device equal ones but for rounding. It is also a 
 
 import hashlib
 import json
-import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
@@ -39,11 +38,6 @@ from edge_client.wire.training import Training
 from simulation.experiments.hostile import Hostile
 from simulation.experiments.personal.settings import Personal, misfit
 from simulation.population.deal import Deal
-
-if sys.version_info >= (3, 11):
-    pass
-else:  # pragma: no cover - the same library, before it moved into Python
-    pass
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before

@@ -16,13 +16,14 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import EngineError
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
+from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.result import Result
 from simulation.experiments.runner import run_all
 from simulation.experiments.stage import stage
-from simulation.experiments.virtual.in_process import is_of_card, told_of_card
+from simulation.experiments.virtual.in_process import InProcess, is_of_card, told_of_card
 from simulation.papers.index.entry import Entry
 from simulation.papers.index.kept import NOTHING, read_kept, write_kept
 from simulation.papers.index.page import card_notes
@@ -77,6 +78,27 @@ def test_a_card_that_is_full_is_nobodys_failure() -> None:
         raise full
     assert is_of_card(full, "cuda") and not is_of_card(full, "cpu")
     assert not is_of_card(RuntimeError("the loss is not finite"), "cuda")
+
+
+def test_a_card_that_is_full_in_a_step_ends_the_round(
+    tiny_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = stage(small(tiny_base, dataset=NEWS), place_in(tmp_path).data)
+    devices = InProcess(on)
+    adapter = devices.start().adapter
+    work = replace(on.template(), adapter_sha256=sha256(adapter), adapter_bytes=len(adapter))
+    name = next(client.name for client in on.population if len(client.labelled))
+
+    def full(*_tensors: object, **_more: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    monkeypatch.setattr(torch.Tensor, "backward", full)
+    (failed,) = devices.do(adapter, [(name, work)])
+    assert failed.report.outcome == "failed"  # a processor's memory is the client's own
+    devices._on = replace(on, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError):
+        list(devices.do(adapter, [(name, work)]))
+    devices.close()
 
 
 def test_the_index_says_which_card_computed_how_much(tiny_base: Base, tmp_path: Path) -> None:
