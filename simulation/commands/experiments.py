@@ -44,7 +44,7 @@ from simulation.papers.scenario import Cell, Scenario
 
 AUG_NAMES = (*aug_fedprompt.NAMES, "cost")
 MFPT_NAMES = (*mfpt.NAMES, "traffic")
-FEW_SHOT = "table2, fig2 (skew), fig4 (labels), fig5 (bases), cost."
+FEW_SHOT = "table2, fig2 (skew), fig4 (labels), fig5 (bases), rates (on dev texts), cost."
 BY_MEAN = f"Forged updates against {', '.join(attacks.MEANS)}, without any other defence."
 PLUGINS = "Folder of Python files with means, optimizers and selections that files may name."
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
@@ -68,9 +68,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: o
 def aug_fedprompt_command(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="SCENARIO", help="table2, fig2 (skew), fig4 (labels), fig5 (bases), cost."
-        ),
+        typer.Argument(metavar="SCENARIO", help=FEW_SHOT),
     ],
     base: BaseOption = EMBEDDED,
     dataset: Annotated[str, typer.Option(help=", ".join(LABELS))] = "ag_news",

@@ -6,12 +6,14 @@ from itertools import combinations
 
 from edge_client.bases.base import EMBEDDED
 from simulation.experiments.experiment import FULL, ExperimentError
+from simulation.papers.few_shot.rates import rates
 from simulation.papers.few_shot.setting import (
     CLIENTS,
     CLOZE,
     FIXED,
     HEAD,
     LABELLING,
+    WHOLE,
     WHOLE_BATCH,
     Size,
     experiment,
@@ -40,7 +42,7 @@ from simulation.papers.published.aug_fedprompt import (
 from simulation.papers.published.figure import shown
 from simulation.papers.scenario import Cell, Scenario
 
-NAMES = ("table2", "fig2", "fig4", "fig5")
+NAMES = ("table2", "fig2", "fig4", "fig5", "rates")
 COLUMNS = ("uniform", "skewed")
 PRINTED = {  # our cell -> the paper's row
     (HEAD, "uniform"): "Uniform FedCLS",
@@ -49,7 +51,7 @@ PRINTED = {  # our cell -> the paper's row
     (CLOZE, "skewed"): "Skewed FedPrompt",
 }
 AUGMENTED, AUGMENTED_FIXED = "skewed + pseudo-labels", "skewed + pseudo-labels above 0.9"
-AUG, WHOLE, ALL = "AUG-FedPrompt (cloze + pseudo-labels)", "full set, cloze", "all"
+AUG, ALL = "AUG-FedPrompt (cloze + pseudo-labels)", "all"
 LABELLING_NOTE = (
     f"pseudo-labels: before every round {LABELLING.infer_clients} clients look for some; 64 "
     "training texts, with labels that the other columns do not have, are kept aside to judge "
@@ -95,7 +97,7 @@ def scenario(
         raise ExperimentError(f"--adapter {adapter} is of the cloze rows; give it without a head")
     if name == "fig5":
         return fig5(tuple(dict.fromkeys(bases or (EMBEDDED, base))), dataset, adapter, size)
-    makers = {"table2": table2, "fig2": fig2, "fig4": fig4}
+    makers = {"table2": table2, "fig2": fig2, "fig4": fig4, "rates": rates}
     return makers[name](base, dataset, adapter, size)
 
 

@@ -23,7 +23,7 @@ from simulation.papers.published.aug_fedprompt import (
 )
 from simulation.population.deal import Deal
 
-HEAD, CLOZE = "FedCLS (head)", "FedPrompt (cloze)"
+HEAD, CLOZE, WHOLE = "FedCLS (head)", "FedPrompt (cloze)", "full set, cloze"
 # The paper has 1,000; where a sample has few texts, so many that each has some unlabelled ones.
 CLIENTS = {"ag_news": 1000, "mnli": 1000, "yahoo_answers": 40, "yelp_review_full": 200}
 TOKENS = {"ag_news": 64, "mnli": 96, "yahoo_answers": 64, "yelp_review_full": 128}
