@@ -156,6 +156,9 @@ class Task:
             longest = max(map(len, texts), default=0)
             told = f"{what} of a task has at most {most} characters, not {longest}"
             demand(longest <= most, told, TaskError)
+            for text in texts:  # JSON has such halves, and no tokenizer and no file takes them
+                said = f"{what} of a task holds half of a surrogate pair, which is no text: "
+                demand(not any(map(_is_half, text)), f"{said}{plain(text):.200}", TaskError)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -174,6 +177,10 @@ class Task:
     def asked(self) -> tuple[str, ...]:
         """The patterns in use: all of an ensemble's, else the first."""
         return self.patterns if self.ensemble else self.patterns[:1]
+
+
+def _is_half(letter: str) -> bool:
+    return "\ud800" <= letter <= "\udfff"
 
 
 class Wanted(Protocol):

@@ -63,6 +63,20 @@ def test_a_task_of_insane_size_is_refused_at_once(
     assert len(str(found.value)) < 100
 
 
+@pytest.mark.parametrize("where", ["the name", "a label", "a label word", "a pattern"])
+def test_half_a_surrogate_pair_is_no_part_of_a_task(where: str) -> None:
+    def half(what: str) -> str:
+        return "\ud83d" if what == where else ""
+
+    label = f"good{half('a label')}"
+    words = {label: f"great{half('a label word')}", "bad": "terrible"}
+    pattern = f"[MASK] {half('a pattern')}{{text}}"
+    told = f"^{where} of a task holds half of a surrogate pair, which is no text: "
+    with pytest.raises(TaskError, match=told) as found:
+        Task(f"t{half('the name')}", (label, "bad"), (pattern,), words)
+    assert str(found.value).isprintable()
+
+
 @pytest.mark.parametrize(
     "body",
     [
