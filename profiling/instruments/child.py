@@ -77,15 +77,17 @@ def run_child(
     lines: list[Line] = []
     loading = stepping = Peaks()
     with memory_cap(memory_limit_bytes, mapped_bytes) as cap, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            cap.around(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=os.environ | environment,
-        )
+        process: subprocess.Popen[str] | None = None
         try:
+            with _uninterrupted():
+                process = subprocess.Popen(
+                    cap.around(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=os.environ | environment,
+                )
             with Sampler(process.pid) as sampler, _ended(process, within_s) as is_late:
                 for line in _objects(process):
                     if line["event"] == "ready":
@@ -95,8 +97,10 @@ def run_child(
                 process.wait()
                 stepping = sampler.take()
         finally:
-            process.kill()  # an interrupted benchmark leaves nobody behind
-            process.wait()
+            if process is not None:  # an interrupted benchmark leaves nobody behind
+                process.kill()
+                with process:  # closes its pipe, and waits for its end
+                    pass
         report = cap.report()
         outcome = _outcome(process.returncode, lines, report, _last_words(errors))
         if is_late.is_set() and outcome != DONE:
@@ -150,6 +154,30 @@ def _last_words(errors: IO[bytes]) -> str:
     errors.seek(0)
     rows = errors.read().decode(errors="replace").strip().splitlines()
     return rows[-1].strip()[:LAST_WORDS] if rows else ""
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait where they would raise: a child that was forked has a name then.
+
+    What is ignored, or ends this process at once, stays as it is: children inherit that.
+    """
+    came: list[int] = []
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(handler := signal.getsignal(number))
+        and threading.current_thread() is threading.main_thread()  # others get no signal
+    }
+    for number in before:
+        signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager
