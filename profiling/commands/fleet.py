@@ -20,7 +20,7 @@ from profiling.fleet.report import fleet_table, requests_table, to_json, to_reco
 from profiling.fleet.run import FleetRun
 from profiling.fleet.served import Served
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
-from profiling.instruments.child import terminable
+from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session

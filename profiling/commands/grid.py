@@ -30,7 +30,7 @@ from profiling.commands.options import (
     TokensOption,
     working,
 )
-from profiling.instruments.child import terminable
+from profiling.instruments.interrupts import terminable
 
 
 def predicted_peaks(

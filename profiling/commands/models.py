@@ -28,7 +28,7 @@ from profiling.commands.options import (
 from profiling.estimates.rates import FILE as RATES
 from profiling.estimates.rates import identity, kept, measured_once
 from profiling.instruments.bases import demand_between
-from profiling.instruments.child import terminable
+from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
 from profiling.models.measure import Asked, settings_of

@@ -15,7 +15,7 @@ from edge_client.tables import show, size, tell
 from profiling.benchmarks.report import machine_notes
 from profiling.commands.options import AdapterOption, JsonOption, working
 from profiling.instruments.bases import demand_between, find_base
-from profiling.instruments.child import terminable
+from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session

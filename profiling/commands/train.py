@@ -29,7 +29,8 @@ from profiling.commands.options import (
     working,
 )
 from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import Line, terminable
+from profiling.instruments.child import Line
+from profiling.instruments.interrupts import terminable
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session
 

@@ -17,7 +17,7 @@ from edge_client.tables import show, tell
 from profiling.benchmarks.report import machine_notes
 from profiling.commands.options import AdapterOption, JsonOption, working
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
-from profiling.instruments.child import terminable
+from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.peers.flwr import FLWR
 from profiling.records.file import append, read_records

@@ -69,6 +69,7 @@ class Book:
     Attributes:
         tell: Told of what happens for the first time.
         timings: Of requests that were answered as they should be.
+        answered: Requests that were answered as they should be, polls that brought work included.
         errors: What went wrong, by route and kind, and how often.
         held_back: Answers that said to come again later (429 and 503).
         receipts: Receipts by whether what was sent counts.
@@ -81,6 +82,7 @@ class Book:
 
     tell: Callable[..., None]
     timings: Timings = field(default_factory=Timings)
+    answered: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     held_back: int = 0
     receipts: Counter[bool] = field(default_factory=Counter)
@@ -265,6 +267,8 @@ class Device:
             self._book.timings.add("connect", time.monotonic() - start)
             start = time.monotonic()
         answer = await self._http.ask(method, path, body, headers, wait_s)
-        if answer.status == 200 and route != "poll":
-            self._book.timings.add(route, time.monotonic() - start)
+        if answer.status == 200:
+            self._book.answered += 1
+            if route != "poll":  # which waits: see `_next`
+                self._book.timings.add(route, time.monotonic() - start)
         return answer

@@ -8,6 +8,7 @@ SIGTERM ends it early, and what was met until then is written all the same.
 import asyncio
 import asyncio.sslproto
 import json
+import math
 import resource
 import signal
 import ssl
@@ -62,6 +63,7 @@ class Met:
 
     Attributes:
         seconds: Of each request, by route.
+        answered: Requests that were answered as they should be.
         errors: How often what went wrong.
         held_back: Answers that said to come again later.
         accepted: Updates that count.
@@ -77,6 +79,7 @@ class Met:
     """
 
     seconds: dict[str, list[float]]
+    answered: int
     errors: dict[str, int]
     held_back: int
     accepted: int
@@ -89,6 +92,10 @@ class Met:
     is_right: bool | None
     cpu_s: float
     lag_s: list[float]
+
+
+# Of a process that was told to end before it was ready for that.
+NOTHING = Met({}, 0, {}, 0, 0, 0, {}, 0, math.inf, 0.0, 0.0, None, 0.0, [])
 
 
 async def generate(asked: Asked) -> Met:
@@ -142,6 +149,7 @@ def _met(book: Book, rounds: int, enrolling_s: tuple[float, float], lag_s: list[
     used = resource.getrusage(resource.RUSAGE_SELF)
     return Met(
         seconds=book.timings.plain(),
+        answered=book.answered,
         errors=dict(book.errors),
         held_back=book.held_back,
         accepted=book.receipts[True],

@@ -7,10 +7,13 @@ machine: what they take of it is said beside the coordinator's.
 import json
 import os
 import resource
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,10 +25,9 @@ from edge_client.bases.base import Base
 from edge_client.errors import demand
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
-from profiling.fleet.generator import OWN_FILES, Asked, Met
+from profiling.fleet.generator import NOTHING, OWN_FILES, Asked, Met
 from profiling.fleet.run import LATE, FleetRun, Heard, cpu_between, growth, heard, lag, latencies
 from profiling.fleet.served import ALONE, COORDINATOR, Served, check_fresh, coordinator
-from profiling.fleet.timings import REQUESTS
 from profiling.fleet.watch import Sample, Watch, near
 from profiling.instruments.bases import BenchmarkError, cache_folder, label_words
 from profiling.instruments.processes import ProcessError, Processes, running
@@ -177,10 +179,18 @@ def _ended(processes: Processes, folder: Path, names: Sequence[str]) -> list[Met
     for name in names:
         if not processes.is_over(name):
             processes.running[name].terminate()
-    processes.wait(
-        lambda: all(processes.is_over(name) for name in names), END_S, "the devices to end"
-    )
-    return [msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=Met) for name in names]
+    end_s = time.monotonic() + END_S
+    for name in names:
+        with suppress(subprocess.TimeoutExpired):
+            processes.running[name].wait(max(0.1, end_s - time.monotonic()))
+        if processes.running[name].returncode not in (0, -signal.SIGTERM):
+            processes.check()
+            raise ProcessError(f"waited {END_S:.0f} s for {name} to end")
+    return [_met(folder / f"{name}.json") for name in names]
+
+
+def _met(path: Path) -> Met:
+    return msgspec.json.decode(path.read_bytes(), type=Met) if path.exists() else NOTHING
 
 
 def _run(
@@ -265,10 +275,7 @@ def _requests_per_s(met: Sequence[Met], steps: Heard) -> float | None:
     """Requests that were answered, from the first connection to the end of the run."""
     if not steps.over_s:
         return None
-    answered = sum(
-        len(times) for one in met for route, times in one.seconds.items() if route in REQUESTS
-    )
-    return answered / (steps.over_s - min(one.began_s for one in met))
+    return sum(one.answered for one in met) / (steps.over_s - min(one.began_s for one in met))
 
 
 def task_of(base: Base) -> Task:

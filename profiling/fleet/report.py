@@ -21,6 +21,7 @@ SAID = {
     "update": "PUT .../update",
     "report": "POST .../report",
 }
+LEVEL_BYTES = float(256 << 10)  # growth in a round that is none, when two short runs are compared
 NOTES = (
     "All figures are measured; devices and coordinator share the machine. A round lasts from the "
     "first device that hears of its training to the next round's.",
@@ -157,7 +158,16 @@ def _figures(run: FleetRun) -> dict[str, Figure]:
     for route, one in run.latencies.items():
         found[f"{route}_p50_s"] = ((one.p50_s,), clock)
         found[f"{route}_p99_s"] = ((one.p99_s,), clock)
-    return {name: Figure(values, how) for name, (values, how) in found.items() if values}
+    return {
+        name: Figure(
+            values,
+            how,
+            better="higher" if name == "requests_per_s" else "lower",
+            level=LEVEL_BYTES if name.endswith("growth_bytes") else 0.0,
+        )
+        for name, (values, how) in found.items()
+        if values
+    }
 
 
 def _one(value: float | None) -> tuple[float, ...]:

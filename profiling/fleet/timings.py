@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 ROUTES = ("connect", "enrol", "membership", "poll", "heard", "adapter", "update", "report")
-REQUESTS = ("enrol", "membership", "poll", "adapter", "update", "report")
 
 
 class Timings:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from profiling.instruments.interrupts import undisturbed
 from profiling.instruments.memory_cap import CapReport, memory_cap
 from profiling.instruments.sampler import Peaks, Sampler
 
@@ -79,7 +80,7 @@ def run_child(
     with memory_cap(memory_limit_bytes, mapped_bytes) as cap, tempfile.TemporaryFile() as errors:
         process: subprocess.Popen[str] | None = None
         try:
-            with _uninterrupted():
+            with undisturbed():
                 process = subprocess.Popen(
                     cap.around(command),
                     stdin=subprocess.DEVNULL,
@@ -154,37 +155,3 @@ def _last_words(errors: IO[bytes]) -> str:
     errors.seek(0)
     rows = errors.read().decode(errors="replace").strip().splitlines()
     return rows[-1].strip()[:LAST_WORDS] if rows else ""
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait where they would raise: a child that was forked has a name then.
-
-    What is ignored, or ends this process at once, stays as it is: children inherit that.
-    """
-    came: list[int] = []
-    before = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if callable(handler := signal.getsignal(number))
-        and threading.current_thread() is threading.main_thread()  # others get no signal
-    }
-    for number in before:
-        signal.signal(number, lambda number, _frame: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Take SIGTERM as a Ctrl-C in here, so that children are ended whoever ends this process."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edge_client.errors import Failed
 from profiling.instruments.child import Line
+from profiling.instruments.interrupts import undisturbed
 from profiling.instruments.process_tree import ProcessTree, TreeUse
 
 POLL_S = 0.02
@@ -171,21 +172,6 @@ def running(logs: Path, every_s: float | None = None) -> Iterator[Processes]:
             yield started
         finally:
             started.stop()
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back: a process that is only half started would be nobody's."""
-    held: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda came, _frame: held.append(came)) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-    if held:
-        raise KeyboardInterrupt
 
 
 def _is_left(process: "subprocess.Popen[bytes]") -> bool:

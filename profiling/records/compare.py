@@ -32,7 +32,7 @@ class Change:
         figure: Its name; `outcome` of what came to its end in one of them alone.
         before: Median; of a ratio, to the peer's median; of an outcome, its words.
         after: The same, later.
-        change: (after - before) / before; None of an outcome.
+        change: (after - before) / |before|; None of an outcome, and from 0.
         verdict: `noise` within the tolerance, or where repetitions are not apart; `peer` of a
             peer's record, `estimated` or `published` of such a figure, however it changed.
         confidence: That the repetitions are apart, 0 to 1; None where somebody, ours or the peer,
@@ -153,8 +153,6 @@ def _change(
         return f"only in {'AFTER' if before is None else 'BEFORE'}"
     if (before.source, before.instrument) != (after.source, after.instrument):
         return f"{before.source} by {before.instrument}, then {after.source} by {after.instrument}"
-    if before.median == 0 != after.median:
-        return "0 before"
     old, new = before.median, after.median
     if peer is None:
         confidence = confidence_apart(before.values, after.values)
@@ -166,21 +164,22 @@ def _change(
         confidence = confidence_beside(
             before.values, old_peer.values, after.values, new_peer.values
         )
-    change = new / old - 1 if old else 0.0
-    verdict = _verdict(now, after, change, confidence, tolerance)
+    is_level = abs(new - old) <= max(tolerance * abs(old), after.level if peer is None else 0.0)
+    verdict = _verdict(now, after, new - old, is_level, confidence)
+    change = (new - old) / abs(old) if old else None if new else 0.0
     return Change(now, name, old, new, change, verdict, confidence, peer.name if peer else "")
 
 
 def _verdict(
-    record: Record, figure: Figure, change: float, confidence: float | None, tolerance: float
+    record: Record, figure: Figure, grown: float, is_level: bool, confidence: float | None
 ) -> Verdict:
     if record.is_peer:
         return "peer"
     if figure.source != "measured":
         return figure.source
-    if abs(change) <= tolerance or (confidence is not None and confidence < CONFIDENT):
+    if is_level or (confidence is not None and confidence < CONFIDENT):
         return "noise"
-    return "worse" if (change > 0) == (figure.better == "lower") else "better"
+    return "worse" if (grown > 0) == (figure.better == "lower") else "better"
 
 
 def _shared_peer(

@@ -40,12 +40,15 @@ class Figure:
         instrument: What measured it, or the formula or table it is from.
         better: Which way is better.
         source: Measured, estimated by a formula, or published by somebody else.
+        level: Difference that is none, however large beside the figure: of what may be 0 or less,
+            such as growth.
     """
 
     values: tuple[float, ...]
     instrument: str
     better: Better = "lower"
     source: Source = "measured"
+    level: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.values:

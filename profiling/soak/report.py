@@ -11,6 +11,8 @@ from profiling.soak.measure import from_start
 from profiling.soak.run import MOST_GROWTH_BYTES, Side, SoakRun, settled
 
 LOOKS = "statm of /proc, once a second"
+# Growth in a round that is none, when two soaks are compared: the bar's; of a folder, a block's.
+LEVELS = {"rss_growth_bytes": float(MOST_GROWTH_BYTES), "disk_growth_bytes": 512.0}
 
 
 def soak_table(run: SoakRun) -> Table:
@@ -55,8 +57,9 @@ def to_record(run: SoakRun, base_id: str, session: str) -> Record:
         }
         for name, value in found.items():
             how = "blocks of files" if "disk" in name else LOOKS
+            level = LEVELS.get(name, 0.0)
             if value is not None:
-                figures[f"{which}_{name}"] = Figure((value,), how)
+                figures[f"{which}_{name}"] = Figure((value,), how, level=level)
     return Record(
         kind="soak",
         subject={

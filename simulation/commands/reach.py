@@ -11,7 +11,7 @@ from rich.console import Console
 from edge_client.errors import demand
 from edge_client.planning.sizes import parse_size
 from edge_client.tables import show, size, tell
-from profiling.instruments.child import terminable
+from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from simulation.commands.experiments import JsonOption
 from simulation.reach.children import take

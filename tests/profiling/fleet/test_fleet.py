@@ -22,11 +22,14 @@ def test_a_small_fleet_loses_nothing_and_is_kept_as_a_record(tmp_path: Path) -> 
     assert done.exit_code == 0, done.stderr
     [run] = json.loads(done.stdout.splitlines()[-1])["runs"]
     assert run["outcome"] == "done" and not run["errors"] and run["is_tls"]
+    assert run["requests_per_s"] > 0
     assert (run["enrolled"], run["accepted"], run["refused"]) == (12, 12, 0)
     assert run["latencies"]["update"]["count"] == 12 and len(run["rounds_s"]) == 3
     assert run["latencies"]["connect"]["count"] == 12  # one connection each, and no more
     [record] = read_records(tmp_path / "fleet.jsonl").records
     assert record.kind == "fleet" and record.is_done and record.details["samples"]
+    better = {name for name, figure in record.figures.items() if figure.better == "higher"}
+    assert better == {"requests_per_s"}
 
 
 @pytest.mark.slow
@@ -49,10 +52,18 @@ def test_three_processes_with_a_shared_store_lose_nothing_and_say_who_took_what(
 
 @pytest.mark.slow
 def test_a_fleet_that_is_not_through_in_time_says_how_far_it_came() -> None:
-    done = smidgen("profile", "fleet", *SMALL, "--rounds", "100000", "--within", "8")
+    done = smidgen("profile", "fleet", *SMALL, "--rounds", "100000", "--within", "20")
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1].startswith("smidgen profile: 12 devices: ended after")
     assert "12 of 12" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_fleet_that_is_out_of_time_before_it_began_says_so() -> None:
+    done = smidgen("profile", "fleet", *SMALL, "--rounds", "100000", "--within", "1")
+    assert done.exit_code == 1
+    assert "ended after 1 s (--within), in enrolling" in done.stderr.splitlines()[-1]
+    assert "0 of 12" in done.stdout
 
 
 @pytest.mark.parametrize(

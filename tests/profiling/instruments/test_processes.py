@@ -1,13 +1,11 @@
 """Processes by name: what one says last, and that none of them outlives its block."""
 
-import os
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from profiling.instruments.processes import ProcessError, running, undisturbed
+from profiling.instruments.processes import ProcessError, running
 from tests.processes import children_of, is_computing
 
 SLEEPER = "import subprocess; subprocess.run(['sleep', '60'])"
@@ -42,24 +40,3 @@ def test_what_a_process_started_does_not_outlive_the_block(
         processes.wait(lambda: bool(children_of(parent)), 10.0, "the child")
         [child] = children_of(parent)
     assert not is_computing(parent) and not is_computing(child)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_a_process_starts_comes_after_it(number: int) -> None:
-    steps: list[str] = []
-
-    def start() -> None:
-        with undisturbed():
-            os.kill(os.getpid(), number)
-            steps.append("started")
-
-    with pytest.raises(KeyboardInterrupt):
-        start()
-    assert steps == ["started"]
-
-
-def test_handlers_are_what_they_were_afterwards() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with undisturbed():
-        assert signal.getsignal(signal.SIGINT) != before
-    assert signal.getsignal(signal.SIGINT) == before

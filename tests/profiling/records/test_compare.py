@@ -133,13 +133,37 @@ def test_figures_that_cannot_be_compared_are_told() -> None:
         return [replace(record(SLOW), figures=figures)]
 
     one, none = Figure((1.0,), "clock"), Figure((0.0,), "clock")
-    found = compare(of(a=none, b=one, c=one, e=none), of(a=one, c=Figure((1.0,), "x"), e=none), 0)
+    found = compare(of(b=one, c=one, e=none), of(c=Figure((1.0,), "x"), e=none), 0)
     assert found.refused == (
-        "roberta-base, onnx, a: 0 before",
         "roberta-base, onnx, c: measured by clock, then measured by x",
         "roberta-base, onnx, b: only in BEFORE",
     )
     assert said(found) == {"e": "noise"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level", "verdict", "change"),
+    [
+        (0.0, 5.0, 0.0, "worse", None),  # errors, say
+        (5.0, 0.0, 0.0, "better", -1.0),
+        (-100.0, 5000.0, 0.0, "worse", 51.0),  # growth, which may be below 0
+        (-100.0, -200.0, 0.0, "better", -1.0),
+        (-100.0, 5000.0, 5120.0, "noise", 51.0),
+        (190.0, 210.0, 512.0, "noise", 20 / 190),
+        (190.0, 9000.0, 5120.0, "worse", 8810 / 190),
+        (0.0, 100.0, 512.0, "noise", None),
+    ],
+)
+def test_what_grows_from_nothing_or_below_is_worse_by_its_difference(
+    before: float, after: float, level: float, verdict: str, change: float | None
+) -> None:
+    then, now = (
+        replace(record(SLOW), figures={"growth_bytes": Figure((value,), "looks", level=level)})
+        for value in (before, after)
+    )
+    (found,) = compare([then], [now], 0.05).changes
+    assert found.verdict == verdict
+    assert found.change == (None if change is None else pytest.approx(change))
 
 
 def test_unlike_machines_without_a_peer_are_refused_with_the_reason() -> None:
