@@ -151,7 +151,8 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
     command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]
     child = run_child(command, None, 0, OFFLINE, listen)
     if child.outcome != DONE:
-        raise BenchmarkError(child.refusal or child.outcome)
+        refusal = child.refusal
+        raise BenchmarkError(child.outcome if refusal is None else refusal["message"])
     rows = [line for line in child.lines if line["event"] == "plan"]
     plans = [PlanError(**{name: row[name] for name in PlanError.__annotations__}) for row in rows]
     plain = next(line["worst_error"] for line in child.lines if line["event"] == "plain")

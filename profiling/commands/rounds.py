@@ -13,7 +13,8 @@ from edge_client.outputs import OutputError, check_out_file, new_file
 from edge_client.tables import show
 from edge_client.wire.figures import Row
 from profiling.commands.options import JsonOption
-from profiling.records.record import new_session, to_line
+from profiling.records.file import read_records
+from profiling.records.record import RecordError, new_session, to_line
 from profiling.rounds.bars import show_steps
 from profiling.rounds.costs import cost_by_round, read_figures
 from profiling.rounds.picture import draw_rounds, file_title
@@ -50,6 +51,8 @@ def rounds(
     if out is not None:
         check_out_file("--out", out, PICTURES if round_index is not None else (*PICTURES, RECORDS))
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
+        if out.suffix == RECORDS and out.is_file():
+            _check_rounds(out)
     rows = read_figures(figures)
     if round_index is None:
         _all_rounds(rows, figures, out, json_output)
@@ -57,6 +60,16 @@ def rounds(
         _one_round(rows, round_index, figures, out, json_output)
     if out is not None and not json_output:
         print(f"written  {out}")
+
+
+def _check_rounds(out: Path) -> None:
+    """Refuse to replace a file of anything else than rounds."""
+    try:
+        kinds = {record.kind for record in read_records(out).records}
+    except RecordError as error:
+        raise OutputError(f"--out {out} holds no records of rounds; name another file") from error
+    others = ", ".join(sorted(kinds - {"round"}))
+    demand(not others, f"--out {out} holds records of {others}; name another file", OutputError)
 
 
 def _all_rounds(rows: Sequence[Row], file: Path, out: Path | None, json_output: bool) -> None:

@@ -16,7 +16,7 @@ from edge_client.tables import show, tell
 from profiling.benchmarks.report import named, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, lack, peers_here
 from profiling.benchmarks.training_record import TRAIN_FILE, to_record
-from profiling.benchmarks.training_run import ratios
+from profiling.benchmarks.training_run import TrainingRun, ratios
 from profiling.commands.options import (
     AdapterOption,
     BudgetOption,
@@ -129,15 +129,15 @@ def train_steps(
             for name in names:
                 say(f"{name}: making its checkpoint")
                 benchmark.prepare(name)
-            runs = [benchmark.ours(_follow(say, named(settings.engine)))]
-            for name in names:
-                runs.append(benchmark.peer(name, _follow(say, name)))
+            session, runs = new_session(), list[TrainingRun]()
+            for name in ("", *names):
+                listen = _follow(say, name or named(settings.engine))
+                runs.append(benchmark.peer(name, listen) if name else benchmark.ours(listen))
+                if path is not None:  # at once: whatever ends the next ones, this one is kept
+                    append(path, [to_record(runs[-1], settings, session)])
         found = ratios(runs[0], runs[1:])
         rows = [run.to_json() for run in runs]
         result = {"runs": rows, "ratios": found} if names else rows[0]
-        if path is not None:
-            session = new_session()
-            append(path, [to_record(run, settings, session) for run in runs])
     if json_output:
         print(json.dumps(result))
     else:

@@ -6,7 +6,7 @@ A figure is one line of `rounds.jsonl`: `round_index`, `kind` and `device_id` be
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Literal, get_args
@@ -25,13 +25,32 @@ from edge_client.wire.figures import (
     weighted,
 )
 from edge_client.wire.reported.cost import Cost, Phase
-from edge_client.wire.reported.entities import EntityScores, pooled, scores_of
+from edge_client.wire.reported.entities import Entities, EntityScores, pooled, scores_of
 
 PHASES: tuple[str, ...] = get_args(Phase)
 
 
 class FiguresError(WrongInput):
     """A file that is not a list of figures."""
+
+
+class Told(msgspec.Struct):
+    """What is read of a line; see `edge_client.wire.messages.Report`."""
+
+    run_id: str
+    round_index: int
+    kind: str
+    device_id: str
+    outcome: str
+    cost: Cost
+    is_late: bool = False
+    attempt: int = 1
+    num_examples: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    pseudo_labels: int = 0
+    layer_forwards: int = 0
+    entities: Entities | None = None
 
 
 @dataclass(frozen=True)
@@ -97,9 +116,8 @@ def read_figures(path: Path) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         try:
             figure = json.loads(line)
-            for name in ("run_id", "round_index", "kind", "device_id", "outcome"):
-                figure[name]
-            msgspec.convert(figure["cost"], Cost)
+            told = msgspec.convert(figure, Told)
+            figure |= msgspec.to_builtins(told) | {"cost": asdict(told.cost)}
         except (ValueError, KeyError, TypeError) as error:
             raise FiguresError(
                 f"{path}, line {number}: a figure from `smidgen coordinator figures` expected, "

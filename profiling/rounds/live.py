@@ -22,6 +22,11 @@ DEVICES = (
     Column("peak", optional=2),
 )
 NOW = {"missing": "working", "done": "answered", "failed": "failed", None: "-"}
+ENDED = {
+    "rounds": "finished",
+    "patience": "finished without further improvement",
+    "stopped": "stopped by an operator",
+}
 MOST = 8  # devices, and rounds of accuracy
 BAR = 20  # columns
 
@@ -35,7 +40,7 @@ def screen(status: Status, rows: Sequence[Row], now_s: float, width: int) -> lis
         now_s: Unix time.
         width: Columns.
     """
-    found: list[str | Table] = [headline(status), *_bars(status, now_s)]
+    found: list[str | Table] = [headline(status), *_troubles(status), *_bars(status, now_s)]
     if scores_of(status):
         found.append(f"{_word(status):<11}{_scores(status)}")
     if perplexities := list(status["perplexity_by_round"].items())[-MOST:]:
@@ -54,7 +59,9 @@ def headline(status: Status) -> str:
     if status["phase"] == "finished":
         last = list(scores_of(status).values())[-1:]
         gave = f"; {_word(status)} {share(last[0])}" if last else ""
-        doing = f"finished after {status['round_index']} rounds{gave}"
+        doing = f"{ENDED[status['ended']]} after {status['round_index']} rounds{gave}"
+    elif status["phase"] == "paused":
+        doing = "paused; `smidgen coordinator resume` lets it go on"
     elif step is None:
         here = len(status["devices"])
         doing = f"waits for devices: {here} joined, {status['needed']} needed"
@@ -63,6 +70,17 @@ def headline(status: Status) -> str:
         again = f", attempt {step['attempt']}" if step["attempt"] > 1 else ""
         doing = f"{step['kind']}, {before} {step['round_index']} of {status['rounds']}{again}"
     return f"{plain(status['name'])} ({status['run_id']}): {doing}"
+
+
+def _troubles(status: Status) -> Iterator[str]:
+    """What keeps it from going on, where something does."""
+    if status["trouble"]:
+        yield status["trouble"]
+    if failing := status["failing"]:
+        yield (
+            f"every device has failed at it: {failing['kind']}, round {failing['round_index']} "
+            f"({', '.join(failing['devices'])}); `smidgen coordinator status` says more"
+        )
 
 
 def news(status: Status, before: Status | None) -> list[str]:
@@ -75,7 +93,8 @@ def news(status: Status, before: Status | None) -> list[str]:
     ]
     if before is None or _now(status) != _now(before):
         found.append(_now(status))
-    return found
+    known = [] if before is None else list(_troubles(before))
+    return [*found, *(line for line in _troubles(status) if line not in known)]
 
 
 def _now(status: Status) -> str:
@@ -93,7 +112,9 @@ def _bars(status: Status, now_s: float) -> Iterator[str]:
         return
     opened_s, left_s = now_s - step["opened_at_s"], step["closes_at_s"] - now_s
     closes = f"closes in {span(left_s)} at the latest"
-    if left_s < 0:
+    if status["phase"] == "paused":
+        closes = "stands still"
+    elif left_s < 0:
         closes = f"was to close {span(-left_s)} ago: does `smidgen coordinator serve` run?"
     answered = f"{status['answers']} of {status['asked']}"
     yield f"answered   {_bar(status['answers'], status['asked'])}  {answered}"

@@ -21,6 +21,7 @@ from edge_client.tables import render
 from profiling.benchmarks.grid import Case, from_record, grid, read_cases, run_grid, to_record
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
+from profiling.benchmarks.training_record import TRAIN_FILE
 from profiling.benchmarks.training_record import to_record as train_record
 from profiling.benchmarks.training_run import TrainingRun, ratios, spread
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
@@ -370,6 +371,23 @@ def test_no_child_outlives_a_terminated_benchmark(settings: Settings) -> None:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and errors.strip().endswith("smidgen profile: stopped")
     assert children and not any(child.is_running() for child in children)
+
+
+def test_what_was_measured_is_kept_whatever_ends_the_next_peer(
+    settings: Settings, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "smidgen", "profile", "train", "--base", settings.base]
+    command += ["--tokens", "32", "--steps", "3", "--memory-budget", "1G", "--out", str(tmp_path)]
+    file = tmp_path / TRAIN_FILE
+    with subprocess.Popen([*command, "--peer", "torch-float32"], stderr=subprocess.PIPE) as process:
+        end = time.monotonic() + 120
+        while not file.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    (kept,) = read_records(file).records
+    assert kept.is_done and not kept.is_peer
 
 
 def test_the_parent_never_imports_torch() -> None:

@@ -82,6 +82,25 @@ def test_a_line_that_is_no_figure_is_named(tmp_path: Path) -> None:
         read_figures(path)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"round_index": "x"}, {"num_examples": "many"}, {"entities": 3}, {"device_id": None}]
+)
+def test_a_line_of_another_kind_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    path = tmp_path / "rounds.jsonl"
+    path.write_text(json.dumps(figure(0, "evaluate", "a") | wrong) + "\n")
+    with pytest.raises(FiguresError, match=r"rounds\.jsonl, line 1"):
+        read_figures(path)
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "train", "label"])
+def test_a_line_may_leave_out_what_is_not_measured(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rounds.jsonl"
+    least = {"run_id": "r", "round_index": 1, "kind": kind, "device_id": "d", "outcome": "done"}
+    path.write_text(json.dumps(least | {"cost": {}, "accuracy": 0.5}) + "\n")
+    (cost,) = cost_by_round(read_figures(path))
+    assert cost.accuracy is None and cost.bytes_up == 0
+
+
 def test_a_run_without_figures_is_told(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("")
     with pytest.raises(FiguresError, match="no figures yet"):

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 from profiling.records.file import read_records
+from profiling.records.record import Conditions, Figure, Record, to_line
 from tests.command_line import smidgen
 from tests.profiling.rounds.test_costs import figure
 
@@ -42,6 +43,23 @@ def test_two_runs_are_compared_when_they_are_said_to_be_alike(tmp_path: Path) ->
     done = smidgen("profile", "compare", *both)
     assert done.exit_code == 2 and "another machine" in done.stderr
     assert smidgen("profile", "compare", *both, "--across", "machine").exit_code == 0
+
+
+def test_what_holds_no_records_of_rounds_is_not_replaced(tmp_path: Path) -> None:
+    figures, out = tmp_path / "figures.jsonl", tmp_path / "records.jsonl"
+    figures.write_text(json.dumps(figure(1, "train", "a")) + "\n")
+    soak = Record("soak", {}, {"round_s": Figure((1.0,), "clock")}, Conditions({}, {}))
+    (tmp_path / "soak.jsonl").write_text(to_line(soak) + "\n")
+    (tmp_path / "notes.jsonl").write_text("mine\n")
+    for name in ("figures", "soak", "notes"):
+        other = tmp_path / f"{name}.jsonl"
+        held = other.read_bytes()
+        done = smidgen("profile", "rounds", str(figures), "--out", str(other))
+        assert done.exit_code == 2 and "name another file" in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1 and other.read_bytes() == held
+    for _ in range(2):  # its own are replaced
+        assert smidgen("profile", "rounds", str(figures), "--out", str(out)).exit_code == 0
+        assert len(read_records(out).records) == 1
 
 
 def test_one_round_is_no_record(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ STATUS: dict[str, Any] = {
     "name": "hub",
     "kind": "labels",
     "phase": "train",
+    "ended": None,
+    "trouble": "",
+    "failing": None,
     "round_index": 2,
     "rounds": 4,
     "needed": 2,
@@ -62,9 +65,31 @@ def test_a_step_that_nobody_serves_is_told() -> None:
     assert "was to close 90 s ago: does" in drawn(screen(late, [], NOW_S, 80), 80)
 
 
+def test_a_paused_run_says_so_and_what_it_is_for() -> None:
+    late = STATUS | {"step": STEP | {"closes_at_s": NOW_S - 90}, "phase": "paused"}
+    why = "every device has failed at it"
+    failing = {"kind": "train", "round_index": 2, "devices": ["a", "b"]}
+    paused = late | {"trouble": "paused by itself", "failing": failing}
+    said = drawn(screen(paused, [], NOW_S, 80), 80)
+    assert "hub (r1): paused; `smidgen coordinator resume` lets it go on\npaused by itself" in said
+    assert why in said and "serve" not in said and "stands still" in said
+    told = news(paused, late)
+    assert told[0] == "paused by itself" and told[1].startswith(why) and len(told) == 2
+    assert news(paused, paused) == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [("stopped", "stopped by an operator after 2"), ("patience", "further improvement after 2")],
+)
+def test_a_run_that_ended_early_says_why(ended: str, said: str) -> None:
+    assert said in headline(STATUS | {"step": None, "phase": "finished", "ended": ended})
+
+
 @pytest.mark.parametrize("phase", ["waiting", "finished"])
 def test_a_run_between_steps_is_one_line(phase: str) -> None:
-    said = headline(STATUS | {"step": None, "phase": phase, "round_index": 4})
+    over = {"step": None, "phase": phase, "round_index": 4, "ended": "rounds"}
+    said = headline(STATUS | over)
     found = {"waiting": "2 joined, 2 needed", "finished": "after 4 rounds; accuracy 50.0 %"}
     assert "\n" not in said and said.endswith(found[phase])
 
