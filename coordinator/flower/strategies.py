@@ -66,6 +66,7 @@ class FlowerOptimizer:
 
     def __init__(self, name: str, *settings: str) -> None:
         self._made = _maker(OPTIMIZERS, name, settings)
+        self.is_scale_free = name != "FedAvgM"
         small = {"a": np.ones(2, np.float32)}
         with _trying(name, settings):
             self.step(small, small, {}, 1, 1)

@@ -176,26 +176,28 @@ def _step_norm(training: Training, parameters: int) -> float:
 
 def lack_of(
     adapter: AdapterState,
-    mean: AdapterState,
+    moved: AdapterState,
     norms: Sequence[float],
     bound: float | None,
     length: Callable[[AdapterState], float] = norm_of,
+    what: str = "its step",
 ) -> str:
     """Why a new adapter must not be handed out; empty where it may.
 
     Args:
         adapter: The new one.
-        mean: What was added to the one before.
+        moved: What was added to the one before; of a step that is as long for any mean, the mean.
         norms: Medians of the rounds before.
         bound: The round's bound on an update's length, if it has one.
         length: How long an update is.
+        what: What `moved` is called.
     """
     if not all(is_computable(tensor) for tensor in adapter.values()):
         return "the new adapter holds numbers that no device can compute with"
-    usual, step = median(norms) if norms else 0.0, length(mean)
+    usual, step = median(norms) if norms else 0.0, length(moved)
     usual = max(usual, (bound or 0.0) / NORM_FACTOR)
     if usual and step > STEP_FACTOR * usual:
-        return f"its step is {step / usual:.3g} times as long as updates of the rounds before"
+        return f"{what} is {step / usual:.3g} times as long as updates of the rounds before"
     return ""
 
 

@@ -15,6 +15,7 @@ from coordinator.rounds.extensions.calls import called
 from coordinator.rounds.extensions.failures import FAILURES, PluginError, line_of, plain
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
+from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.selections.selection import Asking, Chosen
 from edge_client.wire.tensors import AdapterState
 
@@ -60,10 +61,17 @@ class CheckedOptimizer:
     Args:
         inner: The optimizer.
         called: What it is called where it fails.
+
+    Attributes:
+        is_scale_free: See `optimizers.is_scale_free`.
     """
 
     def __init__(self, inner: Any, called: str) -> None:
         self._inner, self._called = inner, called
+        try:
+            self.is_scale_free = is_scale_free(inner)
+        except FAILURES as error:
+            raise PluginError(f"{called} raised {line_of(error)}") from error
 
     def step(
         self,

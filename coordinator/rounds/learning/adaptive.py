@@ -12,7 +12,7 @@ and each kind of memory; no other bytes go in, so equal runs end in equal bytes.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -64,10 +64,12 @@ class Adaptive:
     Attributes:
         rates: Its numbers.
         squares: How the squares are remembered: one of `adagrad`, `adam`, `yogi`.
+        is_scale_free: See `optimizers.is_scale_free`.
     """
 
     rates: Rates
     squares: Squares
+    is_scale_free: ClassVar[bool] = True
 
     def step(
         self,

@@ -24,6 +24,7 @@ from coordinator.rounds.learning.exact import Product, product_gain, product_mea
 from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.named import mean_of, optimizer_of
+from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.learning.robust.means import TooFewError
 from coordinator.rounds.learning.scaffold import CONTROL, Scaffold, Tally
 from coordinator.rounds.learning.settings import Learning
@@ -110,12 +111,13 @@ def learn(
     heard = answers if tally is None else tally.heard(answers)
     length = length_of(learning, adapter)
     bounded = contributions(bounds_of(opened), heard, length)
-    lost, kept = None, part_of(memory, OPTIMIZER)
+    lost, held, kept = None, None, part_of(memory, OPTIMIZER)
     try:
         if learning.lora_mean == "factors":
             mean = mean_of(learning.mean).mean(bounded, adapter)
             optimizer = optimizer_of(learning.optimizer, learning.rates)
             after, kept = optimizer.step(adapter, mean, kept, opened.round_index, rounds)
+            held = mean if is_scale_free(optimizer) else None
         else:
             found = _products(learning.lora_mean)(bounded, adapter)
             after, lost = found.adapter, found.lost
@@ -131,7 +133,8 @@ def learn(
         except CodecError as error:
             return Learned(adapter, memory, f"its step cannot be coded: {error}")
         learned = with_part(learned, LEFT_OUT, left)
-    lack = lack_of(after, step, norms, opened.norm_bound, length) if is_guarded else ""
+    moved, what = (step, "its step") if held is None else (held, "the mean of its updates")
+    lack = lack_of(after, moved, norms, opened.norm_bound, length, what) if is_guarded else ""
     if not all(np.isfinite(one).all() for one in kept.values()):
         lack = (
             f"{learning.optimizer} would remember numbers beyond float32"  # and stand still there

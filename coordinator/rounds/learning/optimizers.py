@@ -11,7 +11,11 @@ from edge_client.wire.tensors import AdapterState
 
 
 class ServerOptimizer(Protocol):
-    """One step on the server; everything that it remembers goes through its arguments."""
+    """One step on the server; everything that it remembers goes through its arguments.
+
+    One whose step does not grow with the mean, such as Adam's, says so by an attribute
+    `is_scale_free` (see `is_scale_free` below).
+    """
 
     def step(
         self,
@@ -33,6 +37,14 @@ class ServerOptimizer(Protocol):
 
 
 PLAIN = Rates()
+
+
+def is_scale_free(optimizer: object) -> bool:
+    """Whether steps tell nothing of how long updates are, since they are as long for any mean.
+
+    The mean is what is held against the rounds before then, not the step.
+    """
+    return bool(getattr(optimizer, "is_scale_free", False))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coordinator.rounds.events import RolledBack, StepOpened
+from coordinator.rounds.extensions.checked import CheckedOptimizer
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import Memory, UnreadableError, decode_memory, encode_memory
 from coordinator.rounds.learning.named import OPTIMIZERS
@@ -173,3 +174,54 @@ def test_a_memory_beyond_float32_is_not_kept() -> None:
     learned = learn(learning, opened, 3, answers, adapter, {}, [], is_guarded=False)
     assert learned.lack == "fedadagrad would remember numbers beyond float32"
     assert learned.adapter is adapter and not learned.memory
+
+
+def three_rounds(learning: Learning, length: float, is_hostile: bool = False) -> list[str]:
+    """What kept each of three rounds from being taken, of three devices' updates of that length."""
+    numbers, lacks = 10_000, []
+    adapter: AdapterState = {"a": np.zeros(numbers, np.float32)}
+    memory: Memory = {}
+    norms: list[float] = []
+    generator = np.random.default_rng(0)
+    for index in (1, 2, 3):
+        opened = StepOpened("train", index, 1, "0" * 64, (("w", "d"),) * 3, 0.0)
+        deltas = [generator.standard_normal(numbers).astype(np.float32) for _ in "abc"]
+        scale = length * (1e4 if is_hostile and index == 3 else 1.0)
+        answers = [
+            Answer(name, Update("w", 4, {"a": delta * np.float32(scale / numbers**0.5)}))
+            for name, delta in zip("abc", deltas, strict=True)
+        ]
+        learned = learn(learning, opened, 3, answers, adapter, memory, norms)
+        adapter, memory = learned.adapter, learned.memory
+        norms.append(length)
+        lacks.append(learned.lack)
+    return lacks
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi"])
+@pytest.mark.parametrize("length", [1e-6, 1e-3, 1.0])
+def test_a_run_goes_on_however_short_updates_are_beside_the_servers_rate(
+    name: str, length: float
+) -> None:
+    learning = Learning(optimizer=name, lr=3e-4, tau=1e-8)
+    assert three_rounds(learning, length) == ["", "", ""]
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi"])
+def test_far_longer_updates_than_before_are_not_taken_by_it_either(name: str) -> None:
+    found = three_rounds(Learning(optimizer=name, lr=3e-4, tau=1e-8), 1e-3, is_hostile=True)
+    assert found[:2] == ["", ""] and "the mean of its updates is" in found[2]
+
+
+def test_an_extension_says_whether_its_steps_grow_with_the_mean() -> None:
+    class Signs:
+        is_scale_free = True
+
+        def step(
+            self, adapter: AdapterState, mean: AdapterState, *_: object
+        ) -> tuple[AdapterState, Memory]:
+            return {name: adapter[name] + 0.01 * np.sign(mean[name]) for name in mean}, {}
+
+    assert CheckedOptimizer(Signs(), "signs").is_scale_free
+    del Signs.is_scale_free
+    assert not CheckedOptimizer(Signs(), "signs").is_scale_free
