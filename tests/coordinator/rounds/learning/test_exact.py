@@ -309,3 +309,18 @@ def test_a_product_norm_needs_no_product() -> None:
     dense = np.linalg.norm(left.astype(np.float64) @ right)
     assert product_norm(left, right) == pytest.approx(float(dense), rel=1e-12)
     assert product_norm(left[:, :0], right[:0]) == 0.0
+
+
+@given(st.integers(0, 60), st.integers(1, 23), SEEDS)
+def test_columns_that_cancel_each_other_are_never_taken_for_shorter(
+    large: int, close_by: int, seed: int
+) -> None:
+    """M (1 - e) v beside -M (1 + e) v leaves e^2 M^2 of M^2, which rounding may swallow whole."""
+    generator = np.random.default_rng(seed)
+    u, v = (generator.choice([-1.0, 1.0], size) for size in (OUTPUTS, INPUTS))
+    most, apart = 2.0**large, 2.0**-close_by
+    left = np.stack([most * u, -most * (1.0 + apart) * u], axis=1)
+    right = np.stack([most * v, most * (1.0 - apart) * v])
+    true = most**2 * apart**2 * (OUTPUTS * INPUTS) ** 0.5
+    found = product_norm(left.astype(np.float32), right.astype(np.float32))
+    assert 0.9 * true <= found <= 1.1 * true + 1e-13 * most**2 * OUTPUTS * INPUTS
