@@ -254,7 +254,8 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     """
     origin = str(path) if path else "flags"
     flags = {key: value for key, value in overrides.items() if value is not None}
-    table = laid_under(_read_table(path) if path else {}, flags.pop("preset", None))
+    table = _with_training(_read_table(path) if path else {}, flags)
+    table = laid_under(table, flags.pop("preset", None))
     task = table.get("task")
     _check_names(table, [*_names(RunConfig), "preset"], origin)
     training = _merged(table, "training", Training, flags, origin)
@@ -313,6 +314,14 @@ def _read_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no run file at {path}; write one or give --task FILE") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def _with_training(table: Mapping[str, Any], flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run file with what flags say of training: a preset goes by the optimizer that is meant."""
+    chosen = {name: flags[name] for name in _names(Training) if name in flags}
+    inner = table.get("training", {})
+    is_table = isinstance(inner, dict)
+    return {**table, "training": {**inner, **chosen}} if chosen and is_table else table
 
 
 def _merged(

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from coordinator.rounds.extensions.catalogue import Extension, Kind, add
-from coordinator.rounds.extensions.failures import line_of
+from coordinator.rounds.extensions.failures import FAILURES, line_of
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS
 from coordinator.rounds.learning.settings import SELECTIONS, Learning
 from edge_client.errors import WrongInput, demand
@@ -107,7 +107,7 @@ def _imported(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except FAILURES as error:
         del sys.modules[name]
         raise WrongInput(f"--plugins: {path} cannot be imported: {line_of(error)}") from error
     return module

@@ -26,6 +26,8 @@ from edge_client.texts.tokens import Tokens
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
+NAMELESS = 1000  # tokens at a vocabulary's beginning, special ones and single letters
+
 
 def initial_adapter(
     spec: AdapterSpec,
@@ -107,9 +109,9 @@ def _initial_prompt(
     generator: np.random.Generator,
     prompt_ids: Sequence[int],
 ) -> np.ndarray:
-    ids = list(prompt_ids) or list(
-        generator.integers(1000, weights.shape(words)[0], spec.prompt_tokens)
-    )
+    vocabulary = weights.shape(words)[0]
+    first = NAMELESS if vocabulary > NAMELESS else vocabulary // 2
+    ids = list(prompt_ids) or list(generator.integers(first, vocabulary, spec.prompt_tokens))
     chosen = [int(ids[index % len(ids)]) for index in range(spec.prompt_tokens)]
     return weights.rows(words, chosen)
 

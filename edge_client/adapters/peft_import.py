@@ -28,11 +28,21 @@ from edge_client.adapters.spec import (
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
 from edge_client.errors import demand
+from edge_client.tables import plain
 from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000
+LONGEST_LINE = 200
+# Options of LoRA that say nothing of the function, or that are read; whatever else is on may.
+KNOWN = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights"} | {
+    *("peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path"),
+    *("revision", "inference_mode", "runtime_config", "lora_dropout", "modules_to_save", "bias"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("megatron_core", "loftq_config", "eva_config", "qalora_group_size", "ensure_weight_tying"),
+}
+LEAVES_BASE = (True, False, None, "gaussian", "eva", "orthogonal")  # ways to begin that change none
 LONGEST_PATTERN = 10_000  # characters of a regular expression; names of all modules fit in
 
 
@@ -40,7 +50,8 @@ def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec
     """Read `adapter_config.json` and `adapter_model.safetensors` of LoRA or prompt tuning.
 
     Another alpha than 16 (or rank-stabilized LoRA) is folded into LoRA's B, so the adapted model
-    is the same function. Linears without LoRA get one of zeros, but in layers below all LoRA.
+    is the same function; what that is not said of is refused. Linears without LoRA get one of
+    zeros, but in layers below all LoRA.
 
     Args:
         folder: What `PeftModel.save_pretrained` wrote.
@@ -102,9 +113,7 @@ def _wrong(folder: Path, config: dict[str, Any], option: str, expected: str) -> 
 def _lora(
     folder: Path, config: dict[str, Any], state: AdapterState, base: Base, rank: int, alpha: float
 ) -> tuple[AdapterSpec, AdapterState]:
-    for option in ("use_dora", "lora_bias", "fan_in_fan_out"):
-        if config.get(option):
-            raise AdapterError(f"PEFT option {option} is not supported; plain LoRA is")
+    _check_plain(config)
     ranks = _patterns(folder, config, "rank_pattern", "a whole number from 1 to {}", LARGEST)
     alphas = _patterns(folder, config, "alpha_pattern", "a number up to {}", LARGEST_ALPHA)
     targets = _targets(state, base)
@@ -117,9 +126,10 @@ def _lora(
             module = family.linear(layer, target)
             r, known = _matching(ranks, module, rank), _matching(alphas, module, alpha)
             factor = known / math.sqrt(r) if config.get("use_rslora") else known / r
+            _check_whole(folder, f"{PREFIX}{module}", state)
             name = f"{PREFIX}{module}.lora_B.weight"
             if name in state:
-                scaled[name] = state[name] * np.float32(factor * r / LORA_ALPHA)
+                scaled[name] = _scaled(folder, name, state[name], factor * r / LORA_ALPHA)
             if r != rank:
                 named.append(ModuleRank(layer, target, int(r)))
     top = _top(state, base)
@@ -130,6 +140,37 @@ def _lora(
         if "lora_" in name
     }
     return spec, zeros | scaled
+
+
+def _check_plain(config: dict[str, Any]) -> None:
+    """Refuse what makes another function of base and tensors than LoRA's, or may."""
+    for option in sorted(set(config) - KNOWN):
+        if config[option]:
+            said = f"PEFT option {option} is not supported; plain LoRA is"
+            raise AdapterError(plain(said)[:LONGEST_LINE])
+    bias = config.get("bias", "none")
+    demand(bias == "none", "PEFT option bias is not supported; plain LoRA is", AdapterError)
+    begun = config.get("init_lora_weights")
+    demand(
+        begun in LEAVES_BASE,
+        f"PEFT option init_lora_weights = {plain(str(begun)):.40} changes the base too; save it as "
+        "plain LoRA (`save_pretrained` with `path_initial_model_for_weight_conversion`)",
+        AdapterError,
+    )
+
+
+def _check_whole(folder: Path, module: str, state: AdapterState) -> None:
+    a, b = f"{module}.lora_A.weight", f"{module}.lora_B.weight"
+    if (a in state) != (b in state):
+        raise AdapterError(f"{folder / WEIGHTS}: tensor {a if b in state else b} is missing")
+
+
+def _scaled(folder: Path, name: str, tensor: np.ndarray, factor: float) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        found = tensor * np.float32(factor)
+    said = f"{folder}: {name} times {factor:g} (lora_alpha) leaves float32's range"
+    demand(bool(np.isfinite(found).all()), said, AdapterError)
+    return found
 
 
 def _patterns(

@@ -60,11 +60,13 @@ class Fitted:
         loss: Mean cross-entropy of the last pass's batches, in nats, before their steps; NaN
             without a step.
         steps: That were made.
+        num_examples: Texts that it was trained on.
     """
 
     numbers: AdapterState
     loss: float
     steps: int
+    num_examples: int
 
 
 def fit(
@@ -123,7 +125,8 @@ def fit(
         form.settle(own, step, steps)
     engine.put(form.adapter(own))
     last = losses[-passes:]
-    return Fitted(own, math.fsum(last) / len(last) if last else math.nan, len(losses))
+    loss = math.fsum(last) / len(last) if last else math.nan
+    return Fitted(own, loss, len(losses), len(examples))
 
 
 def _batches(

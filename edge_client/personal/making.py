@@ -283,7 +283,7 @@ def make(
             adapter=name,
             ranks=own.ranks,
             alpha=own.alpha,
-            num_examples=len(texts.labelled),
+            num_examples=own.num_examples,
             loss=own.loss,
             accuracy=None if after is None else after.accuracy,
             accuracy_shared=None if before is None else before.accuracy,

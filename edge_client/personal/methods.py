@@ -87,6 +87,7 @@ class Own:
         layer_forwards: All that it took, choosing its ranks included.
         ranks: Each module's own rank, by `layer.linear`; 0: none. None are told of the shared
             adapter's.
+        num_examples: Texts that it was trained on.
         alpha: Of `interpolated`: how far it is from the shared one.
         end: Of `interpolated`: the end of the way, where alpha is 1.
     """
@@ -96,6 +97,7 @@ class Own:
     loss: float
     layer_forwards: int
     ranks: dict[str, int]
+    num_examples: int
     alpha: float | None = None
     end: AdapterState | None = None
 
@@ -270,7 +272,7 @@ def _by_head(
         numbers = head_of(engine.adapter())
         order = derive_seed(seed, "own")
         found = fit(engine, form, numbers, data.labelled, way.terms, order)
-        yield Own(engine, whole, found.loss, engine.layer_forwards, {})
+        yield Own(engine, whole, found.loss, engine.layer_forwards, {}, found.num_examples)
 
 
 def _by_rates(
@@ -315,7 +317,8 @@ def _from_shared(
             alpha = nearest(along(engine, end, given.numbers, aside), kind)
             engine.put(mixed(end, given.numbers, alpha))
         spent = engine.layer_forwards
-        yield Own(engine, given.spec, found.loss, spent, {}, alpha, end if is_between else None)
+        kept = end if is_between else None
+        yield Own(engine, given.spec, found.loss, spent, {}, found.num_examples, alpha, kept)
 
 
 def _own(
@@ -333,4 +336,5 @@ def _own(
         f"{one.layer}.{one.target}": made[name].rank if name in made else 0
         for name, one in every.items()
     }
-    return Own(engine, whole, found.loss, spent + engine.layer_forwards, ranks)
+    spent += engine.layer_forwards
+    return Own(engine, whole, found.loss, spent, ranks, found.num_examples)

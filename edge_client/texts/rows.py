@@ -222,10 +222,20 @@ def _csv_rows(
             break
         is_any = True
         named = {key: value for key, value in row.items() if isinstance(key, str)}
-        yield lines.number, named, ""
+        yield lines.number, named, _surplus(row, delimiter)
     names = names_of(header, delimiter)
     if not is_any and labelled is not None and not dialect.columns(names).is_any and names:
         yield 1, {}, dialect.no_header(len(names), labelled)
+
+
+def _surplus(row: Mapping[str | None, str | list[str]], delimiter: str) -> str:
+    """What is wrong with a row that has more than the header; empty columns are nothing."""
+    more = row.get(None, ())
+    if not any(more):
+        return ""
+    columns = f"{len(more)} column{'s' if len(more) > 1 else ''}"
+    sign = DELIMITERS.get(delimiter, repr(delimiter))
+    return f"{columns} more than the first line names; put quotes around a text with {sign} in it"
 
 
 def _without_nul(line: str) -> str:

@@ -69,10 +69,10 @@ class Book:
     Attributes:
         tell: Told of what happens for the first time.
         timings: Of requests that were answered as they should be.
-        answered: Requests that were answered as they should be, polls that brought work included.
         errors: What went wrong, by route and kind, and how often.
         held_back: Answers that said to come again later (429 and 503).
         receipts: Receipts by whether what was sent counts.
+        answered: Requests that were answered as they should be, polls that brought work included.
         heard: When devices heard of each step, by its round and kind.
         enrolled: Devices that have enrolled.
         over_s: When the first device heard that the run is over; 0 before.
@@ -82,10 +82,10 @@ class Book:
 
     tell: Callable[..., None]
     timings: Timings = field(default_factory=Timings)
-    answered: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     held_back: int = 0
     receipts: Counter[bool] = field(default_factory=Counter)
+    answered: int = 0
     heard: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     enrolled: int = 0
     over_s: float = 0.0

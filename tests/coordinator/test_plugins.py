@@ -77,6 +77,7 @@ def test_an_installed_package_s_entry_points_are_known(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("raise OSError('no such idea')", "cannot be imported: OSError: no such idea"),
+        ("raise SystemExit(0)", "cannot be imported: SystemExit: 0"),
         ("MEANS = ['first']", "MEANS: classes by name are expected"),
         ("MEANS = {'median': dict}", "names a mean 'median', which is built in"),
         ("OPTIMIZERS = {'My Own': dict}", "letters, digits, - and _ are expected"),

@@ -98,6 +98,18 @@ def test_another_optimizer_of_devices_and_no_draw_leave_what_goes_with_them_out(
     assert same == PRESETS["silos"]["learning"] | {"tau": 1e-3}
 
 
+@pytest.mark.parametrize("lr", [None, 0.25])
+def test_a_flag_s_optimizer_leaves_the_preset_s_rate_out_as_a_file_s_does(
+    tmp_path: Path, lr: float | None
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('preset = "silos"\ntask = "agnews"\n[training]\noptimizer = "adamw"\n')
+    said = {"preset": "silos", "task": "agnews", "optimizer": "adamw", "lr": lr}
+    found = read_run_config(None, said).training
+    assert found == read_run_config(path, {"lr": lr}).training
+    assert found.lr == (Training().lr if lr is None else lr)
+
+
 def test_a_run_that_is_too_long_for_its_decay_is_refused() -> None:
     flags = {"preset": "silos", "task": "agnews", "rounds": 999}
     assert read_run_config(None, flags).learning.decay == 1e-3

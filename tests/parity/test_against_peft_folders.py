@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
@@ -163,4 +164,56 @@ def test_patterns_that_make_no_sense_are_named(
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | options))
     with pytest.raises(AdapterError, match=said):
+        read_peft_adapter(tmp_path, real_base, hub_task)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"init_lora_weights": "pissa"}, "init_lora_weights = pissa changes the base too"),
+        ({"init_lora_weights": "olora"}, "save it as plain LoRA"),
+        ({"init_lora_weights": "pissa_niter_16"}, "path_initial_model_for_weight_conversion"),
+        ({"use_dora": True}, "PEFT option use_dora is not supported"),
+        ({"layer_replication": [[0, 1], [0, 2]]}, "option layer_replication is not supported"),
+        ({"alora_invocation_tokens": [3]}, "option alora_invocation_tokens is not supported"),
+        ({"trainable_token_indices": [3]}, "option trainable_token_indices is not supported"),
+        ({"target_parameters": ["a"]}, "option target_parameters is not supported"),
+        ({"made_up_in_2030": {"a": 1}}, "option made_up_in_2030 is not supported"),
+        ({"bias": "all"}, "option bias is not supported"),
+    ],
+)
+def test_what_is_another_function_than_lora_s_is_refused(
+    real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object], said: str
+) -> None:
+    saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query"]))
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | options))
+    with pytest.raises(AdapterError, match=said):
+        read_peft_adapter(tmp_path, real_base, hub_task)
+
+
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+def test_half_of_a_module_s_lora_is_damage(
+    real_base: Base, hub_task: Task, tmp_path: Path, part: str
+) -> None:
+    saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query", "value"]))
+    path = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(path)
+    del tensors[next(name for name in tensors if part in name)]
+    save_file(tensors, path)
+    with pytest.raises(AdapterError, match=rf"tensor .*{part}\.weight is missing"):
+        read_peft_adapter(tmp_path, real_base, hub_task)
+
+
+def test_an_alpha_that_leaves_float32_is_refused(
+    real_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    config = peft.LoraConfig(r=4, lora_alpha=64, target_modules=["query"])
+    saved_by_peft(real_base, tmp_path, config)
+    path = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if "lora_B" in name)
+    tensors[name] = np.full_like(tensors[name], 3e38)
+    save_file(tensors, path)
+    with pytest.raises(AdapterError, match=r"lora_B.weight times .* leaves float32's range"):
         read_peft_adapter(tmp_path, real_base, hub_task)

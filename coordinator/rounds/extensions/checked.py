@@ -6,6 +6,7 @@ while it runs (a file that cannot be read, say) stays what it is.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ class CheckedSelection:
 
     def choose(self, asking: Asking) -> Chosen:
         """As `Selection` has it."""
-        asked = replace(asking, candidates=tuple(sorted(asking.candidates)))
+        asked = _unchangeable(asking)
 
         def choose() -> tuple[list[Any], dict[Any, str]]:
             try:
@@ -155,6 +156,19 @@ class CheckedSelection:
             )
         reasons = {name: why for name, why in told.items() if name in there and name not in chosen}
         return tuple(sorted(chosen)), reasons
+
+
+def _unchangeable(asking: Asking) -> Asking:
+    """The same, with candidates sorted: some of it is the run's own state."""
+    return replace(
+        asking,
+        candidates=tuple(sorted(asking.candidates)),
+        texts=MappingProxyType(asking.texts),
+        confidences=MappingProxyType(asking.confidences),
+        heard=MappingProxyType(asking.heard),
+        memory=MappingProxyType(asking.memory),
+        tags=MappingProxyType({name: MappingProxyType(one) for name, one in asking.tags.items()}),
+    )
 
 
 class _Source:

@@ -39,7 +39,7 @@ def with_part(memory: Memory, part: str, tensors: Mapping[str, np.ndarray]) -> M
 def encode_memory(memory: Memory) -> bytes:
     """As safetensors, every tensor in its own type; equal memories give equal bytes."""
     return bytes(
-        save_safetensors({key: np.ascontiguousarray(memory[key]) for key in sorted(memory)})
+        save_safetensors({key: np.require(memory[key], None, "C") for key in sorted(memory)})
     )
 
 

@@ -169,8 +169,9 @@ def product_norm(left: np.ndarray, right: np.ndarray) -> float:
     """
     left, right = left.astype(np.float64), right.astype(np.float64)
     lengths = np.linalg.norm(left, axis=0) * np.linalg.norm(right, axis=1)
-    core = np.linalg.qr(left, mode="r") @ np.linalg.qr(right.T, mode="r").T
-    return float(np.linalg.norm(core) + ROUNDED * lengths.sum())
+    _, of_left = np.linalg.qr(left)
+    _, of_right = np.linalg.qr(right.T)
+    return float(np.linalg.norm(of_left @ of_right.T) + ROUNDED * lengths.sum())
 
 
 def lora_modules(state: AdapterState) -> Iterator[str]:

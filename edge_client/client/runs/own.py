@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.client.failures import ERRORS, PASSING, code_of
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
@@ -25,6 +25,7 @@ from edge_client.personal.way import Method, Way
 from edge_client.texts.data_folder import DataFolder
 from edge_client.wire.fleet import Terms
 from edge_client.wire.reported.failures import Failure
+from edge_client.wire.training import SGD, Training
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +124,7 @@ class OwnAdapter:
         origin, numbers = read_peft_folder(Path(due.folder), settings.base)
         given = Given(parse_adapter(origin.adapter), numbers)
         net = given if given.spec.net else None
-        # A generator's run trains banks, at a rate of their own.
-        lr = Way.lr if given.spec.net == "generator" else terms.training.lr
+        lr = rate_of(given.spec, terms.training)
         training = replace(terms.training, epochs=Way.epochs, lr=lr)
         known = (settings.engine, settings.base, terms.task, training)
         at = Opening(*known, settings.budget_bytes, settings.device, on_texts)
@@ -136,3 +136,13 @@ class OwnAdapter:
         made = make(at, way, texts, 0, out, given, None if net else given)
         close_to_others(out)
         return made
+
+
+def rate_of(spec: AdapterSpec, training: Training) -> float:
+    """The learning rate of an adapter of one's own after a run: AdamW trains it.
+
+    The run's, but for SGD's, which is another optimizer's, and a generator's, whose run trains
+    banks at a rate of their own.
+    """
+    is_other = spec.net == "generator" or training.optimizer == SGD
+    return Way.lr if is_other else training.lr

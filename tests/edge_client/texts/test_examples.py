@@ -64,6 +64,8 @@ BAD = [
         "label is not one of good, bad",
     ),
     ("csv", b"text,label\nx,good\ny\n", 3, "no label; one of good, bad is expected"),
+    ("csv", b"text,label\nx,good\ny, all day,bad\n", 3, "1 column more than the first line names"),
+    ("tsv", b"text\tlabel\nx\tgood\t\ny\tbad\t\tz\n", 3, "2 columns more than the first line"),
     ("csv", b"text,label\ny,\xff\xfe\nx,good\n", 2, "not UTF-8; save it as UTF-8"),
     ("csv", b'text,label\n"y\n\xe9",bad\nx,good\n', 3, "not UTF-8; save it as UTF-8"),
     ("csv", b"text,label\nx,good\ny\0,bad\n", 3, "a NUL byte; text is expected"),

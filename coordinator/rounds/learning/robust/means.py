@@ -61,7 +61,8 @@ class TrimmedMean:
 
     def cut(self, devices: int) -> int:
         """How many are left out at each end."""
-        return int(self.share * devices + 1e-9)  # 0.1 x 30 is 3, whatever binary says
+        wanted = int(self.share * devices + 1e-9)  # 0.1 x 30 is 3, whatever binary says
+        return min(wanted, (devices - 1) // 2)
 
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
         """As `Mean` has it."""

@@ -196,6 +196,19 @@ def test_a_reason_that_cannot_be_said_pauses_too_and_half_a_letter_is_replaced()
                 assert policy.choose(Asking(("x", "y"), 1, "s", 1, 1)) == (("x",), {"y": "a? b"})
 
 
+@pytest.mark.parametrize("what", ["texts", "heard", "confidences", "memory", "tags"])
+def test_a_selection_cannot_change_what_it_knows(what: str) -> None:
+    def choose(asked: Asking) -> tuple[list[str], dict[str, str]]:
+        getattr(asked, what).clear()
+        return ["a"], {}
+
+    know("selection", choose)
+    asking = Asking(("a",), 1, "s", 1, 1, **{what: {"a": {}}})  # type: ignore[arg-type]
+    with pytest.raises(PluginError, match="raised AttributeError"):
+        selection_of(Learning(selection="mine")).choose(asking)
+    assert getattr(asking, what) == {"a": {}}
+
+
 def test_a_run_whose_selection_fails_pauses_before_the_round(start: Callable[..., Live]) -> None:
     know("selection", lambda asking: (["somebody else"], {}))
     live = start(min_clients=1, rounds=1, learning=Learning(selection="mine"))

@@ -19,6 +19,7 @@ NAMES = st.text("abc./", min_size=1, max_size=6)
 TENSORS = st.one_of(
     arrays(np.float32, (2, 3), elements=st.floats(-9, 9, width=32)),
     arrays(np.float64, (4,), elements=st.floats(-9, 9)),
+    arrays(np.int64, (), elements=st.integers(-9, 9)),
 )
 PARTS = st.dictionaries(NAMES, TENSORS, max_size=4)
 
@@ -37,8 +38,8 @@ def test_a_memory_comes_back_in_its_own_types_and_equal_ones_give_equal_bytes(
     memory = with_part({}, "a", part)
     body = encode_memory(memory)
     back = decode_memory(body)
-    assert {name: one.dtype for name, one in back.items()} == {
-        name: one.dtype for name, one in memory.items()
+    assert {name: (one.dtype, one.shape) for name, one in back.items()} == {
+        name: (one.dtype, one.shape) for name, one in memory.items()
     }
     assert all(back[name].tobytes() == memory[name].tobytes() for name in memory)
     assert encode_memory(dict(reversed(list(memory.items())))) == body

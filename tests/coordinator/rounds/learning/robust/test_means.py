@@ -14,7 +14,7 @@ from coordinator.rounds.learning.learning import Answer, contributions
 from coordinator.rounds.learning.mean import Contribution, Mean
 from coordinator.rounds.learning.named import least_of, mean_of
 from coordinator.rounds.learning.robust import cohort as cohort_module
-from coordinator.rounds.learning.robust.means import TooFewError
+from coordinator.rounds.learning.robust.means import TooFewError, TrimmedMean
 from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState, Update
 
@@ -290,3 +290,12 @@ def test_the_weighted_mean_still_streams() -> None:
     one: Mean = mean_of("fedavg")
     feed: Sequence[Contribution] = named(rows(0, 3))
     assert set(one.mean(iter(feed), ADAPTER)) == set(ADAPTER)
+
+
+@given(SEEDS, st.integers(3, 40), st.floats(0.499, 0.5, exclude_max=True))
+def test_a_share_next_to_a_half_leaves_the_middle(seed: int, devices: int, share: float) -> None:
+    trimmed = TrimmedMean(share)
+    assert devices - 2 * trimmed.cut(devices) >= 1
+    values = rows(seed, devices)
+    if devices >= trimmed.least:
+        assert np.isfinite(of(f"trimmed:{share!r}", values)).all()
