@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator.api.starting import start_of
-from coordinator.api.stores import AtStore, Place, open_store
+from coordinator.api.stores import AtStore, Place, new_store, open_store
 from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.plugins import know_folder
 from coordinator.storage import runs as stored
@@ -188,7 +188,7 @@ def create_run(
         "share": share,
     }
     config = _config(run, keywords)
-    with closing(Store(place_of(store, database, blobs))) as opened:
+    with closing(new_store(place_of(store, database, blobs))) as opened:
         return add_run(opened, config, None if start is None else start_of(opened, str(start)))
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from coordinator.api.joining import join_line
 from coordinator.api.ready import PORT
-from coordinator.api.stores import AtStore
+from coordinator.api.stores import AtStore, new_store
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.operators import add_operator
 from coordinator.storage.place import place_of
 from coordinator.storage.rows.tokens import insert_token
-from coordinator.storage.store import Store
 from coordinator.trust.authority import AUTHORITY_DAYS, SERVER_DAYS
 from coordinator.trust.checks import names_of, valid_until
 from coordinator.trust.folder import Trust, ca_of
@@ -94,7 +93,7 @@ def init(
     _check_numbers(port, days, given)
     check_new(folder)
     told = PORT if port is None else port
-    with closing(Store(place)) as opened:
+    with closing(new_store(place)) as opened:
         if given is None:
             trust = make(folder, hosts or _own_names(), told, days or SERVER_DAYS, _now())
         else:

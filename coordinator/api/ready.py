@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.api.create import NewRun, add_run
-from coordinator.api.stores import Place, open_store
+from coordinator.api.stores import Place, new_store, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.plugins import know_folder, know_installed, lack_of
 from coordinator.serving.limit import LIMIT_S, LONGEST_S
@@ -288,7 +288,7 @@ def _check_secured(store: Store, endpoint: Endpoint, tls: "Secured | None") -> N
 
 def _opened(place: StorePlace, is_there: bool) -> Store:
     """The store, brought up to date if an older smidgen wrote it."""
-    return open_store(place, is_upgrading=True) if is_there else Store(place, is_upgrading=True)
+    return open_store(place, is_upgrading=True) if is_there else new_store(place, is_upgrading=True)
 
 
 def _close(folder: Path) -> None:

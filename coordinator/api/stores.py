@@ -3,12 +3,17 @@
 from pathlib import Path
 from typing import TypeAlias
 
+from coordinator.storage.dialects.locks import CLAIMS, SERVE
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
 from coordinator.storage.store import Store
+from coordinator.trust.folder import NAME as TLS
+from edge_client.tables import plain
 
 Place: TypeAlias = str | Path
 AtStore: TypeAlias = str | Path | StorePlace
+# What tells a coordinator's folder; of one with a shared database some of it.
+OURS = {DATABASE, BLOBS, TLS, "uploads", SERVE, CLAIMS}
 RESTORE = "restore it from a backup, or name another --store"
 
 
@@ -31,6 +36,25 @@ def open_store(store: AtStore, is_upgrading: bool = False, is_left: bool = False
             f"no store at {place.folder}; make one with `create`, or name it with --store"
         )
     return Store(place, is_upgrading=is_upgrading, is_new=False, is_left=is_left)
+
+
+def new_store(store: AtStore, is_upgrading: bool = False) -> Store:
+    """The store of a place, made where there is none.
+
+    Raises:
+        StoreError: Its folder is somebody's own, or the store another smidgen's.
+    """
+    place = place_of(store)
+    try:
+        found = {path.name for path in place.folder.iterdir()} if place.folder.is_dir() else set()
+    except OSError:
+        found = set()  # whoever opens it says why
+    if found and not found & OURS:
+        raise StoreError(
+            f"--store {place.folder} holds other things, such as {plain(sorted(found)[0])[:80]}; "
+            "give a new or an empty folder, or a coordinator's"
+        )
+    return Store(place, is_upgrading=is_upgrading)
 
 
 def holds_store(store: AtStore) -> bool:

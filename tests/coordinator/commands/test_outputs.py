@@ -66,3 +66,15 @@ def test_nobody_serves_a_store_that_is_not_there(tmp_path: Path) -> None:
     done = smidgen("coordinator", "serve", "--store", str(tmp_path / "typo"), "--port", "0")
     assert done.exit_code == 2 and f"no store at {tmp_path / 'typo'}; make one" in done.stderr
     assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("command", ["create", "init"])
+def test_a_store_is_made_in_nobody_s_own_folder(tmp_path: Path, command: str) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "labelled.csv").write_text("text,label\n")
+    what = ("--task", "agnews") if command == "create" else ()
+    done = run(command, mine, *what)
+    said = f"--store {mine} holds other things, such as labelled.csv; give a new or an empty folder"
+    assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in mine.iterdir()] == ["labelled.csv"]
