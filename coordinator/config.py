@@ -272,7 +272,9 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     elif isinstance(task, dict):
         task = asdict(task_from_mapping(task, f"{origin}: [task]"))
     else:
-        raise ConfigError(f"{origin}: no task; add `task = FILE` or a [task] table, or use --task")
+        todo = "add `task = FILE` or a [task] table, or use --task" if path else "use --task"
+        where = f"{path}: " if path else ""
+        raise ConfigError(f"{where}no task; {todo}, with a file or the name of a ready-made one")
     merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
     merged |= {"learning": learning, "updates": updates}
     merged["devices"] = devices

@@ -28,6 +28,7 @@ from coordinator.serving.http.heads import UVICORNS, BoundedHttp
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.store import Store
+from coordinator.trust.authority import LOOPBACK
 from coordinator.trust.folder import Address
 from coordinator.trust.network import own_address
 from coordinator.trust.secured import Secured, spare_memory
@@ -84,6 +85,8 @@ def reachable(bound: socket.socket, secured: Secured | None = None) -> list[str]
         return [f"devices: --coordinator {url_of(bound, secured)} --ca {secured.ca}"]
     if host == "0.0.0.0" and (found := own_address()):
         return [f"devices on this network: --coordinator http://{found}:{port} --plain-http"]
+    if host in LOOPBACK:
+        return [f"devices on this machine: --coordinator {url_of(bound)}"]
     return []
 
 

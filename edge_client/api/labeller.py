@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.peft_folder import is_exported, read_origin, read_peft_folder
+from edge_client.adapters.peft_folder import CONFIG, is_exported, read_origin, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.api.given import Asked, as_task
@@ -96,6 +96,8 @@ def open_labeller(
         TaskError: It is not known which labels there are, or others are named than an export's.
     """
     demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
+    is_one = adapter is None or is_exported(adapter) or (adapter / CONFIG).is_file()
+    demand(is_one, f"--adapter {adapter} holds no adapter (no {CONFIG}); name another folder")
     budget, engine = parse_budget(memory_budget), ready_engine(engine, device)
     if task is None and (adapter is None or not is_exported(adapter)):
         whose = "which labels this adapter has" if adapter else "the base alone"

@@ -243,7 +243,8 @@ class Connection:
         said += response.request.url.path
         if is_own:
             raise Unreachable(said, asked_s, is_own=True)
-        said += f"; that was no coordinator of this protocol but something in between (no {OWN})"
+        said += f"; that was no coordinator of this protocol but something in between (no {OWN}); "
+        said += "check host and port of --coordinator"
         raise Unreachable(said, asked_s, status)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from edge_client.adapters.spec import at_most, largest_rank, parse_adapter
 from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
-from edge_client.client.retries import reached
+from edge_client.client.retries import Unreachable, reached
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
 from edge_client.client.transport import Coordinator, Refused
@@ -73,6 +73,13 @@ def identity_of(settings: Settings, state: ClientState) -> Identity:
     return drawn
 
 
+def last_elsewhere(settings: Settings, state: ClientState) -> str:
+    """Where this device was let in last, if that is another address than it is given; or empty."""
+    known = state.identity()
+    is_other = known is not None and known.name and known.url.rstrip("/") != settings.url
+    return known.url if known is not None and is_other else ""
+
+
 def _address(url: str) -> tuple[str, int]:
     """Host and port; two coordinators of one host differ in the port alone."""
     with suppress(ValueError):
@@ -82,17 +89,26 @@ def _address(url: str) -> tuple[str, int]:
     return url, 0
 
 
-def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Identity:
+def enrol(
+    coordinator: Coordinator, known: Identity, settings: Settings, elsewhere: str = ""
+) -> Identity:
     """Say who this device is, as it does in each of its lives; what the coordinator calls it.
 
-    A coordinator that knows this device is waited for; a new one as long as `--patience` says.
+    A coordinator that knows this device is waited for; a new one, and one at an address where it
+    never was, as long as `--patience` says.
+
+    Args:
+        coordinator: Who is told.
+        known: Who this device is.
+        settings: Of the client.
+        elsewhere: See `last_elsewhere`.
 
     Raises:
         ClientError: Wrong token, or another protocol.
         TransportError: Nobody answered.
     """
     facts, tags = facts_of(settings), dict(settings.tags)
-    patience_s = math.inf if known.name else settings.patience_s
+    patience_s = math.inf if known.name and not elsewhere else settings.patience_s
 
     def ask(token: str) -> Enrolled:
         request = Enrol(PROTOCOL, settings.name, facts, token, tags, coordinator.life)
@@ -105,6 +121,10 @@ def enrol(coordinator: Coordinator, known: Identity, settings: Settings) -> Iden
             if error.status != 401 or not (known.name and settings.token):
                 raise
             enrolled = ask(settings.token)  # the coordinator has forgotten the key
+    except Unreachable as error:
+        if not elsewhere:
+            raise
+        raise Unreachable(f"{error}; this device was last let in at {elsewhere}") from error
     except Refused as error:
         raise _refusal(settings, error) from error
     check_protocol(settings.url, enrolled.protocol)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from edge_client.client.adapters import Adapters
-from edge_client.client.enrolment import check_protocol, enrol, identity_of
+from edge_client.client.enrolment import check_protocol, enrol, identity_of, last_elsewhere
 from edge_client.client.failures import (
     ERRORS,
     Declined,
@@ -90,6 +90,7 @@ class Client:
             GaveUp: Too many pieces of work of the only run failed one after the other.
             TransportError: Nobody answered at the start.
         """
+        elsewhere = last_elsewhere(self._settings, self._state)
         known = identity_of(self._settings, self._state)
         verify, life, is_stopped = self._settings.verify, draw_life(), False
         url, alive = self._settings.url, self._guest.alive  # who hears no answer is, too
@@ -102,7 +103,7 @@ class Client:
         known_here = (self._settings, state, standings, self._adapters, self._own)
         self._homecoming = Homecoming(coordinator, *known_here)
         try:
-            self._me = enrol(coordinator, known, self._settings)
+            self._me = enrol(coordinator, known, self._settings, elsewhere)
             self._state.keep_identity(self._me)
             tell("READY=1", "STATUS=enrolled")
             deliver_all(coordinator, self._state)

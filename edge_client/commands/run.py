@@ -58,7 +58,8 @@ def run(
     until: Annotated[
         str,
         typer.Option(
-            help=f"`{FINISHED}`: end when the runs it joined are over; `{STOPPED}`: wait for more."
+            help=f"`{FINISHED}`: end when the runs it joined are over, and wait while there is none "
+            f"to join; `{STOPPED}`: wait for more."
         ),
     ] = STOPPED,
     tag: Annotated[
@@ -250,4 +251,5 @@ def _in_words(summary: "Summary") -> str:
         finished = f"stopped, {finished}" if runs else "stopped"
     adapter = f"\nfinished adapter: {summary.adapter}" if summary.adapter else ""
     own = f"\nits own adapter: {summary.personal}" if summary.personal else ""
-    return f"{summary.name}: {finished}, {works}{failures}{adapter}{own}"
+    name = f"{summary.name}: " if summary.name else ""  # nobody has told it one yet
+    return f"{name}{finished}, {works}{failures}{adapter}{own}"

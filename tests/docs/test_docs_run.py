@@ -189,19 +189,18 @@ def test_an_example_is_read_by_the_command_that_takes_it(file: Path) -> None:
 
 def write_device(folder: Path) -> Path:
     """The first hour's files: its task and a device's texts."""
-    (task,), (texts,) = of("toml", "docs/first-hour"), of("csv", "docs/first-hour")
+    (task,), given = of("toml", "docs/first-hour"), of("csv", "docs/first-hour")
     (folder / "task.toml").write_text(task.text)
     (folder / "mine").mkdir()
-    for part in ("labelled", "test"):
-        (folder / "mine" / f"{part}.csv").write_text(texts.text)
-    (folder / "texts.csv").write_text("text\nthe courier is here\nstorm at nine\n")
+    for name, block in zip(("mine/labelled", "mine/test", "texts"), given, strict=True):
+        (folder / f"{name}.csv").write_text(block.text)
     return folder
 
 
 def test_the_texts_of_the_first_hour_fit_its_task(tmp_path: Path) -> None:
     write_device(tmp_path)
     data = read_folder(tmp_path / "mine", read_task(tmp_path / "task.toml"))
-    assert len(data.labelled) == 6 and len(data.test) == 6
+    assert len(data.labelled) == 6 and len(data.test) == 3
 
 
 def lines(page: str, start: str, replaced: dict[str, str]) -> list[list[str]]:

@@ -173,6 +173,17 @@ def test_another_host_gets_a_key_of_its_own_only_with_a_token(home: Home) -> Non
     assert other is not None and other.key != "key"
 
 
+def test_an_address_where_a_device_never_was_is_waited_for_no_longer_than_patience(
+    home: Home,
+) -> None:
+    home.state.keep_identity(Identity("https://192.0.2.1:8700", "key", "d1", "hub"))
+    said = r"this device was last let in at https://192\.0\.2\.1:8700"
+    with pytest.raises(Unreachable, match=said):
+        Client(home.settings("http://127.0.0.1:9", token="", patience_s=0.0), home.state).run()
+    known = home.state.identity()
+    assert known is not None and known.url == "https://192.0.2.1:8700"
+
+
 def test_a_device_without_a_token_is_told_so_before_anybody_is_asked(home: Home) -> None:
     gate = Gate(home.terms)
     with pytest.raises(ClientError, match=r"not enrolled with .* yet; give --token"):

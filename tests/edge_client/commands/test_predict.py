@@ -13,7 +13,7 @@ from edge_client.api import labeller as room
 from edge_client.bases.base import Base
 from edge_client.texts.examples import Example, Found
 from smidgen import main
-from tests.command_line import Done
+from tests.command_line import Done, smidgen
 from tests.edge_client.commands.alone import PAIRS, client, refused, train, write_data
 
 TEXTS = ["rain at nine", "the front door", "storm and rain"]
@@ -207,3 +207,10 @@ def test_letters_that_the_terminal_lacks_are_told_by_number(tiny_base: Base, ada
     with redirect_stdout(out), suppress(SystemExit):
         main(["client", "predict", *words])
     assert written.getvalue().endswith(b"  \\u65e5 caf\xe9\n")
+
+
+def test_a_folder_without_an_adapter_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "labelled.csv").write_text("text,label\n")
+    done = smidgen("client", "predict", "--adapter", str(tmp_path), "x")
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert f"--adapter {tmp_path} holds no adapter (no adapter_config.json)" in done.stderr
