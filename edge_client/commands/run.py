@@ -58,8 +58,8 @@ def run(
     until: Annotated[
         str,
         typer.Option(
-            help=f"`{FINISHED}`: end when the runs it joined are over, and wait while there is none "
-            f"to join; `{STOPPED}`: wait for more."
+            help=f"`{FINISHED}`: end when the runs it joined are over, and wait while there is "
+            f"none to join; `{STOPPED}`: wait for more."
         ),
     ] = STOPPED,
     tag: Annotated[
