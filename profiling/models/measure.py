@@ -101,8 +101,29 @@ def _measured(cell: Cell, benchmark: Benchmark, say: Say) -> Cell:
     cell = _trained(cell, _launch(benchmark, cell, "train", say))
     labelling = _shorter(benchmark, LABELLED_BATCHES, warmup=1)
     cell = _labelled(cell, _launch(labelling, cell, "label", say))
-    if not cell.is_done:
-        return cell
+    return _placed(cell, benchmark, say) if cell.is_done else cell
+
+
+def prove(cell: Cell, asked: Asked, say: Say = lambda text: None) -> Cell:
+    """A cell that was measured where no hard group could be had, with its runs on boards.
+
+    Args:
+        cell: Measured to its end.
+        asked: How it was.
+        say: Told what is done just now.
+    """
+    try:
+        say("looking for the base")
+        benchmark = Benchmark(settings_of(cell, asked))
+        if cell.method in PEERS:
+            say("making its checkpoint")
+            benchmark.prepare(cell.method)
+        return _placed(cell, benchmark, say)
+    except BenchmarkError:
+        return cell  # it stays as it was measured
+
+
+def _placed(cell: Cell, benchmark: Benchmark, say: Say) -> Cell:
     short = _shorter(benchmark, PROOF_STEPS, warmup=0)
 
     def attempt(board_bytes: int) -> Proof:

@@ -20,8 +20,9 @@ import msgspec
 from profiling.estimates.rates import identity
 from profiling.instruments.bases import BenchmarkError, find_base
 from profiling.instruments.conditions import conditions
+from profiling.models.boards import can_prove
 from profiling.models.cell import Cell, from_record, to_record
-from profiling.models.measure import Asked, measure
+from profiling.models.measure import Asked, measure, prove
 from profiling.models.rows import is_random
 from profiling.records.file import append, read_records
 from profiling.records.record import Conditions, Record, RecordError, new_session
@@ -90,23 +91,32 @@ def run(
         times: How often each is measured.
 
     Yields:
-        Of each cell, the last `times` measurements, the newest last.
+        Of each cell, the last `times` measurements, the newest last. One that lacks its runs on
+        boards, and was measured where they could not be made, is given them alone.
 
     Raises:
         RecordError: The file holds something else.
     """
     kept, session = read_kept(path).records, ""
     for place, cell in enumerate(cells):
-        found = _found(cell, asked, kept)
-        while len(found) < times:
+        found = _found(cell, asked, kept)[-times:]
+        lacking = [found.pop()] if found and lacks_proof(found[-1]) else []  # the newest is shown
+        todo = [partial(prove, one, asked) for one in lacking]
+        todo += [partial(measure, cell, asked)] * (times - len(found) - len(todo))
+        for work in todo:
             follow(place, "looking for the base")
             before = _conditions(cell, asked)
             session = session or session_for(kept, before)
-            found.append(measure(cell, asked, partial(follow, place)))
+            found.append(work(partial(follow, place)))
             if path is not None:
                 where = replace(before, plan=found[-1].plan)
                 append(path, [to_record(found[-1], where, session)])
-        yield found[-times:]
+        yield found
+
+
+def lacks_proof(cell: Cell) -> bool:
+    """Whether it was measured where no hard group could be had, and here one can."""
+    return cell.is_done and not cell.proofs and can_prove()
 
 
 def to_do(
@@ -114,7 +124,8 @@ def to_do(
 ) -> list[int]:
     """How often each cell is still to be measured."""
     kept = read_kept(path).records
-    return [max(0, times - len(_found(cell, asked, kept))) for cell in cells]
+    known = (_found(cell, asked, kept)[-times:] for cell in cells)
+    return [times - len(found) + (bool(found) and lacks_proof(found[-1])) for found in known]
 
 
 def _found(cell: Cell, asked: Asked, kept: Sequence[Record]) -> list[Cell]:

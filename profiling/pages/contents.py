@@ -145,8 +145,9 @@ def contents(
         _block([cell for cell in cells if setting(cell) == one], one, len(every) > 1)
         for one in every
     ]
-    estimated = None if rates is None else elsewhere(cells, rates)
-    sheets = (all_bases(cells), beside_the_paper(cells), estimated, all_cells(cells))
+    first = [cell for cell in cells if setting(cell) == every[0]] if every else []
+    estimated = None if rates is None else elsewhere(first, rates)
+    sheets = (all_bases(cells), beside_the_paper(first), estimated, all_cells(cells))
     return Contents(
         lead=_lead(cells),
         boards=[board_name(board) for board in SMALLEST_FIRST],

@@ -30,7 +30,8 @@ def elsewhere(cells: Sequence[Cell], rates: Rates) -> Sheet | None:
     """Every base's step on every board by the fastest of our float32 steps that fits them all.
 
     Args:
-        cells: Measured here; a step says what share of this machine's roof it reaches.
+        cells: Measured here, of one setting; a step says what share of this machine's roof it
+            reaches.
         rates: This machine's, measured.
     """
     least = min(board.memory_bytes for board in SHOWN)

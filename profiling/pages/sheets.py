@@ -79,6 +79,8 @@ _CELL_COLUMNS = (
     _Column(Head("budget"), lambda cell: plain(cell.budget)),
     _Column(Head("held to", "word"), lambda cell: plain(cell.isa)),
     _Column(Head("threads"), lambda cell: str(cell.threads or "")),
+    _Column(Head("texts in a step"), lambda cell: str(cell.batch)),
+    _Column(Head("tokens"), lambda cell: str(cell.tokens)),
     _Column(Head("trained", "word"), lambda cell: plain(cell.adapter)),
     _Column(Head("computed in", "word"), lambda cell: plain(cell.dtype or "")),
     _bytes("peak memory", lambda cell: cell.peak_rss_bytes),
@@ -143,8 +145,10 @@ def all_cells(cells: Sequence[Cell]) -> Sheet:
         or any(column.text(cell) not in ("", "-") for cell in cells)
     ]
     kinds_of_adapter = {cell.adapter for cell in cells if cell.method != "full"}
-    if len(kinds_of_adapter) < 2:
-        columns = [column for column in columns if column.head.name != "trained"]
+    same = {"trained"} if len(kinds_of_adapter) < 2 else set[str]()
+    if len({(cell.batch, cell.tokens) for cell in cells}) < 2:
+        same |= {"texts in a step", "tokens"}
+    columns = [column for column in columns if column.head.name not in same]
     rows = [
         [Entry(column.text(cell), column.head.css, column.value(cell)) for column in columns]
         for cell in cells
@@ -174,7 +178,11 @@ def proofs(found: Sequence[Proof]) -> str:
 
 
 def beside_the_paper(cells: Sequence[Cell]) -> Sheet | None:
-    """What was measured here beside what the paper prints for a TX2; None where no base is its."""
+    """What was measured here beside what the paper prints for a TX2; None where no base is its.
+
+    Args:
+        cells: Of one setting.
+    """
     published = aug_fedprompt()
     rows = []
     for base in bases(cells):

@@ -11,7 +11,8 @@ import pytest
 
 from edge_client.bases.base import Base
 from profiling.instruments.conditions import conditions
-from profiling.models.cell import GIB, Cell, to_record
+from profiling.models.boards import can_prove
+from profiling.models.cell import GIB, Cell, Proof, to_record
 from profiling.models.measure import Asked, measure
 from profiling.models.run import (
     FILE,
@@ -27,6 +28,7 @@ from profiling.records.record import RecordError
 from tests.command_line import smidgen
 
 ASKED = Asked(steps=2, warmup=0, threads=1)
+PROVED = (Proof(GIB, True, "done", 1),)
 SHORT = ("--tokens", "16", "--steps", "2", "--warmup", "0", "--threads", "1")
 
 
@@ -43,8 +45,8 @@ def cell(tiny_base: Base) -> Cell:
 def keep(path: Path, *cells: Cell) -> None:
     """Cells as a run of this machine would have kept them."""
     for one in cells:
-        base_id = read_base_id(one)
-        append(path, [to_record(one, conditions(base_id), "a")])
+        proved = replace(one, proofs=one.proofs or PROVED) if one.is_done else one
+        append(path, [to_record(proved, conditions(read_base_id(one)), "a")])
 
 
 def read_base_id(cell: Cell) -> str:
@@ -83,6 +85,19 @@ def test_what_was_measured_with_these_settings_is_not_measured_again(
     others = [replace(cell, budget="1G"), replace(cell, isa="avx2")]
     assert to_do(others, ASKED, path) == [1, 1]
     assert to_do([cell], replace(ASKED, steps=3), path) == [1]
+
+
+@pytest.mark.skipif(not can_prove(), reason="no memory cgroup here (that needs root)")
+def test_what_was_measured_where_no_board_could_be_tried_is_proved_here_alone(
+    cell: Cell, tmp_path: Path
+) -> None:
+    path = tmp_path / FILE
+    done = replace(cell, asked=asdict(ASKED), peak_rss_bytes=7, steps_s=(1.0, 2.0))
+    append(path, [to_record(done, conditions(read_base_id(cell)), "a")])
+    assert to_do([cell], ASKED, path) == [1]
+    ((found,),) = run([cell], ASKED, path)
+    assert found.is_proved and (found.peak_rss_bytes, found.steps_s) == (7, (1.0, 2.0))
+    assert to_do([cell], ASKED, path) == [0] and read_cells(path) == [found]
 
 
 def test_cells_with_other_threads_are_kept_beside_each_other(cell: Cell, tmp_path: Path) -> None:

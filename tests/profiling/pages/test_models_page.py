@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+from edge_client.tables import size
 from profiling.estimates.rates import Rates
 from profiling.models.boards import placed
 from profiling.models.cell import GIB, Cell, Proof
@@ -151,6 +152,18 @@ def test_published_and_measured_figures_have_columns_of_their_own() -> None:
     assert sum(width for _, width in sheet.kinds) == len(sheet.columns)
     large = next(row for row in sheet.rows if row[0].text == "roberta-large")
     assert [entry.text for entry in large[-2:]] == ["OOM (10.4)", "~8.1"]
+
+
+def test_cells_of_two_settings_are_told_apart_and_one_stands_for_a_base(tmp_path: Path) -> None:
+    large = cell("roberta-base", "onnx", "512M")
+    small = replace(large, batch=1, tokens=32, peak_rss_bytes=9 << 20, steps_s=(0.25, 0.25))
+    pages = write_pages([large, cell("bert-base", "onnx", "8G"), small], [CONDITIONS], tmp_path)
+    text = next(path for path in pages if path.suffix == ".md").read_text()
+    beside = text[text.index("Beside the published table") :].split("\n## ", 1)[0]
+    assert f"| {size(9 << 20)} |" not in beside and f"| {size(large.peak_rss_bytes)} |" in beside
+    heads = [column.name for column in all_cells([large, small]).columns]
+    assert {"texts in a step", "tokens"} <= set(heads)
+    assert "tokens" not in [column.name for column in all_cells([large]).columns]
 
 
 def test_threads_are_told_where_they_were_given(tmp_path: Path) -> None:
