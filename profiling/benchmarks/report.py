@@ -24,18 +24,16 @@ def machine_notes(machine: Mapping[str, Any], loads: Sequence[float]) -> list[st
 
     Args:
         machine: As `instruments.machine.Machine` has it in JSON.
-        loads: Load averages before each process.
+        loads: Load averages before each process, in order.
     """
     sets = ", ".join(machine.get("instruction_sets", ())) or "instruction sets not known"
     notes = [
         f"machine: {machine['processor'] or machine['machine']} ({sets}), {machine['cores']} "
         f"cores, {size(machine['memory_bytes'])}, kernel {machine['kernel']}"
     ]
-    if loads:
-        low, high = min(loads), max(loads)
-        told = f"{low:.1f}" if low == high else f"{low:.1f} to {high:.1f}"
-        notes.append(f"load average before: {told}")
-        if high > QUIET * machine["cores"]:
+    if loads:  # those of later processes hold what our own have just computed
+        notes.append(f"load average before: {loads[0]:.1f}")
+        if loads[0] > QUIET * machine["cores"]:
             notes.append(f"warning: {BUSY}")
     return notes
 

@@ -73,7 +73,10 @@ def estimate_step(
         is_time = math.isfinite(step_s) and 0 < step_s <= MOST_S
         demand(is_time, f"--step-s {step_s}: seconds above 0 are expected", BenchmarkError)
     shape, own = _shape(base)
-    work = Workload(shape, bits or own, parse_adapter(adapter), batch, tokens, engine=engine)
+    spec = parse_adapter(adapter)
+    longest = shape.positions - spec.prompt_tokens
+    demand(tokens <= longest, f"--tokens {tokens}: base {base} takes {longest}", BenchmarkError)
+    work = Workload(shape, bits or own, spec, batch, tokens, engine=engine)
     option = _planned(work, there, memory_budget)
     step, share = step_work(work, option.plan), None
     inputs: tuple[Input, ...] = ()

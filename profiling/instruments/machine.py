@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from edge_client.errors import Failed, demand
 from edge_client.metering.heat import governor, power_mode
 from edge_client.metering.sysfs import number, text
 from edge_client.planning.resources import usable_cores
@@ -113,6 +114,9 @@ def gemm_flops_per_s(threads: int | None = None) -> float:
 
     Args:
         threads: That compute; None for all.
+
+    Raises:
+        Failed: Its process ended before it could tell.
     """
     code = "from edge_client.planning.resources import measured_flops as f; print(f(1536, 9))"
     counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
@@ -125,6 +129,8 @@ def gemm_flops_per_s(threads: int | None = None) -> float:
         finally:
             process.kill()  # an interrupted benchmark leaves nobody behind
             process.wait()
+    said = f"the rate of products cannot be measured: its process ended with {process.returncode}"
+    demand(process.returncode == 0, said, Failed)
     return float(answer)
 
 

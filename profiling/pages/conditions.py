@@ -47,14 +47,14 @@ def told(conditions: Sequence[Conditions], left_out: int = 0) -> list[tuple[str,
     if absent:
         rows.append(("not installed", ", ".join(absent)))
     rows.append(("libraries held to", _each("isa", [one.isa or "nothing" for one in conditions])))
-    loads = sorted(one.load_1m for one in conditions)
+    loads = [one.load_1m for one in conditions]
     if loads:
-        middle = loads[len(loads) // 2]
         rows.append(
             (
-                "load before a cell",
-                f"{loads[0]:.1f} to {loads[-1]:.1f}, median {middle:.1f}: the last minute's; "
-                "above a few tenths other programs took time that is in the seconds",
+                "load before",
+                f"{loads[0]:.1f} before the first cell, {min(loads):.1f} to {max(loads):.1f} before "
+                "all: the last minute's. Later ones hold the cell before; above a few tenths at "
+                "first other programs took time that is in the seconds",
             )
         )
     seeds = _each("seed", [one.seed for one in conditions])

@@ -155,6 +155,7 @@ def test_the_command_as_json() -> None:
         (("--base", "embedded", "--board", "tx2", "--step-s", "-1"), "seconds above 0"),
         (("--base", "embedded", "--board", "tx2", "--memory-budget", "2M"), "budget"),
         (("--base", "embedded", "--board", "tx2", "--bits", "5"), "4, 8 and 16"),
+        (("--base", "roberta-large", "--board", "tx2", "--tokens", "8192"), "takes 512"),
     ],
 )
 def test_wrong_input_is_one_line(words: tuple[str, ...], told: str) -> None:
