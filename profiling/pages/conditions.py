@@ -52,9 +52,9 @@ def told(conditions: Sequence[Conditions], left_out: int = 0) -> list[tuple[str,
         rows.append(
             (
                 "load before",
-                f"{loads[0]:.1f} before the first cell, {min(loads):.1f} to {max(loads):.1f} before "
-                "all: the last minute's. Later ones hold the cell before; above a few tenths at "
-                "first other programs took time that is in the seconds",
+                f"{loads[0]:.1f} before the first cell, {min(loads):.1f} to {max(loads):.1f} of "
+                "all: the last minute's, which holds the cell before; above a few tenths at first "
+                "other programs took time that is in the seconds",
             )
         )
     seeds = _each("seed", [one.seed for one in conditions])

@@ -197,7 +197,8 @@ def fig4(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
         f"AUG-FedPrompt is ahead of FedCLS by up to {gap} %, {gap.remark}, and reaches 90 % of the "
         f"whole set's accuracy with this many labels: {shown(USABLE_LABELS[dataset])}",
         f"{WHOLE}: every training text that is here, in one place, batches of {WHOLE_BATCH}, "
-        f"{whole.rounds} pass{'es' if whole.rounds > 1 else ''}",
+        f"{whole.rounds} pass{'es' if whole.rounds > 1 else ''}, learning rate "
+        f"{whole.training.lr:g}, chosen on dev texts (`aug-fedprompt rates`)",
     ]
     pairs = rows_apart(cells, (CLOZE, HEAD), (AUG, CLOZE))
     return Scenario("aug-fedprompt fig4", title, tuple(cells), tuple(told), pairs=pairs)
