@@ -192,13 +192,15 @@ def fig4(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
     cells.append(Cell(WHOLE, ALL, whole, is_fixed=True))
     title = f"Labelled texts of {dataset} in all, spread evenly: accuracy in %"
     gap = LARGEST_GAP[dataset]
+    by_dev = "chosen on dev texts (`aug-fedprompt rates`)"
+    searched = "not searched" if adapter in FULL else by_dev
     told += [
         f"published: {PAPER}, figure 4 is a drawing whose values are not known; its text says that "
         f"AUG-FedPrompt is ahead of FedCLS by up to {gap} %, {gap.remark}, and reaches 90 % of the "
         f"whole set's accuracy with this many labels: {shown(USABLE_LABELS[dataset])}",
         f"{WHOLE}: every training text that is here, in one place, batches of {WHOLE_BATCH}, "
         f"{whole.rounds} pass{'es' if whole.rounds > 1 else ''}, learning rate "
-        f"{whole.training.lr:g}, chosen on dev texts (`aug-fedprompt rates`)",
+        f"{whole.training.lr:g}, {searched}",
     ]
     pairs = rows_apart(cells, (CLOZE, HEAD), (AUG, CLOZE))
     return Scenario("aug-fedprompt fig4", title, tuple(cells), tuple(told), pairs=pairs)
