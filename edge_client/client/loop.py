@@ -128,12 +128,16 @@ class Client:
         while True:
             look()
             if not self._guest.may_work():
-                self._worker.close()  # who pauses holds nothing
+                # Who pauses holds nothing, but texts where there is memory for them.
+                self._worker.close(keeps_texts=not self._guest.is_short)
                 self._guest.wait()
             if self._own.is_due:
-                self._worker.close()
-                with working():
-                    self._own.make(lambda texts: self._guest.stay())
+                self._worker.close(keeps_texts=True)
+                try:
+                    with working():
+                        self._own.make(self._stay)
+                except Paused:  # it stays due
+                    continue
             meter = WorkMeter(coordinator.traffic)
             try:
                 with meter.phase("wait"):
@@ -165,6 +169,9 @@ class Client:
                 self._joining.look_again()
                 self._joining.fetch()
                 wait_s = 0.0 if self._fetching.is_under_way else self._settings.wait_s
+
+    def _stay(self, _texts: int) -> None:
+        self._guest.stay()
 
     def _next(self, coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
         """What the coordinator says; it is waited for while there is anything to come.

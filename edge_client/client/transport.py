@@ -37,6 +37,7 @@ __all__ = [
 MOST_ADAPTER_BYTES = 256 << 20  # of an adapter whose size nobody has told
 GAVE_UP = (408, 504, 524)  # of a proxy that waits no longer for an answer
 SHORTEST_POLL_S = 1.0
+FEWEST_ANSWERED, MOST_ANSWERED = 10, 640  # polls before a longer one is tried
 MOST_TURNS = 5  # of an upload: each time the coordinator says from where on it wants it
 
 
@@ -72,6 +73,8 @@ class Coordinator:
         self._connection = Connection(url, key, timeout_s, verify, on_asked=on_asked)
         self.url, self.traffic, self.life = url, self._connection.traffic, life
         self._longest_poll_s = math.inf
+        self._answered, self._raised_after = 0, FEWEST_ANSWERED  # polls, before it is raised
+        self._is_raised = False
         self._part = ("", bytearray())  # of a download that was cut: its hash, and what arrived
         self._begun: dict[str, int] = {}  # uploads that were cut: where the last try began
 
@@ -95,12 +98,26 @@ class Coordinator:
         wait_s, began_s = min(wait_s, self._longest_poll_s), time.monotonic()
         path = f"/v1/work?wait_s={wait_s:g}" + (f"&life={self.life}" if self.life else "")
         try:
-            return self._connection.message("GET", path, meter, Next, wait_s=wait_s)
+            given = self._connection.message("GET", path, meter, Next, wait_s=wait_s)
         except Unreachable as error:
             spent_s = time.monotonic() - began_s
-            if error.status in GAVE_UP and spent_s >= SHORTEST_POLL_S:
-                self._longest_poll_s = max(round(spent_s / 2, 1), SHORTEST_POLL_S)
+            if error.status in GAVE_UP and wait_s and spent_s >= SHORTEST_POLL_S:
+                self._shorten(spent_s)
             raise
+        self._answered += wait_s > 0
+        if self._answered >= self._raised_after:
+            self._longest_poll_s, self._answered = 2 * self._longest_poll_s, 0
+            self._is_raised = True
+        return given
+
+    def _shorten(self, spent_s: float) -> None:
+        """Ask for less than a proxy gave; more is tried after some answers, and after more each
+        time that this was in vain: an outage cuts polls as short as a proxy does.
+        """
+        if self._is_raised:
+            self._raised_after = min(2 * self._raised_after, MOST_ANSWERED)
+        self._longest_poll_s = max(round(spent_s / 2, 1), SHORTEST_POLL_S)
+        self._answered, self._is_raised = 0, False
 
     def membership(self, run_id: str, membership: Membership) -> Receipt:
         """Say how this device stands to a run; the same may be said again."""

@@ -113,12 +113,15 @@ class Worker:
             start = decode_adapter(body)
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
-            engine.on_texts = Watched(limits.seconds, progress)
+            engine.on_texts = watched = Watched(limits.seconds, progress)
             if work.kind != "train" or net_in(work.adapter_spec):
                 # An adapter's training is left where its keeper says. What was labelled is on
                 # disk; an evaluation or a net's training would begin anew, so it stays.
-                leave = self._guest.between if work.kind == "label" else self._guest.stay
-                engine.on_texts = left_after(engine.on_texts, leave)
+                def stay() -> None:
+                    watched.leave_out(self._guest.stay())
+
+                leave = self._guest.between if work.kind == "label" else stay
+                engine.on_texts = left_after(watched, leave)
         with meter.phase(work.kind):
             held = self._held(work, control, len(body))
             finished = answer(engine, start, own, work, device_id, notes, self._keeper(work), held)
@@ -166,10 +169,15 @@ class Worker:
             self._engine.rest()
         let_go_of_code()
 
-    def close(self) -> None:
-        """Hold nothing, texts included."""
+    def close(self, *, keeps_texts: bool = False) -> None:
+        """Hold nothing.
+
+        Args:
+            keeps_texts: But the texts read last, which stay in use while a file is being written.
+        """
         self._close_engine()
-        self._folders.clear()
+        if not keeps_texts:
+            self._folders.clear()
         self._notes = None
 
     def _close_engine(self) -> None:

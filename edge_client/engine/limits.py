@@ -113,6 +113,10 @@ class Watched:
         self._seconds, self._progress = seconds, progress
         self._clock, self._began_s = clock, clock()
 
+    def leave_out(self, seconds: float) -> None:
+        """A pause, which is no work."""
+        self._began_s += seconds
+
     def __call__(self, texts: int) -> None:
         """So many texts more are done.
 

@@ -28,6 +28,12 @@ FIRST_S = 1.0  # of the first figures of power and load
 LONGEST_REST_S = 30.0  # between two steps
 
 
+def local_time() -> time.struct_time:
+    """The wall clock's, in the zone that the machine has now: it may be set while this runs."""
+    time.tzset()
+    return time.localtime()
+
+
 class Guest:
     """Paces the work of one client.
 
@@ -46,7 +52,7 @@ class Guest:
         self,
         rules: Rules,
         sensors: Sensors | None = None,
-        local: Callable[[], time.struct_time] = time.localtime,
+        local: Callable[[], time.struct_time] = local_time,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = nap,
     ) -> None:
@@ -66,6 +72,7 @@ class Guest:
         if self._sensors.need_time:
             self._sleep(FIRST_S)
             readings = self._sensors.read()
+        self._look(readings)
         for option in unknown(self._rules, readings):
             log.warning("%s is without effect: nothing on this device tells what it needs", option)
 
@@ -76,26 +83,39 @@ class Guest:
 
     def may_work(self) -> bool:
         """Whether it may work now; looked at afresh every `LOOK_S`."""
-        now_s = self._clock()
-        if now_s - self._read_s >= LOOK_S:
-            self._read_s, self._readings = now_s, self._sensors.read()
-            minute = minute_of(self._local())
-            self._reasons = self._gate.look(minute, self._readings, now_s)
-            if self._watermark.look(self._sensors.memory()[1], now_s):
-                least = size_text(self._watermark.least_bytes)
-                self._reasons += (f"memory is short, {least} of the machine's are left alone",)
+        if self._clock() - self._read_s >= LOOK_S:
+            self._look(self._sensors.read())
         return not self._reasons
 
-    def wait(self) -> None:
+    @property
+    def is_short(self) -> bool:
+        """Whether it may not work for want of memory: whoever holds some is to let go of it."""
+        return self._watermark.is_short
+
+    def _look(self, readings: Readings) -> None:
+        now_s = self._read_s = self._clock()
+        self._readings = readings
+        self._reasons = self._gate.look(minute_of(self._local()), readings, now_s)
+        if self._watermark.look(self._sensors.memory()[1], now_s):
+            least = size_text(self._watermark.least_bytes)
+            self._reasons += (f"memory is short, {least} of the machine's are left alone",)
+
+    def wait(self, is_holding: bool = False) -> None:
         """Wait until it may work; says why, and when it goes on.
+
+        Args:
+            is_holding: Whether an engine is open meanwhile, which memory may be short for.
 
         Raises:
             Ended: This process is to end.
+            Paused: It is.
         """
         if self.may_work():
             return
         told, began_s = "", self._clock()
         while not self.may_work():
+            if is_holding and self.is_short:
+                raise Paused
             reason = "; ".join(self._reasons)
             if not told:
                 log.info("paused: %s", reason)
@@ -124,13 +144,20 @@ class Guest:
             self._sleep(min(busy_s * share / (1 - share), LONGEST_REST_S))
         self._stepped_s = self._clock()
 
-    def stay(self) -> None:
+    def stay(self) -> float:
         """As `between` for work that keeps nothing on disk: it waits where it is.
 
+        Returns:
+            Seconds of waiting, which are no work.
+
         Raises:
+            Paused: Memory is short, and what it holds is some of it.
             Ended: This process is to end.
         """
+        began_s = self._clock()
         try:
             self.between()
         except Paused:
-            self.wait()
+            self.wait(is_holding=True)
+            return self._clock() - began_s
+        return 0.0

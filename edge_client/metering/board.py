@@ -5,6 +5,7 @@ from pathlib import Path
 from edge_client.metering.sysfs import folders, number, text
 
 LONGEST_BOARD = 100  # characters
+MAINS = ("Mains", "UPS")  # what a supply is that feeds the machine alone
 
 
 def board(root: Path = Path("/")) -> str:
@@ -20,8 +21,9 @@ def board(root: Path = Path("/")) -> str:
 def is_on_mains(root: Path = Path("/")) -> bool | None:
     """Whether the machine's power comes from outside; None where the kernel names no supply.
 
-    A supply that is plugged in decides, then a battery that is not being used up. A battery of
-    something else, such as a mouse, says nothing.
+    A supply that is plugged in decides, then a battery that is not being used up, then the mains'
+    own plug: a USB port without anything in it says nothing. Nor does a battery of something else,
+    such as a mouse.
     """
     supplies = [
         folder
@@ -29,10 +31,11 @@ def is_on_mains(root: Path = Path("/")) -> bool | None:
         if text(folder / "scope") != "Device"
     ]
     batteries = [folder for folder in supplies if text(folder / "type") == "Battery"]
-    plugs = [number(folder / "online") for folder in supplies if folder not in batteries]
-    if any(plugs):
+    plugs = {folder: number(folder / "online") for folder in supplies if folder not in batteries}
+    if any(plugs.values()):
         return True
     states = {text(folder / "status") for folder in batteries} - {"", "Unknown"}
     if states:
         return "Discharging" not in states
-    return False if 0 in plugs else None
+    outs = [folder for folder, online in plugs.items() if online == 0]
+    return False if any(text(folder / "type") in MAINS for folder in outs) else None

@@ -103,6 +103,9 @@ def test_a_token_or_an_identity_in_an_image_is_refused(
     device.mkdir(parents=True)
     (device / "device.json").write_text("{}")
     refused(install(*given, script="bake.sh"), "each board draws its own")
+    (device / "device.json").unlink()
+    (rootfs / "etc/smidgen.env").write_text("SMIDGEN_COORDINATOR=x\nSMIDGEN_TOKEN=T0KEN\n")
+    refused(install(house, rootfs, script="bake.sh"), "holds a token; take it out")
     assert not (rootfs / "opt/smidgen").exists()
 
 

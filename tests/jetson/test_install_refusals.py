@@ -284,6 +284,8 @@ def test_settings_without_a_coordinator_or_with_a_token_are_refused(
     for body, expected in (
         ("SMIDGEN_BASE=embedded\n", "does not say SMIDGEN_COORDINATOR"),
         ("SMIDGEN_COORDINATOR=x\nSMIDGEN_TOKEN=T\n", "holds a token; put it into a file"),
+        ("SMIDGEN_COORDINATOR=x\nSMIDGEN_OPTIONS=--token T\n", "holds a token; put it into a file"),
+        ("SMIDGEN_COORDINATOR=x\nSMIDGEN_OPTIONS='--name a --token=T'\n", "holds a token; put it"),
     ):
         env.write_text(body)
         with untouched(root):

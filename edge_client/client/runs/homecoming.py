@@ -71,7 +71,8 @@ class Homecoming:
             if terms is None:
                 raise Refused(404, "its terms are not here any more")
             fetch = partial(self._coordinator.adapter, meter=WorkMeter())
-            known, runs = (over.adapter_sha256, MOST_ADAPTER_BYTES), len(standings.joined)
+            # Beside those of the runs that go on.
+            known, runs = (over.adapter_sha256, MOST_ADAPTER_BYTES), len(standings.joined) + 1
             body = self._adapters.body(*known, fetch, runs, PARTING_S)
             settings = self._settings.on_base(terms.base_id)
             self.folder = take_home(self._state, terms, settings, over, body)

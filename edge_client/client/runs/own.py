@@ -18,6 +18,7 @@ from edge_client.client.failures import ERRORS, PASSING, code_of
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.files import close_to_others, from_json, write_atomically
+from edge_client.guest.steps import Paused
 from edge_client.personal.choice import ADAPTER, FOLDER, choose, fall_back
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
 from edge_client.personal.methods import Given
@@ -90,6 +91,9 @@ class OwnAdapter:
 
         Args:
             on_texts: Heard between two steps.
+
+        Raises:
+            Paused: It raised that; it is begun anew when it is asked for again.
         """
         self._is_tried, is_passing, due = True, False, None
         try:
@@ -100,6 +104,9 @@ class OwnAdapter:
             choice = choose(self._state, due.terms.run_name, "" if is_net else due.folder, made)
             self.folder = str(self._state / FOLDER / ADAPTER)
             log.info("%s (%s)", choice, self.folder)
+        except Paused:  # it is due again once there is memory for it
+            self._is_tried = False
+            raise
         except (*ERRORS, msgspec.MsgspecError) as error:
             log.warning("no adapter of this device's own is made: %s", error)
             is_passing = due is not None and code_of(error) in PASSING

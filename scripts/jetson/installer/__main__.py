@@ -92,6 +92,9 @@ def install(
         for path in (TOKEN, IDENTITY):
             told = "{} is one board's; delete it: each board draws its own".format(root.at(path))
             demand(not root.at(path).exists(), told)
+        known = root.at(ENV).read_bytes() if settings is None and root.at(ENV).is_file() else b""
+        told = "{} holds a token; take it out: an image holds none".format(root.at(ENV))
+        demand(not holds_token(known), told)
     is_new = not (root.at(RELEASES) / house.release).is_dir()
     if is_new:
         root.check_room(house.unpacked_bytes())
@@ -136,10 +139,22 @@ def read_env(path: Path) -> bytes:
     body = path.read_bytes()
     names = [line.split(b"=")[0].strip() for line in body.splitlines()]
     told = "--env {} holds a token; put it into a file of its own, for --token-file"
-    demand(b"SMIDGEN_TOKEN" not in names, told.format(path))
+    demand(b"SMIDGEN_TOKEN" not in names and not holds_token(body), told.format(path))
     told = "--env {} does not say SMIDGEN_COORDINATOR=https://SERVER:8700"
     demand(b"SMIDGEN_COORDINATOR" in names, told.format(path))
     return body
+
+
+def holds_token(body: bytes) -> bool:
+    """Whether settings give a token, in a line of its own or among the options."""
+    for line in body.splitlines():
+        name, _, value = line.partition(b"=")
+        words = value.replace(b'"', b" ").replace(b"'", b" ").replace(b"=", b" ").split()
+        if name.strip() == b"SMIDGEN_TOKEN" and words:
+            return True
+        if name.strip() == b"SMIDGEN_OPTIONS" and b"--token" in words:
+            return True
+    return False
 
 
 def read_token(root: Root, path: Path) -> bytes:

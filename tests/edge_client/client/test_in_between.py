@@ -2,7 +2,7 @@
 
 import configparser
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from edge_client.client.outbox import (
     Tries,
 )
 from edge_client.client.retries import Unreachable
-from edge_client.client.transport import Coordinator
+from edge_client.client.transport import FEWEST_ANSWERED, Coordinator
 from edge_client.client.trust import _shown
 from edge_client.metering.work import WorkMeter
 from edge_client.texts.tasks import Task
@@ -30,6 +30,7 @@ from edge_client.wire.training import Training
 from tests import command_line
 from tests.breadth import first_fast
 from tests.edge_client.client.servers import Answer, Foreign, http_server
+from tests.edge_client.client.terms import IDLE
 from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
 
 __all__ = ["mine", "task"]  # fixtures
@@ -153,6 +154,37 @@ def test_a_poll_that_a_proxy_does_not_wait_for_is_shorter_the_next_time() -> Non
             with pytest.raises(Unreachable, match="504"):
                 coordinator.next_work(25.0, WorkMeter())
     assert asked == [25.0, 1.0]
+
+
+def test_a_poll_grows_again_once_polls_are_answered_and_more_slowly_after_each_cut() -> None:
+    """An outage cuts polls as short as a proxy does; which it was, only trying tells."""
+    asked: list[float] = []
+    is_out = [True]
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        wait_s = float(path.split("wait_s=")[1].split("&")[0])
+        asked.append(wait_s)
+        if is_out[0] or wait_s > 3.0:
+            time.sleep(1.2)
+            return 504, PAGE
+        return 200, IDLE
+
+    with http_server(answer) as url, closing(Coordinator(url)) as coordinator:
+
+        def poll() -> None:
+            with suppress(Unreachable):
+                coordinator.next_work(25.0, WorkMeter())
+
+        poll()
+        is_out[0] = False
+        for _ in range(3 * FEWEST_ANSWERED):
+            poll()
+        grown = [25.0, *[1.0] * FEWEST_ANSWERED, *[2.0] * FEWEST_ANSWERED, 4.0]
+        assert asked[: len(grown)] == grown
+        del asked[:]
+        for _ in range(2 * FEWEST_ANSWERED + 1):
+            poll()
+        assert asked.count(1.0) >= FEWEST_ANSWERED and 4.0 not in asked
 
 
 def test_an_adapter_that_arrives_damaged_is_fetched_once_more() -> None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.engine.limits import OutOfTime, Watched
 from edge_client.guest import watermark
 from edge_client.guest.ceilings import CALM_S, Readings, Rules
-from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest
+from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest, local_time
 from edge_client.guest.notify import Alive, status, tell
 from edge_client.guest.sensors import Sensors
 from edge_client.guest.steps import Paused
@@ -129,6 +130,53 @@ def test_an_evaluation_waits_where_it_is(board: Board) -> None:
     board.then = {4: lambda: setattr(board, "at", "01:00")}
     guest.stay()
     assert board.slept == [LOOK_S] * 4
+
+
+def test_an_evaluation_s_pause_is_no_work_of_it(board: Board) -> None:
+    guest = board.guest(Rules((parse_window("01:00-05:00"),)))
+    board.at = "02:00"
+    assert guest.stay() == 0.0
+    board.at, board.now_s = "12:00", board.now_s + LOOK_S
+    board.then = {4: lambda: setattr(board, "at", "01:00")}
+    watched = Watched(10.0, lambda _: None, board.clock)
+    watched.leave_out(guest.stay())
+    watched(1)
+    board.now_s += 11.0
+    with pytest.raises(OutOfTime):
+        watched(1)
+
+
+@pytest.mark.parametrize("window", ["11:00-13:00", "01:00-05:00"])
+def test_an_evaluation_lets_go_of_memory_that_others_want(board: Board, window: str) -> None:
+    board.memory(3000)
+    guest = board.guest(Rules((parse_window(window),)))
+    board.then = {3: lambda: board.memory(150)}
+    if window == "11:00-13:00":
+        guest.stay()
+        board.now_s += LOOK_S
+        board.memory(150)
+    with pytest.raises(Paused):
+        guest.stay()
+    assert guest.is_short and len(board.slept) <= 4
+
+
+def test_the_zone_that_is_set_while_it_runs_is_the_one_it_goes_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    utc = local_time().tm_hour
+    monkeypatch.setenv("TZ", "JST-9")
+    assert (local_time().tm_hour - utc) % 24 in (9, 10)  # the hour may turn in between
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_first_readings_decide_as_later_ones_do(board: Board) -> None:
+    guest = board.guest(Rules(most_load=1.0))
+    board.busy(100)
+    board.then = {1: lambda: board.busy(20)}
+    guest.begin()
+    assert not guest.may_work()
 
 
 def test_what_nothing_tells_is_said_once_and_forbids_nothing(

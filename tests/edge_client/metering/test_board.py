@@ -50,3 +50,12 @@ def test_a_battery_alone_says_whether_it_is_used_up(
 def test_a_plug_that_is_out_is_no_mains(tmp_path: Path) -> None:
     supply(tmp_path, "AC", type="Mains", online="0")
     assert is_on_mains(tmp_path) is False
+
+
+def test_a_port_without_anything_in_it_says_nothing(tmp_path: Path) -> None:
+    """As USB-C controllers have it on boards that only ever run on mains."""
+    port = {"type": "USB", "online": "0", "scope": "Unknown"}
+    supply(tmp_path, "ucsi-source-psy-0", **port)
+    assert is_on_mains(tmp_path) is None
+    supply(tmp_path, "battery", type="Battery", status="Discharging")
+    assert is_on_mains(tmp_path) is False
