@@ -9,16 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.outputs import check_out_folder, new_folder
 from edge_client.tables import Column, Table, show, tell
 from edge_client.texts.examples import Example
 from edge_client.texts.formats.written import write_csv
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
+from simulation.commands.inputs import check_apart
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet
 from simulation.datasets.hub import read_hub
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout
+
+MARK = ".smidgen-data"
+WRITTEN = ("train.csv", "test.csv", "task.toml", "README.md")
 
 
 def data(
@@ -55,6 +60,10 @@ def data(
     }
     given |= {**hub_only, "--config": config}
     _check_together(name, train, [option for option, value in given.items() if value])
+    if out:
+        source = Path(name.removeprefix("folder:")) if name.startswith("folder:") else None
+        check_apart(out, source, train, test, task)
+        check_out_folder("--out", out, MARK, WRITTEN)
     own = find_task(task) if task else None
     if train:
         read = _read_own(name, train, test, own)
@@ -103,14 +112,19 @@ def write_dataset(out: Path, data: DataSet) -> None:
 
     Raises:
         DataError: A text is not Unicode, or texts have no labels.
-        OSError: The folder cannot be written.
+        OutputError: The folder holds other things, or cannot be written.
     """
     if data.task.kind != "labels":
         said = f"--out writes texts with labels; {data.name} is of kind {data.task.kind}"
         raise DataError(f"{said}; leave --out out")
-    out.mkdir(parents=True, exist_ok=True)
-    for part, examples in (("train", data.train), ("test", data.test)):
-        write_csv(out / f"{part}.csv", examples)
+    with new_folder("--out", out, MARK, WRITTEN) as part:
+        _fill(part, data)
+
+
+def _fill(out: Path, data: DataSet) -> None:
+    (out / MARK).write_text("made by `smidgen simulate data`, which may replace this folder\n")
+    for name, examples in (("train", data.train), ("test", data.test)):
+        write_csv(out / f"{name}.csv", examples)
     (out / "task.toml").write_text(task_toml(data.task), encoding="utf-8")
     facts = {"licence": data.licence, "origin": data.origin, "sha256": data.sha256}
     head = "".join(f"{key}: {value}\n" for key, value in facts.items())

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -22,11 +21,13 @@ from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, TaskError
 from profiling.rounds.report import rounds_table
+from simulation.commands.inputs import check_apart
+from simulation.datasets.dataset import likeness
 from simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.demo.personal import personal_table
 from simulation.demo.setting import Setting, Step
-from simulation.population.folders import write_split
+from simulation.population.folders import split_of
 
 app = typer.Typer(
     add_completion=False,
@@ -95,13 +96,18 @@ def demo(
         lr=usual[1] if lr is None else lr,
         tokens=tokens,
     )
+    split = None
+    if data is not None:  # read before an earlier demo's folder is made empty
+        check_apart(out, data, test, task)
+        given = (data, test, _task_of(task))
+        split = split_of(*given, clients, labels, seed, test_texts, likeness)
+        if split.left_out:
+            said = "test texts are texts that devices train on, and are left out"
+            tell([f"{split.left_out} {said}"], console.file)
     _clear(out)
     try:
-        if data is not None:
-            dealt = Dealt(data, test, _task_of(task), clients, labels, test_texts)
-            folders = _own_data(out / "devices", dealt, seed)
-        else:
-            folders = write_client_folders(out / "devices", HOMES)
+        homes = out / "devices"
+        folders = split.write(homes) if split else write_client_folders(homes, HOMES)
         setting = Setting(out, base, adapter, rounds, training, seed, engines, personal)
         length = "about 2 minutes on two cores" if data is None else "some minutes"
         tell([f"{length}; everything is written to {out}", *notes], console.file)
@@ -124,27 +130,6 @@ def demo(
         print(json.dumps(result.summary()))
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """A user's own texts, and how they are dealt out.
-
-    Attributes:
-        data: Labelled texts.
-        test: Labelled texts to test on; None: what is left of `data`.
-        task: Labels and patterns.
-        clients: Devices.
-        labels: Labelled texts in all.
-        test_texts: Most test texts in all.
-    """
-
-    data: Path
-    test: Path | None
-    task: Task
-    clients: int
-    labels: int
-    test_texts: int
-
-
 def _run(setting: Setting, folders: Sequence[Path], console: Console) -> Result:
     columns = (TextColumn("{task.description:<36}"), BarColumn(), TextColumn("{task.fields[of]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
@@ -164,11 +149,6 @@ def _task_of(task: Path | None) -> Task:
     if task is None:
         raise TaskError("--data needs --task task.toml (labels, patterns, verbalizer)")
     return find_task(task)
-
-
-def _own_data(out: Path, dealt: Dealt, seed: int) -> list[Path]:
-    texts = (dealt.data, dealt.test, dealt.task)
-    return write_split(out, *texts, dealt.clients, dealt.labels, seed, dealt.test_texts)
 
 
 def _clear(out: Path) -> None:

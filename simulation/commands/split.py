@@ -17,9 +17,11 @@ from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import ANY, Wanted
+from simulation.commands.inputs import check_apart
+from simulation.datasets.dataset import likeness
 from simulation.population.clients import Population, PopulationError
 from simulation.population.deal import Deal, population_of
-from simulation.population.folders import write_clients
+from simulation.population.folders import check_names, tested_apart, write_clients
 from simulation.population.picture import draw_partition
 
 MARK = ".smidgen-split"
@@ -69,7 +71,9 @@ def split(
     fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
     with _told_as_typed():
         population = population_of(deal, texts, tests, seed, fields)
+    check_names(population)
     _check_ours(out)
+    check_apart(out, *data, *(test or []), task)
     if picture:
         _make_way(picture)
     _clear(out)
@@ -78,7 +82,10 @@ def split(
     picture.parent.mkdir(parents=True, exist_ok=True)  # it may have been in the folder cleared
     draw_partition(population, _pictured(texts), picture, _title(data, population))
     summary = _summary(population, texts)
-    _tell(summary, out, picture, Console(stderr=json_output))
+    console = Console(stderr=json_output)
+    if known_too := tested_apart(population, texts, tests, likeness)[1]:
+        tell([f"warning: {known_too} test texts are texts that clients train on"], console.file)
+    _tell(summary, out, picture, console)
     if json_output:
         print(json.dumps(summary | {"out": str(out), "picture": str(picture), "seed": seed}))
 

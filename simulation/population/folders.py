@@ -5,9 +5,10 @@ write_clients(Path("clients"), train, test, population, task)
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, task_toml
 from simulation.population.clients import Client, Population, PopulationError
 from simulation.population.deal import Deal, population_of
+
+Like: TypeAlias = Callable[[Example], str]
 
 
 def write_clients(
@@ -44,6 +47,16 @@ def write_clients(
         DataError: A client's name is not a plain folder name; nothing is written.
         FileExistsError: There is such a folder already.
     """
+    check_names(population)
+    return [_write_client(out / c.name, texts, tests, c, task) for c in population]
+
+
+def check_names(population: Population) -> None:
+    """Refuse clients whose names name no folder.
+
+    Raises:
+        DataError: Names one.
+    """
     for client in population:
         if (
             Path(client.name).name != client.name
@@ -51,11 +64,32 @@ def write_clients(
             or "\0" in client.name
         ):
             raise DataError(f"{client.name!r} cannot name a folder; rename it in the texts")
-    return [_write_client(out / c.name, texts, tests, c, task) for c in population]
 
 
-def write_split(
-    out: Path,
+@dataclass(frozen=True)
+class Split:
+    """Texts as they are dealt out, to be written.
+
+    Attributes:
+        texts: What labelled indices count.
+        tests: What test indices count.
+        population: The clients.
+        task: Written into each folder.
+        left_out: Test texts that some client trains on: nobody is tested on them.
+    """
+
+    texts: Sequence[Example]
+    tests: Sequence[Example]
+    population: Population
+    task: Task
+    left_out: int
+
+    def write(self, out: Path) -> list[Path]:
+        """Write folders `client-0001`, `client-0002` ... below one; theirs."""
+        return write_clients(out, self.texts, self.tests, self.population, self.task)
+
+
+def split_of(
     data: Path,
     test: Path | None,
     task: Task,
@@ -63,21 +97,22 @@ def write_split(
     labels: int,
     seed: int,
     most_tests: int = 0,
-) -> list[Path]:
-    """Deal labelled texts out evenly to client folders: the demo's split of one's own data.
+    like: Like = lambda example: example.text,
+) -> Split:
+    """Deal labelled texts out evenly: the demo's split of one's own data. Nothing is written.
 
     Args:
-        out: Folder for `client-0001`, `client-0002` ...
         data: Labelled file to draw from.
         test: Labelled file to test on; None takes what is left of `data`.
         task: The labels, and the `task.toml` of every folder.
         clients: Number of clients.
         labels: Labelled texts in total, as equal over the labels as can be.
-        seed: Seed of the draws; equal arguments write equal files.
+        seed: Seed of the draws; equal arguments give equal splits.
         most_tests: Test texts in total, spread evenly over the clients and each one's; 0: all.
+        like: See `tested_apart`.
 
     Raises:
-        DataError: Fewer texts of a label than are to be dealt out.
+        DataError: Fewer texts of a label than are to be dealt out, or none left to test on.
     """
     asked = (
         f"task {task.name!r} of kind {task.kind} cannot be dealt out by labels; one of labels can"
@@ -98,13 +133,35 @@ def write_split(
         population = tuple(replace(c, unlabelled=nothing, test=c.unlabelled) for c in population)
         tests = texts
     population = tuple(replace(client, unlabelled=nothing) for client in population)
+    population, left_out = tested_apart(population, texts, tests, like)
+    if not any(len(client.test) for client in population):
+        todo = "lower the number of labels, or give texts to test on (--test)"
+        raise DataError(f"{data}: {labels} labels leave no text to test on; {todo}")
     if most_tests:
         shares = [len(part) for part in np.array_split(np.arange(most_tests), clients)]
         population = tuple(
             replace(client, test=_spread(client.test, most))
             for client, most in zip(population, shares, strict=True)
         )
-    return write_clients(out, texts, tests, population, task)
+    return Split(texts, tests, population, task, left_out)
+
+
+def tested_apart(
+    population: Population, texts: Sequence[Example], tests: Sequence[Example], like: Like
+) -> tuple[Population, int]:
+    """Clients without test texts that one of them trains on, and how many those were.
+
+    Args:
+        population: The clients.
+        texts: What their labelled indices count.
+        tests: What their test indices count.
+        like: Gives equal words for two texts that count as one.
+    """
+    trained = {like(texts[index]) for client in population for index in client.labelled}
+    known = np.array([like(one) in trained for one in tests], bool)
+    kept = tuple(replace(client, test=client.test[~known[client.test]]) for client in population)
+    before, after = (sum(len(client.test) for client in clients) for clients in (population, kept))
+    return kept, before - after
 
 
 def _spread(indices: np.ndarray, most: int) -> np.ndarray:

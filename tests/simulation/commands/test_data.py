@@ -100,7 +100,7 @@ def test_a_copy_is_written_where_asked(tmp_path: Path) -> None:
     done = smidgen("simulate", "data", *own_files(tmp_path), "--out", str(tmp_path / "copy"))
     assert done.exit_code == 0
     names = {path.name for path in (tmp_path / "copy").iterdir()}
-    assert names == {"train.csv", "test.csv", "task.toml", "README.md"}
+    assert names == {".smidgen-data", "train.csv", "test.csv", "task.toml", "README.md"}
 
 
 @pytest.mark.parametrize(

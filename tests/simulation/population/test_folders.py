@@ -1,5 +1,6 @@
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from edge_client.texts.examples import ClientData, Example, read_file, read_fold
 from edge_client.texts.rows import DataError
 from edge_client.texts.tasks import Task, read_task
 from profiling.canvas import PALETTE
+from simulation.datasets.dataset import likeness
 from simulation.population.clients import Client
 from simulation.population.deal import Deal, population_of
-from simulation.population.folders import write_clients, write_split
+from simulation.population.folders import split_of, write_clients
 from simulation.population.picture import count, draw_partition, partition_figure
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
@@ -22,8 +24,12 @@ NONE = np.empty(0, np.int32)
 PNG = b"\x89PNG"
 
 
-def write(path: Path, count: int) -> Path:
-    rows = [f"text {number},{'ab'[number % 2]}" for number in range(count)]
+def write_split(out: Path, data: Path, test: Path | None, *how: Any, **more: Any) -> list[Path]:
+    return split_of(data, test, *how, **more).write(out)
+
+
+def write(path: Path, count: int, word: str = "text") -> Path:
+    rows = [f"{word} {number},{'ab'[number % 2]}" for number in range(count)]
     path.write_text("\n".join(["text,label", *rows]))
     return path
 
@@ -40,12 +46,31 @@ def test_labels_are_dealt_out_evenly_and_tests_are_disjoint(tmp_path: Path) -> N
 
 
 def test_a_test_file_of_ones_own_is_dealt_out_instead_of_the_rest(tmp_path: Path) -> None:
-    data, test = write(tmp_path / "d.csv", 60), write(tmp_path / "t.csv", 10)
+    data, test = write(tmp_path / "d.csv", 60), write(tmp_path / "t.csv", 10, "other")
     folders = write_split(tmp_path / "out", data, test, TASK, 4, labels=16, seed=1)
     found = [read_folder(folder, TASK) for folder in folders]
     assert not any(client.unlabelled for client in found)
     tested = [example for client in found for example in client.test]
     assert Counter(tested) == Counter(read_file(test, TASK, labelled=True))
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_nobody_is_tested_on_a_text_that_somebody_trains_on(tmp_path: Path, is_apart: bool) -> None:
+    data = tmp_path / "d.csv"
+    rows = [f"{'Text' if n > 9 else 'text'} {n % 10}.,{'ab'[n % 2]}" for n in range(60)]
+    data.write_text("\n".join(["text,label", *rows]))
+    test = write(tmp_path / "t.csv", 20) if is_apart else None
+    split = split_of(data, test, TASK, 2, 8, seed=1, like=likeness)
+    trained = {likeness(split.texts[i]) for one in split.population for i in one.labelled}
+    tested = [split.tests[i] for one in split.population for i in one.test]
+    assert tested and not trained & set(map(likeness, tested))
+    assert len(tested) + split.left_out == (20 if is_apart else 52)
+
+
+def test_a_split_without_a_text_to_test_on_is_refused(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.csv", 8)
+    with pytest.raises(DataError, match="8 labels leave no text to test on; lower the number"):
+        split_of(data, None, TASK, 2, labels=8, seed=1)
 
 
 def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
