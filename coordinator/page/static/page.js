@@ -26,6 +26,9 @@ async function refusal(answer) {
 
 // Logging in and out
 
+const STILL_IN =
+  "You are still logged in: the coordinator did not end the session. Load this page again, and log out.";
+
 function showDoor(why = "") {
   hangUp?.();
   hangUp = null;
@@ -79,8 +82,9 @@ find("login").addEventListener("submit", async (event) => {
 });
 
 find("leave").addEventListener("click", async () => {
-  await ask("DELETE", SESSION).catch(() => null);
-  showDoor();
+  const answer = await ask("DELETE", SESSION).catch(() => null);
+  const isOver = answer?.ok || answer?.status === 401; // nobody knows the session any more
+  showDoor(isOver ? "" : STILL_IN);
 });
 
 // What happens

@@ -60,6 +60,23 @@ def test_a_log_in_over_tls_gets_a_cookie_that_never_travels_without(
         page.context.close()
 
 
+def test_a_log_out_that_nobody_hears_is_told(browser: Any, start: Start) -> None:
+    served = start()
+    page = logged_in(browser, served, served.operator).page
+
+    def cut(route: Any) -> None:
+        route.abort() if route.request.method == "DELETE" else route.continue_()
+
+    page.route("**/v1/operator/session", cut)
+    page.get_by_role("button", name="Log out").click()
+    said(page, "#login-error", "You are still logged in")
+    page.unroute("**/v1/operator/session")
+    page.reload()
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("Token").wait_for()
+    assert page.context.cookies() == [] and not page.locator("#login-error").inner_text()
+
+
 def test_a_full_disk_is_said(browser: Any, start: Start, pictures: Path) -> None:
     served = start()
     page = logged_in(browser, served, served.viewer).page
