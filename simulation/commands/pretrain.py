@@ -37,7 +37,7 @@ def pretrain(
         float | None, typer.Option(help="Training time, instead of --steps.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
-    threads: Annotated[int, typer.Option(help="Processor threads.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Processor threads.")] = 2,
     json_output: Annotated[
         bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
     ] = False,

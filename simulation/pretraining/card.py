@@ -208,8 +208,13 @@ def _multilingual_card(
         "## How it was made",
         *_multilingual_making(facts),
         f"- A language's share of the words is its share in the texts to the power "
-        f"{recipe.exponent} (Conneau and Lample 2019), for the vocabulary and for the course: "
-        "small languages are read more than once, of large ones a part.",
+        f"{recipe.exponent} (Conneau and Lample 2019), for the vocabulary"
+        + (
+            "; silos read their own texts, each as many as its size lets it."
+            if facts.silos
+            else " and for the course: small languages are read more than once, of large ones a "
+            "part."
+        ),
         *_ACCENTS,
         "",
         "```",

@@ -1,5 +1,8 @@
 """A training run's limits, where it stands, and the checkpoint it goes on from."""
 
+import math
+import os
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +12,9 @@ from typing import Any
 import torch
 
 from edge_client.errors import WrongInput
+from edge_client.files import sync_folder
 
+DAMAGED = (EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
 CHECKPOINT_EVERY_S = 120.0
 
 
@@ -33,7 +38,8 @@ class Limits:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.seconds is None) or (self.steps or self.seconds or 0) <= 0:
+        given = self.steps or self.seconds or 0
+        if (self.steps is None) == (self.seconds is None) or not 0 < given < math.inf:
             raise PretrainError("give either --steps or --minutes, more than 0")
 
     def progress(self, step: int, elapsed_s: float) -> float:
@@ -79,13 +85,17 @@ class Checkpoint:
         """
         if not self._path.is_file():
             return None
-        state = torch.load(self._path, map_location="cpu", weights_only=True)
-        if state["identity"] != self._identity:
+        todo = "delete it or choose another --out"
+        try:
+            state = torch.load(self._path, map_location="cpu", weights_only=True)
+            identity, (step, elapsed_s, progress, loss) = state["identity"], state["run"]
+        except DAMAGED as error:
+            raise PretrainError(f"{self._path} is no whole checkpoint; {todo}") from error
+        if identity != self._identity:
             raise PretrainError(
-                f"{self._path} is of a run with other texts or another seed, or federated where "
-                "this one is not; delete it or choose another --out"
+                f"{self._path} is of a run with other texts, steps, teacher or seed, or federated "
+                f"where this one is not; {todo}"
             )
-        step, elapsed_s, progress, loss = state["run"]
         return Progress(int(step), float(elapsed_s), float(progress), float(loss)), state
 
     @property
@@ -97,6 +107,10 @@ class Checkpoint:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")
         stands = [run.step, run.elapsed_s, run.progress, run.loss]
-        torch.save({"identity": self._identity, "run": stands, **parts}, partial)
+        with partial.open("wb") as file:
+            torch.save({"identity": self._identity, "run": stands, **parts}, file)
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(self._path)
+        sync_folder(self._path.parent)
         self._saved = time.monotonic()

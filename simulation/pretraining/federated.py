@@ -6,7 +6,8 @@ state of its own, and the server takes the mean of what changed, weighted by sam
 gradient. Draws, mean and server step are the runs' own code; rates are for weights that start from
 random numbers.
 
-The same seed, silos and machine give the same weights bit for bit, interrupted or not.
+The same seed, silos, rounds and machine give the same weights bit for bit, interrupted or not; by
+minutes each round's rate goes by the clock.
 """
 
 import math
@@ -64,12 +65,14 @@ def train_federated(
     """
     texts = (number for silo in silos for number in identity_of(silo.course))
     size = student.config.vocab_size, student.config.hidden_size
-    kept = Checkpoint(checkpoint, [seed, RECIPE.least_samples, *size, *texts])
+    how = limits.steps or 0, RECIPE.least_samples
+    kept = Checkpoint(checkpoint, [seed, *how, *size, *texts])
     weights = {name: p.detach().clone() for name, p in student.named_parameters()}
     memory: Memory = {}
     run = Progress(0, 0.0, 0.0, math.nan)
     if before := kept.read():
         run, state = before
+        run = replace(run, progress=limits.progress(run.step, run.elapsed_s))
         weights = _on(student.device, state["weights"])
         memory = _memory(state, run.step) if run.step else {}
     start, first = time.monotonic() - run.elapsed_s, run.step

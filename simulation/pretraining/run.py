@@ -152,8 +152,16 @@ def read_texts(request: Request) -> Corpus:
 
     Raises:
         CorpusError: No set of them is there, or one cannot be read.
+        PretrainError: A language has no text.
     """
-    return read_corpus(request.data, request.recipe.sources)
+    corpus = read_corpus(request.data, request.recipe.sources)
+    read = {passage.language for passage in corpus.training}
+    is_named = request.languages not in (None, "all")  # of all those that are there will do
+    missing = [name for name in request.recipe.languages if name not in read]
+    if missing and (is_named or not read):
+        said = "leave it out of --languages, or give a data folder with some (--data)"
+        raise PretrainError(f"no text in {missing[0]!r} is there; {said}")
+    return corpus
 
 
 def pretrain(

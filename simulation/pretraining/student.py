@@ -4,12 +4,14 @@
     student = new_student(len(vocabulary))
     run = train(student, course, teacher, Limits(steps=5000), seed=0, checkpoint=path)
 
-The same seed, course and machine give the same weights bit for bit, interrupted or not.
+The same seed, course, steps and machine give the same weights bit for bit, interrupted or not; by
+minutes each step's rate goes by the clock.
 """
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +155,13 @@ def train(
         PretrainError: The checkpoint is of another run.
     """
     pupil = _Pupil(student, seed, is_taught=teacher is not None)
-    identity = [seed, *identity_of(course), student.config.vocab_size, student.config.hidden_size]
+    size = student.config.vocab_size, student.config.hidden_size
+    of_teacher = teacher.identity if teacher else 0
+    identity = [seed, limits.steps or 0, of_teacher, *size, *identity_of(course)]
     kept, run = Checkpoint(checkpoint, identity), Progress(0, 0.0, 0.0, math.nan)
     if before := kept.read():
         run, parts = before
+        run = replace(run, progress=limits.progress(run.step, run.elapsed_s))
         pupil.load(parts)
     answers: dict[int, Answer] = {}
     start, first = time.monotonic() - run.elapsed_s, run.step

@@ -5,14 +5,17 @@ not as a distribution (20,000): the distribution over the shared tokens is exact
 matrix product away.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForMaskedLM
 
+from simulation.pretraining.checkpoint import PretrainError
 from simulation.pretraining.course import Masked
 from simulation.pretraining.vocabulary import read_tokenizer
 
@@ -38,12 +41,25 @@ class Teacher:
         folder: A Hugging Face folder.
         shared: Tokens that the student has too; the student's first ids, in its order.
         device: Where it computes.
+
+    Attributes:
+        identity: Of its weights: another teacher's is another number.
+
+    Raises:
+        PretrainError: The folder holds no such model.
     """
 
     def __init__(self, folder: Path, shared: Sequence[str], device: torch.device) -> None:
         ids = read_tokenizer(folder).get_vocab()
         rows = torch.tensor([ids[token] for token in shared])
-        model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
+        try:
+            model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            raise PretrainError(
+                f"{folder} is no masked language model that can be read; --teacher wants a BERT "
+                "folder"
+            ) from error
+        self.identity = _identity(model)
         embeddings = model.get_input_embeddings().weight.detach()
         self.embeddings: torch.Tensor = embeddings[rows].clone()  # (shared, teacher hidden)
         self.bias: torch.Tensor = model.get_output_embeddings().bias.detach()[rows].clone()
@@ -113,3 +129,11 @@ def _axes(states: torch.Tensor, count: int) -> torch.Tensor:
     centred = states - states.mean(0)
     axes: torch.Tensor = torch.linalg.eigh(centred.T @ centred)[1]  # (hidden, hidden), ascending
     return axes[:, -count:]
+
+
+def _identity(model: nn.Module) -> int:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return int.from_bytes(digest.digest()[:7], "big")

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
+from simulation.pretraining.checkpoint import PretrainError
+
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # label words that a user will try first: always one token
 # fmt: off
@@ -95,8 +97,16 @@ def token_list(tokenizer: Tokenizer) -> list[str]:
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """A folder's `tokenizer.json`, neither cutting nor padding."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    """A folder's `tokenizer.json`, neither cutting nor padding.
+
+    Raises:
+        PretrainError: It is none.
+    """
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise PretrainError(f"{path} is no tokenizer; --teacher wants a BERT folder") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

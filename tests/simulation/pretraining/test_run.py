@@ -1,6 +1,7 @@
 import gzip
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,13 @@ from simulation.pretraining.held_out import TOPICS, masked_score, zero_shot
 from simulation.pretraining.run import Request, read_texts
 from simulation.pretraining.student import batch_loss, new_student, start_from_teacher, train
 from simulation.pretraining.teacher import Teacher, principal_embeddings
-from simulation.pretraining.vocabulary import LABEL_WORDS, build_vocabulary, token_list, wordpiece
+from simulation.pretraining.vocabulary import (
+    LABEL_WORDS,
+    build_vocabulary,
+    read_tokenizer,
+    token_list,
+    wordpiece,
+)
 from tests.command_line import smidgen
 
 WORDS = ("the", "old", "river", "town", "power", "team", "wins", "money", "market", "game", "car")
@@ -213,6 +220,64 @@ def test_steps_and_minutes_exclude_each_other() -> None:
         Limits(steps=3, seconds=4.0)
     with pytest.raises(PretrainError, match="either --steps or --minutes"):
         Limits()
+    for endless in (float("nan"), float("inf")):
+        with pytest.raises(PretrainError, match="either --steps or --minutes"):
+            Limits(seconds=endless)
+
+
+@pytest.mark.parametrize("is_taught", [False, True])
+def test_a_checkpoint_of_other_steps_or_another_teacher_is_refused(
+    taught: tuple[list[str], Teacher, list[CourseBatch]], tmp_path: Path, is_taught: bool
+) -> None:
+    tokens, teacher, course = taught
+    train(tiny_student(len(tokens)), course, None, Limits(steps=2), 0, tmp_path / "c.pt")
+    by, limits = (teacher, Limits(steps=2)) if is_taught else (None, Limits(steps=3))
+    with pytest.raises(PretrainError, match="other texts, steps, teacher or seed"):
+        train(tiny_student(len(tokens)), course, by, limits, 0, tmp_path / "c.pt")
+
+
+def test_another_teacher_is_another_number(teacher_folder: Path, tmp_path: Path) -> None:
+    tokens = token_list(read_tokenizer(teacher_folder))
+    other = new_student(len(tokens), hidden=192, layers=1, seed=10)
+    other.save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "tokenizer.json").write_bytes(
+        (teacher_folder / "tokenizer.json").read_bytes()
+    )
+    shared, device = tokens[5:9], torch.device("cpu")
+    one, same = (Teacher(teacher_folder, shared, device).identity for _ in range(2))
+    assert one == same != Teacher(tmp_path / "other", shared, device).identity
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"PK\x03\x04cut"])
+def test_a_damaged_checkpoint_says_what_to_do(
+    taught: tuple[list[str], Teacher, list[CourseBatch]], tmp_path: Path, body: bytes
+) -> None:
+    tokens, _, course = taught
+    (tmp_path / "c.pt").write_bytes(body)
+    with pytest.raises(PretrainError, match="no whole checkpoint; delete it or choose another"):
+        train(tiny_student(len(tokens)), course, None, Limits(steps=1), 0, tmp_path / "c.pt")
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_teacher_that_cannot_be_read_is_one_line(
+    teacher_folder: Path, tmp_path: Path, file: str
+) -> None:
+    data, broken = tmp_path / "data", tmp_path / "teacher"
+    write_news_set(data)
+    shutil.copytree(teacher_folder, broken)
+    (broken / file).write_text("{")
+    typed = ("--data", str(data), "--out", str(tmp_path / "base"), "--teacher", str(broken))
+    done = smidgen("simulate", "pretrain", *typed, "--steps", "1")
+    assert done.exit_code == 2 and "--teacher wants a BERT folder" in done.stderr, done
+    assert "Traceback" not in done.stderr
+
+
+def test_a_language_without_a_text_is_named(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_news_set(data)
+    typed = ("--data", str(data), "--out", str(tmp_path / "base"), "--languages", "am")
+    done = smidgen("simulate", "pretrain", *typed, "--steps", "1")
+    assert done.exit_code == 2 and "Traceback" not in done.stderr and "'am" in done.stderr, done
 
 
 def test_a_checkpoint_of_another_seed_is_refused(
@@ -220,7 +285,7 @@ def test_a_checkpoint_of_another_seed_is_refused(
 ) -> None:
     tokens, _, course = taught
     train(tiny_student(len(tokens)), course, None, Limits(steps=1), 0, tmp_path / "c.pt")
-    with pytest.raises(PretrainError, match=r"another seed.*delete it"):
+    with pytest.raises(PretrainError, match=r"teacher or seed.*delete it"):
         train(tiny_student(len(tokens)), course, None, Limits(steps=1), 1, tmp_path / "c.pt")
 
 
