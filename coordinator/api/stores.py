@@ -3,17 +3,21 @@
 from pathlib import Path
 from typing import TypeAlias
 
+from coordinator.fleet.clock import FILE as CLOCK
+from coordinator.storage.blobs.bucket import CACHE
 from coordinator.storage.dialects.locks import CLAIMS, SERVE
 from coordinator.storage.errors import StoreError
+from coordinator.storage.journals.heads import FILE as HEADS
 from coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
 from coordinator.storage.store import Store
 from coordinator.trust.folder import NAME as TLS
+from coordinator.upkeep.limits import FILE as LIMITS
 from edge_client.tables import plain
 
 Place: TypeAlias = str | Path
 AtStore: TypeAlias = str | Path | StorePlace
 # What tells a coordinator's folder; of one with a shared database some of it.
-OURS = {DATABASE, BLOBS, TLS, "uploads", SERVE, CLAIMS}
+OURS = {DATABASE, BLOBS, CACHE, TLS, "uploads", SERVE, CLAIMS, HEADS, CLOCK, LIMITS}
 RESTORE = "restore it from a backup, or name another --store"
 
 

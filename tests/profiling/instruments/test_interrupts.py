@@ -15,6 +15,18 @@ def hangup_ignored() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.fixture
+def as_a_shell_starts_it() -> Iterator[None]:
+    """Whatever these tests themselves were started by, `nohup` say."""
+    before = {number: signal.getsignal(number) for number in STOPS[1:]}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("as_a_shell_starts_it")
 @pytest.mark.parametrize("number", STOPS)
 def test_a_signal_while_a_process_starts_comes_after_it(number: int) -> None:
     steps: list[str] = []
@@ -29,6 +41,7 @@ def test_a_signal_while_a_process_starts_comes_after_it(number: int) -> None:
     assert steps == ["started"]
 
 
+@pytest.mark.usefixtures("as_a_shell_starts_it")
 @pytest.mark.parametrize("number", STOPS)
 def test_whatever_ends_a_process_is_taken_as_a_ctrl_c(number: int) -> None:
     with pytest.raises(KeyboardInterrupt), terminable():
