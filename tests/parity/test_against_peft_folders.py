@@ -56,6 +56,17 @@ def saved_by_peft(base: Base, folder: Path, config: object) -> object:
     return model
 
 
+def is_refused_with(
+    base: Base, task: Task, folder: Path, options: dict[str, object], said: str
+) -> None:
+    """A sound LoRA whose configuration says something else as well."""
+    saved_by_peft(base, folder, peft.LoraConfig(r=4, target_modules=["query"]))
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | options))
+    with pytest.raises(AdapterError, match=said):
+        read_peft_adapter(folder, base, task)
+
+
 @pytest.mark.parametrize("options", LORAS.values(), ids=LORAS.keys())
 def test_a_lora_made_by_peft_gives_the_same_here(
     real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object]
@@ -160,11 +171,7 @@ def test_a_folder_that_is_no_adapter_is_told(
 def test_patterns_that_make_no_sense_are_named(
     real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object], said: str
 ) -> None:
-    saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query"]))
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | options))
-    with pytest.raises(AdapterError, match=said):
-        read_peft_adapter(tmp_path, real_base, hub_task)
+    is_refused_with(real_base, hub_task, tmp_path, options, said)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +192,7 @@ def test_patterns_that_make_no_sense_are_named(
 def test_what_is_another_function_than_lora_s_is_refused(
     real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object], said: str
 ) -> None:
-    saved_by_peft(real_base, tmp_path, peft.LoraConfig(r=4, target_modules=["query"]))
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | options))
-    with pytest.raises(AdapterError, match=said):
-        read_peft_adapter(tmp_path, real_base, hub_task)
+    is_refused_with(real_base, hub_task, tmp_path, options, said)
 
 
 @pytest.mark.parametrize("part", ["lora_A", "lora_B"])
