@@ -109,7 +109,7 @@ def table2(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
             asked = experiment(base, dataset, kind, size, gamma=gamma)
             figure = FEW_SHOT.at(PRINTED[row, column], COLUMN[dataset])
             cells.append(Cell(row, column, asked, figure))
-    told = list(notes(size))
+    told = list(notes(size, dataset))
     augmented = FEW_SHOT.at("Skewed w/ augment", COLUMN[dataset])
     if adapter in FULL:
         told.append(_no_labelling(adapter, f"published: {shown(augmented)}"))
@@ -160,7 +160,9 @@ def fig2(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
         f"the head is asked with {usual} labels alone",
     )
     pairs = columns_apart(cells, (f"gamma {UNIFORM:g}", f"gamma {SKEWED:g}"))
-    return Scenario("aug-fedprompt fig2", title, tuple(cells), (*notes(size), *drawn), pairs=pairs)
+    return Scenario(
+        "aug-fedprompt fig2", title, tuple(cells), (*notes(size, dataset), *drawn), pairs=pairs
+    )
 
 
 def _quantities(dataset: str, row: str, size: Size) -> tuple[int, ...]:
@@ -177,7 +179,7 @@ def fig4(base: str, dataset: str, adapter: str, size: Size) -> Scenario:
         for row, kind in methods(adapter)
         for shots in chosen
     ]
-    told = list(notes(size))
+    told = list(notes(size, dataset))
     if adapter in FULL:
         told.append(_no_labelling(adapter, "published: drawn"))
     else:
@@ -226,7 +228,7 @@ def fig5(bases: Sequence[str], dataset: str, adapter: str, size: Size) -> Scenar
     title = f"Bases on {dataset}: accuracy in %; {labels} labels on {LABELLED_CLIENTS} clients"
     less = f"; {labels} here" if labels < wanted else ""
     told = (
-        *notes(size, "models of 12 to 355 M parameters"),
+        *notes(size, dataset, "models of 12 to 355 M parameters"),
         f"published: {PAPER}, figure 5 is a drawing whose values are not known; its text says that "
         f"{BASES_DRAWN.row} by up to {BASES_DRAWN} %, {BASES_DRAWN.remark}",
         f"0.1 % of the published set's training texts: {wanted} labels{less}",

@@ -148,7 +148,9 @@ def cloze_gap(
         "on: accuracy in %"
     )
     told = (*NOTES, FIRST_TEXT) if PATTERN in chosen else NOTES
-    return Scenario("cloze-gap", title, tuple(cells), (*told, *setting.notes(size_of(quick))))
+    return Scenario(
+        "cloze-gap", title, tuple(cells), (*told, *setting.notes(size_of(quick), dataset))
+    )
 
 
 def experiment(base: str, dataset: str, adapter: str, quick: bool) -> Experiment:

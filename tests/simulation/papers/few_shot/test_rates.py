@@ -32,7 +32,33 @@ def test_every_row_is_asked_at_every_rate(adapter: str, chosen: tuple[float, ...
         (cell.row, cell.experiment.training.lr)
         for cell in scenario("rates", BASE, "ag_news", adapter, QUICK).cells
     }
-    assert found == {(row, lr) for row in (HEAD, CLOZE, WHOLE) for lr in chosen}
+    rows = f"{HEAD}, 1 pass", f"{CLOZE}, 1 pass", WHOLE
+    assert found == {(row, lr) for row in rows for lr in chosen}
+
+
+def test_rounds_of_one_pass_read_as_many_texts_as_those_of_two() -> None:
+    cells = rates(BASE, "mnli", "lora:8", Size(rounds=7, epochs=2)).cells
+    spans = {
+        cell.row: (cell.experiment.rounds, cell.experiment.training.epochs)
+        for cell in cells
+        if cell.row != WHOLE
+    }
+    assert spans == {
+        f"{HEAD}, 2 passes": (7, 2),
+        f"{CLOZE}, 2 passes": (7, 2),
+        f"{HEAD}, 1 pass": (14, 1),
+        f"{CLOZE}, 1 pass": (14, 1),
+    }
+
+
+@pytest.mark.parametrize("dataset", LABELS)
+def test_the_rates_that_are_told_are_those_that_are_trained_at(dataset: str) -> None:
+    found = table2(BASE, dataset, "lora:8", LISTED[dataset])
+    cloze, head = (
+        next(cell.experiment.training.lr for cell in found.cells if (cell.row, cell.column) == at)
+        for at in ((CLOZE, "uniform"), (HEAD, "uniform"))
+    )
+    assert any(f"LoRA {cloze:g}, with a head {head:g}," in note for note in found.notes)
 
 
 @pytest.mark.parametrize("dataset", LABELS)
