@@ -167,8 +167,8 @@ class RunConfig:
         _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")
         _demand(1.0 <= self.over_selection <= 10.0, "over_selection: 1 to 10")
         _demand(0 <= self.patience <= 1_000_000, "patience: 0 to 1000000")
-        _demand(self.min_clients >= 1, "min_clients: 1 or more")
-        _demand(self.min_updates >= 1, "min_updates: 1 or more")
+        _demand(1 <= self.min_clients <= 1_000_000, "min_clients: 1 to 1000000")
+        _demand(1 <= self.min_updates <= 1_000_000, "min_updates: 1 to 1000000")
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")
         _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
         said = "patience: counts evaluations between rounds, and evaluate_every = 0 has none"

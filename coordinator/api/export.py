@@ -85,8 +85,7 @@ def export(
         history = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
         index, sha256 = kept_of(config, history.state)
         if round_index is not None:
-            index = _round_of(opened, history, round_index)
-            sha256 = history.adapters[index]
+            index, sha256 = _round_of(opened, history, round_index)
         there = opened.blobs.present()
         demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
         exported = Exported(
@@ -107,8 +106,8 @@ def export(
     return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index)
 
 
-def _round_of(store: Store, history: History, asked: int | str) -> int:
-    """The round that was asked for, whose adapter is there.
+def _round_of(store: Store, history: History, asked: int | str) -> tuple[int, str]:
+    """The round that was asked for, and its adapter, which is there.
 
     Raises:
         WrongInput: It is not; names those that are.
@@ -117,13 +116,16 @@ def _round_of(store: Store, history: History, asked: int | str) -> int:
         demand(history.best is not None, "--round best: no round was evaluated on any text yet")
     named = {"last": history.state.round_index, "best": history.best or 0}
     present = store.blobs.present()
-    there = [index for index, name in history.adapters.items() if name in present]
+    last = history.state.round_index
+    adapters = {index: history.adapter_of(index) for index in history.adapters}
+    adapters |= {last: history.adapters[last]} if asked == "last" else {}
+    there = [index for index, name in adapters.items() if name in present]
     kept = f"adapters are there of rounds {ranges(there)}"
     index = named[asked] if isinstance(asked, str) and asked in named else int(asked)
-    is_closed = index <= history.state.round_index
+    is_closed = index <= last
     demand(is_closed, f"--round {asked}: no such round has closed; {kept}")
     demand(index in there, f"--round {asked}: its adapter was pruned; {kept}")
-    return index
+    return index, adapters[index]
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -224,10 +224,7 @@ def tag_device(
     changes = tags_of("TAG", tags)
     with closing(open_store(store)) as opened:
         found = find_device(opened, device)
-        merged = {key: value for key, value in (found.tags | changes).items() if value}
-        if len(merged) > len(found.tags):  # with fewer it may still have what was once let in
-            check_tags(merged)
-        device_rows.tag(opened.database, found.device_id, merged)
+        merged = device_rows.tag(opened.database, found.device_id, changes, check_tags)
     now = found.own_tags | merged
     told = {"device_id": found.device_id, "name": found.name, "tags": now}
     answer(f"device {found.name}: {_tags(now)}", told, as_json)

@@ -3,8 +3,8 @@
 A copied state folder makes two clients of one device. The one that enrolled last is the device; the
 other is refused. Words of a life that has ended may still be on their way, and come after those of
 the next one, so a client that is refused enrols again, twice at most: only a life that goes on
-being refused lives beside another. Kept in memory: after a start of the coordinator whichever life
-polls first is believed.
+being refused lives beside another. Kept in memory: a coordinator that has just started, or another
+one of several, goes by the life that the device's row has.
 """
 
 from dataclasses import dataclass, field
@@ -53,13 +53,20 @@ class Lives:
         if life and (known := self._known.get(device_id)) and known.newest != life:
             self.began(device_id, life)
 
-    def is_newest(self, device_id: str, life: str) -> bool:
-        """Whether the client that polls is the device, as far as anybody knows."""
+    def is_newest(self, device_id: str, life: str, enrolled: str = "") -> bool:
+        """Whether the client that polls is the device, as far as anybody knows.
+
+        Args:
+            device_id: The device.
+            life: Of the client that polls; empty where it says none.
+            enrolled: The life that enrolled last, by the device's row; where nothing is known of
+                the device here, and there is none, the first one that polls is believed.
+        """
         if not life:
             return True
         with self._lock:
             known = self._known.setdefault(device_id, Known())
-            known.newest = known.newest or life
+            known.newest = known.newest or enrolled or life
             return known.newest == life
 
     def refuse(self, device_id: str, life: str, now_s: float) -> bool:

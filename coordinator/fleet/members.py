@@ -5,7 +5,13 @@ Of finished runs only those are kept in memory that have not got the adapter yet
 
 from threading import Lock
 
-from coordinator.storage.rows.memberships import Member, members, newer, put_member
+from coordinator.storage.rows.memberships import (
+    Member,
+    members,
+    memberships_of,
+    newer,
+    put_member,
+)
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
 
@@ -81,6 +87,13 @@ class Members:
 
     def get(self, run_id: str, device_id: str) -> Member | None:
         return self._of.get(run_id, {}).get(device_id)
+
+    def said(self, run_id: str, device_id: str) -> Member | None:
+        """How a device stands to a run, of a finished one as its row says it."""
+        known = self.get(run_id, device_id)
+        if known is None and run_id in self._settled:
+            return memberships_of(self._store.database, device_id).get(run_id)
+        return known
 
     def of(self, run_id: str) -> dict[str, Member]:
         """Everyone who answered a run's invitation; of a finished one whoever is on the way home.

@@ -22,6 +22,9 @@ class Past:
         scores: By round, evaluated on somebody's texts; of one evaluated again the newest.
         best: The round whose adapter was right most often when it was evaluated, of equals the
             newest: the one that is kept (`upkeep.retention`); and how right. None of no evaluation.
+        best_sha256: SHA-256 of what was evaluated then: where a run went back to an earlier round
+            from its best one, `adapters` no longer says so. Empty in journals that were folded
+            before that was kept.
         lost: By round, the share of the mean's squared norm that the run's rank left out, where
             something is.
     """
@@ -30,13 +33,16 @@ class Past:
     scores: Mapping[int, Score] = field(default_factory=dict)
     best: tuple[int, Score] | None = None
     lost: Mapping[int, float] = field(default_factory=dict)
+    best_sha256: str = ""
 
     def plus(self, news: "Past") -> "Past":
         """With what an event added, as `news_of` tells it."""
         scores = {**self.scores, **news.scores} if news.scores else self.scores
         adapters = {**self.adapters, **news.adapters} if news.adapters else self.adapters
         lost = {**self.lost, **news.lost} if news.lost else self.lost
-        return Past(adapters, scores, better(self.best, news.best), lost)
+        best = better(self.best, news.best)
+        best_sha256 = self.best_sha256 if best is self.best else news.best_sha256
+        return Past(adapters, scores, best, lost, best_sha256)
 
     def newest(self, most: int) -> "Past":
         """Of so many of the newest rounds, of the first adapter, and of the best one."""
@@ -47,7 +53,7 @@ class Past:
         adapters = {index: one for index, one in self.adapters.items() if index in kept}
         scores = {index: one for index, one in self.scores.items() if index in kept}
         lost = {index: one for index, one in self.lost.items() if index in kept}
-        return Past(adapters, scores, self.best, lost)
+        return Past(adapters, scores, self.best, lost, self.best_sha256)
 
 
 NOTHING = Past()
@@ -62,6 +68,12 @@ class History:
     scores: dict[int, Score]
     best: int | None = None
     lost: dict[int, float] = field(default_factory=dict)
+    best_sha256: str = ""
+
+    def adapter_of(self, index: int) -> str:
+        """A round's adapter; of the best one what was evaluated, wherever the run went since."""
+        is_known = index == self.best and self.best_sha256
+        return self.best_sha256 if is_known else self.adapters[index]
 
 
 def is_as_good(newer: Score, older: Score) -> bool:
@@ -96,7 +108,8 @@ def news_of(before: State, event: Event, after: State) -> Past:
         return Past({index: after.adapter_sha256}, lost=lost)
     if kind == "evaluate" and index in after.scores:
         score = after.scores[index]
-        return Past({}, {index: score}, (index, score))
+        asked = before.step.opened.adapter_sha256
+        return Past({}, {index: score}, (index, score), best_sha256=asked)
     return NOTHING
 
 
@@ -107,17 +120,13 @@ def past_of(event: Folded) -> Past:
 
 def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
     """The rounds of a run that started from an adapter."""
-    state, best = State(adapter_sha256), None
-    adapters, scores, lost = {0: adapter_sha256}, dict[int, Score](), dict[int, float]()
+    state, past = State(adapter_sha256), Past({0: adapter_sha256})
     for event in events:
         before, state = state, evolve(state, event)
         if isinstance(event, Folded):
             past = past_of(event)
-            adapters, scores, best = dict(past.adapters), dict(past.scores), past.best
-            lost = dict(past.lost)
         elif (news := news_of(before, event, state)) is not NOTHING:
-            adapters |= news.adapters
-            scores |= news.scores
-            lost |= news.lost
-            best = better(best, news.best)
-    return History(state, adapters, scores, best[0] if best else None, lost)
+            past = past.plus(news)
+    best = past.best[0] if past.best else None
+    told = dict(past.adapters), dict(past.scores), best, dict(past.lost), past.best_sha256
+    return History(state, *told)

@@ -180,7 +180,10 @@ def evolve(state: State, event: Event) -> State:
         without = state.without_tests - {event.device_id}
         return replace(state, left=left, texts=texts, without_tests=without)
     if isinstance(event, Finished):
-        ended = replace(state, step=None, is_finished=True, is_stopped=event.is_stopped)
+        # Where the run is extended, a step that was open is asked anew: by other work ids.
+        dropped = max(state.dropped, state.asked)
+        ended = replace(state, step=None, asked=0, dropped=dropped)
+        ended = replace(ended, is_finished=True, is_stopped=event.is_stopped)
         trouble = event.reason or state.trouble
         return replace(ended, paused_at_s=None, trouble=trouble, underway={})
     if isinstance(event, Extended):

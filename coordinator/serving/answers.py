@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +63,7 @@ class Answers:
 
         Raises:
             Refusal: 422 its answer is a report alone, 403, 404.
+            BlobDamaged: Its adapter is gone, without which no update can be judged now.
         """
         asked = self.asked(device, work_id)
         if asked is None:
@@ -72,12 +72,14 @@ class Answers:
             raise Refusal(
                 422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
             )
-        most = 0  # of one whose adapter is gone
-        with suppress(BlobDamaged):
-            size = self._store.blobs.size(asked.opened.given(asked.device_id)[1])
-            most = size + MAX_UPDATE_OVERHEAD_BYTES
         known, accept = partial(self._known, asked, work_id), partial(self._accept, asked, work_id)
-        return Judge(most, known, accept)
+        try:
+            size = self._store.blobs.size(asked.opened.given(asked.device_id)[1])
+        except BlobDamaged:
+            if known("") is None:
+                raise
+            return Judge(0, known, accept)  # its step is over, and no body is wanted any more
+        return Judge(size + MAX_UPDATE_OVERHEAD_BYTES, known, accept)
 
     def _known(self, asked: Asked, work_id: str, name: str) -> Receipt | None:
         if over := self._ledger.over(asked.run_id, work_id):

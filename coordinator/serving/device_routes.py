@@ -43,6 +43,7 @@ from coordinator.serving.http.ranges import headers_of, past_the_end
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.pack_route import add_pack_route
 from coordinator.serving.service import Service
+from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.rows.devices import Device
 from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
@@ -122,7 +123,9 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
 
     async def next_of(device: Device, life: str) -> Next:
         try:
-            if not service.lives.is_newest(device.device_id, life):  # then others may know more
+            if not service.lives.is_newest(
+                device.device_id, life, device.life
+            ):  # then others may know more
                 await run_in_threadpool(service.check_life, device, life, service.now_s())
         except Refusal:
             bells.changed.set()  # what was found is written down
@@ -161,10 +164,10 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     def adapter_of(device: Device, name: str) -> Path | None:
         if not service.is_adapter_for(device, name):
             return None
+        service.store.check(name)
         path = service.adapter_path(name)
         if not path.is_file():
-            return None
-        service.store.check(name)
+            raise BlobDamaged(f"blob {name} is missing; {RESTORE}")
         return path
 
     add_pack_route(app, device_of, service.pack_file)
@@ -252,7 +255,7 @@ def add_transfer_routes(
         tags=TAGS,
         status_code=204,
         responses={
-            status: {"description": SAID[status]} for status in (401, 403, 404, 422, 429, 507)
+            status: {"description": SAID[status]} for status in (401, 403, 404, 422, 429, 503, 507)
         },
     )
     async def arrived(device: Known, work_id: str, repr_digest: Digest) -> Response:
@@ -268,7 +271,7 @@ def add_transfer_routes(
         response_model=Receipt,
         openapi_extra={"requestBody": TENSORS},
         responses=gives(Receipt(True))
-        | refusals(400, 401, 403, 404, 408, 413, 422, 429, 507)
+        | refusals(400, 401, 403, 404, 408, 413, 422, 429, 503, 507)
         | {409: {"model": Detail, "description": "`Upload-Offset` says which part is wanted."}},
     )
     async def update(

@@ -33,7 +33,7 @@ def due_invitation(
         member = members.get(live.run.run_id, device.device_id)
         is_told = member is not None and member.at_s >= device.started_at_s
         if member is not None and member.membership.failure == "base":
-            is_told &= not late.is_news(live.run, live.config, device.device_id)
+            is_told &= not late.is_news(live.run, live.config, device.device_id, member.at_s)
         # One that went home is asked again where the run was extended since then.
         is_home = member is not None and member.membership.state == "home"
         if (is_home or not is_told) and wants(live.config, live.run.secret, device):
@@ -53,7 +53,7 @@ def answer_invitation(
     check_failure(told.failure)
     run_id, device_id = live.run.run_id, device.device_id
     run, whom = live.config.name, about(live.config.name, device.name)
-    known = members.get(run_id, device_id)
+    known = members.said(run_id, device_id)
     is_joined = known is not None and known.is_joined
     at_s = max(now_s, device.started_at_s)
     if told.state == "home":

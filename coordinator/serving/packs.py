@@ -111,12 +111,16 @@ class Packs:
 class LatePacks:
     """Devices that were asked into a run before its pack was there: they are asked again then.
 
+    Who said that it lacks the base before this process began may have been asked without the pack.
+
     Args:
         packs: What runs train on.
+        since_s: Unix time at which the process began.
     """
 
-    def __init__(self, packs: Packs) -> None:
-        self._packs, self._asked = packs, set[tuple[str, str]]()  # without it, by run and device
+    def __init__(self, packs: Packs, since_s: float) -> None:
+        self._packs, self._since_s = packs, since_s
+        self._asked = set[tuple[str, str]]()  # without it, by run and device
 
     def told(self, run: Run, config: RunConfig, device_id: str) -> Pack | None:
         """What a device that is asked into a run is told of its pack."""
@@ -125,9 +129,18 @@ class LatePacks:
             self._asked.add((run.run_id, device_id))
         return pack
 
-    def is_news(self, run: Run, config: RunConfig, device_id: str) -> bool:
-        """Whether there is a pack by now of which a device was not told."""
-        is_missed = (run.run_id, device_id) in self._asked
+    def is_news(
+        self, run: Run, config: RunConfig, device_id: str, said_at_s: float = math.inf
+    ) -> bool:
+        """Whether there is a pack by now of which a device may not have been told.
+
+        Args:
+            run: The run.
+            config: Its configuration.
+            device_id: The device.
+            said_at_s: When it said that it lacks the base, Unix time.
+        """
+        is_missed = said_at_s < self._since_s or (run.run_id, device_id) in self._asked
         return is_missed and self._packs.of(run, config) is not None
 
     def answered(self, run: Run, config: RunConfig, device_id: str) -> None:

@@ -50,6 +50,7 @@ from coordinator.serving.neighbours import Neighbours
 from coordinator.serving.orders import carry_out
 from coordinator.serving.packs import LatePacks, Packs
 from coordinator.serving.telling import over_of, terms_of, waiting_of, work_of
+from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import who_joined
 from coordinator.storage.store import Store
@@ -108,7 +109,7 @@ class Service:
         self.store, self._packs, self._minimum = store, packs or Packs(), minimum_client
         self.limit, self.lead = Limit(plugin_limit_s, LOG.warning), store.database.lead()
         self._led = False
-        self._late, self.clock = LatePacks(self._packs), Clock(now_s)
+        self._late, self.clock = LatePacks(self._packs, now_s), Clock(now_s)
         self._ledger = Ledger(store, now_s, limits.keep_rounds, self.clock)
         self._file = DatabaseFile(store.database)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
@@ -178,7 +179,9 @@ class Service:
         Raises:
             Refusal: 409.
         """
-        if self.lives.is_newest(device.device_id, life) or self.neighbours.has_let_in(device, life):
+        if self.lives.is_newest(device.device_id, life, device.life) or self.neighbours.has_let_in(
+            device, life
+        ):
             return
         if self.lives.refuse(device.device_id, life, now_s):
             told = "device %s has two lives: two clients run with copies of one state folder"
@@ -207,12 +210,16 @@ class Service:
             pack = self._late.told(live.run, live.config, device.device_id)
             return Next(terms=terms_of(live, pack))
         runs = [self.run(run_id) for run_id in self.members.runs_of(device.device_id)]
-        if work := self._work(runs, device.device_id):
+        work, damaged = self._work(runs, device.device_id)
+        if work is not None:
             return Next(work=work)
         for live in sorted(runs, key=_age):
             if live.state.is_finished:
                 return Next(over=self._over(live))
-        return Next(waiting=self._waiting(runs, device.device_id, now_s))
+        sound = [live for live in runs if live.run.run_id not in damaged]
+        if damaged and not sound:
+            raise next(iter(damaged.values()))
+        return Next(waiting=self._waiting(sound, device.device_id, now_s))
 
     def is_at_hand(self, device: Device) -> bool:
         """Whether `next` is answered from memory: no sum of a finished run is still to be made."""
@@ -221,8 +228,10 @@ class Service:
             for run_id in self.members.runs_of(device.device_id)
         )
 
-    def _work(self, runs: list[Live], device_id: str) -> Work | None:
+    def _work(self, runs: list[Live], device_id: str) -> tuple[Work | None, dict[str, BlobDamaged]]:
+        """What a device is to do, and by run what keeps other work from being told."""
         found = []
+        damaged: dict[str, BlobDamaged] = {}
         for live in runs:
             if (work_id := live.open_work(device_id)) is not None:
                 since_s, opened = (
@@ -230,10 +239,12 @@ class Service:
                     self._ledger.opened(live, work_id),
                 )
                 found.append((since_s, _age(live), work_id, live, opened))
-        if not found:
-            return None
-        _, _, work_id, live, opened = min(found, key=lambda one: one[:2])
-        return work_of(live, opened, work_id, self.adapter_bytes, device_id)
+        for _, _, work_id, live, opened in sorted(found, key=lambda one: one[:2]):
+            try:
+                return work_of(live, opened, work_id, self.adapter_bytes, device_id), damaged
+            except BlobDamaged as error:
+                damaged[live.run.run_id] = error
+        return None, damaged
 
     def _waiting(self, runs: list[Live], device_id: str, now_s: float) -> Waiting:
         here = [one for one in runs if device_id not in one.state.left]
@@ -293,8 +304,9 @@ class Service:
     def pack_file(self, device: Device, base_id: str, name: str) -> tuple[Path, PackFile] | None:
         """A file of a pack, if a run that goes on and wants this device trains on it."""
         for live in self._ledger.open():
-            if live.run.base_id == base_id and wants(live.config, live.run.secret, device):
-                return self._packs.path(live.run, live.config, name)
+            is_asked = live.run.base_id == base_id and wants(live.config, live.run.secret, device)
+            if is_asked and (found := self._packs.path(live.run, live.config, name)):
+                return found
         return None
 
     # Runs

@@ -97,7 +97,9 @@ def open_labeller(
     """
     demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
     is_one = adapter is None or is_exported(adapter) or (adapter / CONFIG).is_file()
-    demand(is_one, f"--adapter {adapter} holds no adapter (no {CONFIG}); name another folder")
+    inner = "" if adapter is None or not (adapter / "adapter" / CONFIG).is_file() else "/adapter"
+    other = f"its adapter is in {adapter}{inner}" if inner else "name another folder"
+    demand(is_one, f"--adapter {adapter} holds no adapter (no {CONFIG}); {other}")
     budget, engine = parse_budget(memory_budget), ready_engine(engine, device)
     if task is None and (adapter is None or not is_exported(adapter)):
         whose = "which labels this adapter has" if adapter else "the base alone"

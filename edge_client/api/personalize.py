@@ -8,7 +8,7 @@ from edge_client.adapters.peft_folder import (
     read_peft_folder,
 )
 from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.api.given import Asked, Place, place, task_for, training_of
+from edge_client.api.given import Asked, Place, place, task_file, task_for, training_of
 from edge_client.api.train import labelled_texts
 from edge_client.bases.base import EMBEDDED, Base, open_base
 from edge_client.engine.budgeted import ready_engine
@@ -68,7 +68,8 @@ def personalize(
     Args:
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         out: PEFT adapter folder to write.
-        task: Labels and patterns; by default the task.toml beside the texts.
+        task: Labels and patterns; by default the task.toml beside the texts, or else what the
+            shared adapter, or the generator, was trained for.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
@@ -107,11 +108,11 @@ def personalize(
     demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
     engine = ready_engine(engine, device)
     training = training_of(epochs=epochs, batch=batch, lr=lr, tokens=tokens)
-    chosen = task_for(task, texts_in)
+    opened = open_base(str(base))
+    chosen = _task(task, texts_in, opened, shared, generator)
     texts = labelled_texts(
         texts_in, chosen, Dialect(text_column, label_column, delimiter, encoding)
     )
-    opened = open_base(str(base))
     net, other = _generator(generator, opened), _shared(shared, opened, chosen)
     how = method_for(method, net)
     is_on = how in FROM_SHARED
@@ -121,6 +122,15 @@ def personalize(
     way = way_for(how, at, net, rank_budget, other if above else None)
     made = make(at, way, texts, seed, folder, other if is_on else net, other, above)
     return PersonalAdapter(**vars(made), folder=folder, peak_rss_bytes=span.peak_bytes())
+
+
+def _task(given: Asked | None, texts: Path, base: Base, *folders: Place | None) -> Task:
+    """The task that is named, or else that of the texts' folder, or of the first of these."""
+    known = [place(folder) for folder in folders if folder is not None]
+    if given or task_file(texts).is_file() or not known:
+        return task_for(given, texts)
+    origin, _ = read_peft_folder(known[0], base)
+    return origin.task
 
 
 def _generator(folder: Place | None, base: Base) -> Given | None:

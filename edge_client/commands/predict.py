@@ -44,7 +44,7 @@ from edge_client.texts.tasks import ANY, Kind
 
 FROM = (
     "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
-    "bio with a word per line; - is stdin."
+    "bio with a word per line; - is stdin, a text per line."
 )
 ANSWERS = "File for the answers: .csv or .jsonl; of tags .jsonl or .conll; of guesses .jsonl."
 STDIN = Path("-")

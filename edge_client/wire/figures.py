@@ -19,6 +19,7 @@ Row = dict[str, Any]
 MOST_NATS = (
     700.0  # of which float64 still holds the exponential; everywhere the bound of perplexity
 )
+ASKED_ANEW = ("evaluate", "label")
 BY_KERNEL = "bytes of TCP, counted by the devices' kernels: headers and TLS are in them"
 BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
 
@@ -26,13 +27,25 @@ BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
 def counted(rows: Iterable[Row], kind: str) -> list[Row]:
     """Rows of a kind that have a say in their round: done, and before its step was closed.
 
-    A late or failed piece of work has cost what it says all the same.
+    Of a round that was evaluated, or labelled for, more than once those of the newest attempt: the
+    others may be of an adapter that its run went back from. A late or failed piece of work, and one
+    of an attempt that was given up, has cost what it says all the same.
     """
-    return [
+    found = [
         row
         for row in rows
         if row["kind"] == kind and row["outcome"] == "done" and not row.get("is_late")
     ]
+    if kind not in ASKED_ANEW:
+        return found  # in asynchronous rounds work of an earlier attempt goes on
+    newest: dict[tuple[Any, Any], int] = {}
+    for row in found:
+        newest[_step(row)] = max(newest.get(_step(row), 0), row.get("attempt", 0))
+    return [row for row in found if row.get("attempt", 0) == newest[_step(row)]]
+
+
+def _step(row: Row) -> tuple[Any, Any]:
+    return row.get("run_id"), row["round_index"]
 
 
 def by_round(rows: Iterable[Row]) -> dict[int, list[Row]]:

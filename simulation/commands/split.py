@@ -177,7 +177,12 @@ def _summary(population: Population, texts: Sequence[Example]) -> dict[str, Any]
     return {
         "clients": len(population),
         "clients_labelled": sum(count > 0 for count in known),
-        "clients_unlabelled": sum(not (len(c.labelled) or len(c.test)) for c in population),
+        "clients_unlabelled": sum(
+            len(c.unlabelled) > 0 and not (len(c.labelled) or len(c.test)) for c in population
+        ),
+        "clients_empty": sum(
+            not (len(c.labelled) or len(c.unlabelled) or len(c.test)) for c in population
+        ),
         "labelled": sum(known),
         "labelled_most": max(known),
         "labelled_by_label": {str(label): count for label, count in sorted(by_label.items())},
@@ -205,10 +210,15 @@ def _tell(summary: dict[str, Any], out: Path, picture: Path, console: Console) -
     ]
     columns = [Column("what was dealt out", "word"), Column("count")]
     show(Table(columns, [[name, f"{value:,}"] for name, value in rows]), file=console.file)
+    notes = []
     if unlabelled := summary["clients_unlabelled"]:
-        note = (
-            f"{unlabelled:,} clients hold unlabelled texts alone and take part in a run with "
-            "[labelling] only; --test FILE gives them some"
+        who = "1 client holds" if unlabelled == 1 else f"{unlabelled:,} clients hold"
+        notes.append(
+            f"{who} unlabelled texts alone, which are trained on in a run with [labelling] only; "
+            "--test FILE gives every client test texts"
         )
-        tell([note], console.file)
+    if empty := summary["clients_empty"]:
+        who = "1 client holds no text" if empty == 1 else f"{empty:,} clients hold no text"
+        notes.append(f"{who} and cannot take part; fewer --clients, or --test FILE, leaves none so")
+    tell(notes, console.file)
     print(f"folders  {out}\npicture  {picture}", file=console.file)

@@ -232,3 +232,15 @@ def test_the_command_shows_who_got_which_rank(
     assert "the shared adapter" in done.stdout
     told = command(*line, "--out", str(tmp_path / "own"), "--json")
     assert json.loads(told.stdout)["ranks"]["0.q"] >= 0
+
+
+def test_the_task_is_the_shared_adapter_s_where_nobody_says_another(
+    tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    shared = generator(tmp_path / "shared", tiny_base, hub_task, "lora:4")
+    asked = {"base": str(tiny_base.folder), "epochs": 1, "method": "uniform"}
+    with pytest.raises(WrongInput, match="no task file at"):
+        smidgen.personalize(texts, tmp_path / "none", **asked)
+    own = smidgen.personalize(texts, tmp_path / "own", shared=shared, **asked)
+    named = smidgen.personalize(texts, tmp_path / "named", shared=shared, task=hub_task, **asked)
+    assert (own.score, own.loss) == (named.score, named.loss)

@@ -41,11 +41,14 @@ class FolderBlobs:
         path = self.folder / name
         if not is_whole(path):
             temporary = self.folder / f"{name}.{secrets.token_hex(4)}.tmp"
-            with open(temporary, "xb", opener=private) as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            try:
+                with open(temporary, "xb", opener=private) as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            finally:  # on a full disk each try would leave its own
+                temporary.unlink(missing_ok=True)
         sync_folder(self.folder)  # also when it was there: its rename may be young
         return name
 

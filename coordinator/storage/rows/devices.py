@@ -1,7 +1,7 @@
 """Rows of devices: who enrolled, under which name, with which tags and facts."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from operator import itemgetter
@@ -144,10 +144,35 @@ def start(
     )
 
 
-def tag(database: Database, device_id: str, tags: Mapping[str, str]) -> None:
-    """Set the operator's tags of a device, all of them."""
+def tag(
+    database: Database,
+    device_id: str,
+    changes: Mapping[str, str],
+    check: Callable[[dict[str, str]], object] | None = None,
+) -> dict[str, str]:
+    """Set some of the operator's tags of a device, and take away those that are empty.
+
+    Others may do so at the same moment: no change is lost.
+
+    Args:
+        database: Of the store.
+        device_id: The device.
+        changes: Tags by their names.
+        check: Called with all of them where there are more than before: with fewer it may still
+            have what was once let in. Raises if they are wrong.
+
+    Returns:
+        All of the operator's tags of the device.
+    """
     here = DEVICES.c.device_id == device_id
-    database.write(sql.update(DEVICES).where(here).values(tags=dict(tags), **_revised()))
+    with database.transaction() as connection:
+        before = connection.execute(sql.select(DEVICES.c.tags).where(here)).scalar_one()
+        merged = {key: value for key, value in {**before, **changes}.items() if value}
+        if check and len(merged) > len(before):
+            check(merged)
+        changed = sql.update(DEVICES).where(here)
+        connection.execute(changed.values(tags=merged, **_revised()))
+    return merged
 
 
 def revoke(database: Database, device_id: str, now_s: float) -> None:

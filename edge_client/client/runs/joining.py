@@ -111,7 +111,8 @@ class Joining:
         before = self._standings.declined.get(terms.run_id)
         is_news = before is None or code_of(before.error) != code_of(error)
         if is_news and not isinstance(error, Underway):
-            told = "run %s cannot be joined: %s; it is looked at again every %.0f min"
+            told = "run %s cannot be joined: %s; it is looked at again every %.0f min "
+            told += "while this client runs"
             log.error(told, called(terms), error, LOOK_AGAIN_S / 60)
         self._standings.declined[terms.run_id] = Declined(terms, error, self._clock())
         self._standings.joined.pop(terms.run_id, None)

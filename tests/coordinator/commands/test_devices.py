@@ -4,11 +4,12 @@ import json
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from coordinator.storage.rows.devices import note_cloned, tag
+from coordinator.storage.rows.devices import devices, note_cloned, tag
 from edge_client.wire.fleet import MOST_TAGS
 from edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
@@ -91,3 +92,17 @@ def test_tags_that_come_one_after_another_are_bounded_too(start: Start, tmp_path
     tag(live.store.database, kitchen.device_id, many)
     assert smidgen(*line, "tag-0=").exit_code == 0
     assert smidgen(*line, "one=more").exit_code == 2
+
+
+def test_tags_that_are_set_at_the_same_moment_are_all_there(start: Start) -> None:
+    live = start()
+    (device,) = live.enrol("hub")
+    wanted = {f"t{number}": "on" for number in range(8)}
+    with ThreadPoolExecutor(len(wanted)) as threads:
+        asked = [
+            threads.submit(tag, live.store.database, device.device_id, {one: "on"})
+            for one in wanted
+        ]
+    assert max(len(one.result()) for one in asked) == len(wanted)
+    assert devices(live.store.database)[0].tags == wanted
+    assert tag(live.store.database, device.device_id, {"t0": ""}).keys() == wanted.keys() - {"t0"}

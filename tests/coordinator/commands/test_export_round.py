@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from coordinator.api.export import export, ranges
 from coordinator.api.prune import prune
 from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, StepClosed
+from coordinator.rounds.events import Answered, RolledBack, StepClosed
 from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
+from coordinator.storage.orders import adapters_there
 from coordinator.storage.runs import create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
@@ -30,7 +32,7 @@ def folder(tmp_path: Path, config: RunConfig) -> Path:
     return finished(tmp_path / "store", replace(config, rounds=6, min_clients=1))
 
 
-def finished(place: Path, config: RunConfig) -> Path:
+def finished(place: Path, config: RunConfig, rights: Sequence[int] = RIGHT) -> Path:
     """A run that went on until nothing was left to decide, in a store of its own."""
     with closing(Store(place)) as store:
         run = find_run(store, create_run(store, config, time.time()).run_id)
@@ -43,7 +45,7 @@ def finished(place: Path, config: RunConfig) -> Path:
             told = [event]
             step = evolve(state, event).step
             for work_id in step.members if step else ():
-                right = RIGHT[step.opened.round_index] if step else 0
+                right = rights[step.opened.round_index] if step else 0
                 told.append(Answered(work_id, "done", "u", 10, right=right))
             for one in told:
                 store.append(run.run_id, seq, one)
@@ -86,6 +88,33 @@ def test_a_run_that_keeps_its_best_adapter_exports_and_names_that(
     assert plain["kept"] == {"round_index": 2, "adapter_sha256": kept.adapter_sha256}
     line = ("coordinator", "export", "--store", str(folder), "--out", str(out))
     assert "adapter of round 2" in smidgen(*line).stdout
+
+
+def test_the_best_round_from_which_a_run_went_back_keeps_its_adapter(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    folder, out = finished(tmp_path / "store", replace(config, min_clients=1)), tmp_path / "out"
+    best = export(folder, out, round_index="best")
+    assert best.round_index == 2
+    first = export(folder, out, round_index=1).adapter_sha256
+    with closing(Store(folder)) as store:
+        run = find_run(store, None)
+        seq = len(list(store.events(run.run_id)))
+        store.append(run.run_id, seq, RolledBack(1, first, "asked", 0.0, is_ordered=True))
+        assert adapters_there(store, run)[2] == best.adapter_sha256
+    assert export(folder, out, round_index="best") == best == export(folder, out, round_index=2)
+    last = export(folder, out, round_index="last")
+    assert (last.round_index, last.adapter_sha256) == (2, first)
+    what = ("--store", str(folder), "--task", "agnews", "--base", config.base)
+    for said, sha256 in (
+        ("best", best.adapter_sha256),
+        ("last", first),
+        ("2", best.adapter_sha256),
+    ):
+        done = smidgen("coordinator", "create", *what, "--name", said, "--from", f"mail@{said}")
+        assert done.exit_code == 0, done.stderr
+        with closing(Store(folder)) as store:
+            assert find_run(store, said).adapter_sha256 == sha256
 
 
 def test_a_kept_adapter_that_is_gone_is_one_line(tmp_path: Path, config: RunConfig) -> None:

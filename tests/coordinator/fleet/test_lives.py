@@ -23,6 +23,14 @@ def test_the_client_that_enrolled_last_is_the_device() -> None:
     assert lives.cloned() == {}
 
 
+def test_where_nothing_is_known_the_one_that_enrolled_last_by_its_row_is_the_device() -> None:
+    lives = Lives()
+    assert not lives.is_newest("d", "a", "b") and lives.is_newest("d", "b", "b")
+    assert lives.is_newest("e", "a", "")  # an older client enrolled, which said none
+    lives.began("d", "a")
+    assert lives.is_newest("d", "a", "b")  # the row that was read is older
+
+
 def test_two_that_both_come_back_are_two_lives_and_told_once() -> None:
     lives = Lives()
     taken = []

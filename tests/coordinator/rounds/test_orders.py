@@ -168,6 +168,20 @@ def test_a_stopped_run_asks_nothing_more_and_keeps_its_last_adapter() -> None:
     assert decide(CONFIG, state, DEVICES, "secret", 1e9) is None
 
 
+def test_what_was_open_as_a_run_was_stopped_is_asked_again_as_other_work() -> None:
+    before = proceed(State("first"), CONFIG, 0.0, [])
+    assert before.step is not None
+    state = evolve(before, event_of("stop", None, CONFIG, before, 2.0))
+    state = evolve(state, event_of("extend", CONFIG.rounds + 1, CONFIG, state, 3.0))
+    opened = decide(CONFIG, state, DEVICES, "secret", 4.0)
+    assert isinstance(opened, StepOpened)
+    assert (opened.kind, opened.round_index) == (
+        before.step.opened.kind,
+        before.step.opened.round_index,
+    )
+    assert not {work_id for work_id, _ in opened.members} & before.step.members.keys()
+
+
 def test_a_stopped_run_goes_on_to_the_end_it_had() -> None:
     state = evolve(State("first"), Finished(1.0, is_stopped=True))
     with pytest.raises(OrderError, match="1 to 1000000"):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Paused, StepClosed
+from coordinator.rounds.events import Answered, Paused, StepClosed, StepOpened
 from coordinator.rounds.machine import decide, waits
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.state import State, evolve
@@ -58,3 +58,20 @@ def test_a_step_that_is_open_waits_until_its_deadline_or_the_last_answer() -> No
         assert waits(PLAIN, state, 1.0)
         state = evolve(state, Answered(work_id, "done", None, 4))
     assert not waits(PLAIN, state, 1.0) and not waits(PLAIN, State("first"), 0.0)
+
+
+def test_fewer_devices_than_a_round_needs_updates_are_not_asked_to_evaluate_again() -> None:
+    config = replace(PLAIN, min_clients=3, min_updates=3)
+    state, there, now_s = State("first"), set("abc"), 0.0
+    while state.round_index == 0 or state.evaluated == 0:
+        event = decide(config, state, there, "secret", now_s)
+        assert event is not None
+        if isinstance(event, StepClosed) and event.adapter_sha256 is None:
+            event = replace(event, adapter_sha256="second")
+        state = evolve(state, event)
+        for work_id in state.step.members if state.step else ():
+            state = evolve(state, Answered(work_id, "done", "u", 4, labelled=4))
+    for later_s in (1.0, 100.0, 10_000.0):
+        assert decide(config, state, {"a", "b"}, "secret", now_s + later_s) is None
+    opened = decide(config, state, there, "secret", now_s + 20_000.0)
+    assert isinstance(opened, StepOpened) and opened.kind == "train"

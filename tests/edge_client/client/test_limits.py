@@ -71,7 +71,7 @@ def test_a_run_whose_terms_are_over_a_limit_is_declined_in_one_line(
     ((name, value),) = how.items()
     (said,) = caplog.messages
     assert f"the run asks for {name} {value:.10g}, this device does" in said
-    assert said.endswith("; it is looked at again every 5 min")
+    assert said.endswith("; it is looked at again every 5 min while this client runs")
 
 
 def test_a_device_of_this_run_alone_says_which_limit_and_ends(home: Home) -> None:

@@ -32,6 +32,17 @@ def test_what_came_late_failed_or_is_other_work_does_not_count() -> None:
     assert counted([*other, *kept], "train") == kept
 
 
+def test_of_a_round_that_was_evaluated_again_the_newest_attempt_counts() -> None:
+    again = [row(kind="evaluate", attempt=2, device_id=name) for name in "ab"]
+    older = [row(kind="evaluate", attempt=1), row(kind="evaluate")]
+    others = [row(kind="evaluate", attempt=1, round_index=2), row(kind="evaluate", run_id="r")]
+    late = row(kind="evaluate", attempt=3, is_late=True)
+    assert counted([*older, *again, *others, late], "evaluate") == [*again, *others]
+    # In asynchronous rounds work of an attempt that was given up for an evaluation goes on.
+    trained = [row(attempt=1), row(attempt=2)]
+    assert counted(trained, "train") == trained
+
+
 def test_rounds_are_in_order_and_their_rows_as_they_came() -> None:
     rows = [row(round_index=2, device_id="b"), row(round_index=0), row(round_index=2)]
     assert list(by_round(rows).items()) == [(0, [rows[1]]), (2, [rows[0], rows[2]])]

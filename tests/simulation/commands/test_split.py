@@ -40,6 +40,23 @@ def said(*words: str | Path) -> str:
     return line.removeprefix("smidgen simulate: ")
 
 
+def test_clients_without_any_text_are_told_apart_from_those_that_hold_unlabelled_ones(
+    data: Path,
+) -> None:
+    out = data.parent / "out"
+    task = ("--task", data.parent / "task.toml", "--out", out)
+    few = ("--labels", "1", "--labelled-clients", "1", "--clients", "3")
+    alone = run(data, *task, *few)
+    assert alone.exit_code == 0, alone.output
+    assert "2 clients hold unlabelled texts alone" in " ".join(alone.stdout.split())
+    result = run(data, *task, "--clients", "4", "--beta", "0.01", "--json")
+    summary = json.loads(result.stdout.splitlines()[-1])
+    empty = [one for one in out.iterdir() if one.is_dir() and not list(one.glob("*.csv"))]
+    assert summary["clients_empty"] == len(empty) and summary["clients_unlabelled"] == 0
+    said = f"{len(empty)} client{'s hold' if len(empty) > 1 else ' holds'} no text and cannot take"
+    assert (said in " ".join(result.stderr.split())) == bool(empty)
+
+
 def test_few_shot_folders_hold_what_the_last_line_says(data: Path) -> None:
     out = data.parent / "out"
     few = ("--labels", "12", "--labelled-clients", "3", "--clients", "8", "--alpha", "1")

@@ -91,7 +91,8 @@ def folded_at(log: Sequence[Event], places: Sequence[int], keep_rounds: int) -> 
             shelf, state = folded(Shelf(keep_rounds), State("first"), journal)
             found = history_of("first", journal)
             best = (found.best, shelf.best_score) if found.best is not None else None
-            past = Past(found.adapters, found.scores, best)  # type: ignore[arg-type]
+            told = found.adapters, found.scores, best, found.lost, found.best_sha256
+            past = Past(*told)  # type: ignore[arg-type]
             journal = [read_back(folded_from(seq, state, past, to_plain(shelf), (), ()))]
             seq += 1
     return journal

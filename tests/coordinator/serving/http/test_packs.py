@@ -23,7 +23,7 @@ from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Next, decode
 from edge_client.wire.packs import Outdated
 from edge_client.wire.reported.failures import Failure
-from tests.coordinator.conftest import Live, serving
+from tests.coordinator.conftest import Live, served, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.edge_client.client.packs.packs import announced, make_pack
 
@@ -82,7 +82,7 @@ def test_one_device_takes_two_turns_of_all_at_most() -> None:
     assert [turns.take("c"), turns.take("a")] == [True, False]
 
 
-def test_files_are_not_served_unless_the_operator_says_so(
+def test_files_are_not_runningunless_the_operator_says_so(
     made: tuple[str, Path], config: RunConfig, tmp_path: Path
 ) -> None:
     with live(tmp_path, replace(config, base=str(made[1]))) as served:
@@ -160,6 +160,39 @@ def test_who_was_asked_before_a_pack_was_there_is_asked_again_once_it_is(
             assert terms is not None and terms.pack is not None
         device.tell(served.run_id, answer)
         assert device.next().terms is None and held.next().terms is None
+
+
+def test_who_lacked_a_pack_is_asked_again_also_by_a_coordinator_that_was_started_anew(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    _, folder = make_pack(tmp_path)
+    with closing(Store(tmp_path / "store")) as store:
+        with serving(store, replace(config, base=str(folder)), packs=Packs(True)) as running:
+            away = folder.rename(folder.with_name("away"))
+            (device,) = running.enrol("a")
+            assert device.next().terms is not None
+            device.tell(running.run_id, Membership("declined", "base"))
+        away.rename(folder)
+        with served(store, packs=Packs(True)) as (_, http):
+            device.http = http
+            terms = device.next().terms
+            assert terms is not None and terms.pack is not None
+            device.tell(terms.run_id, Membership("declined", "base"))
+            assert device.next().terms is None  # it has heard of the pack by now
+
+
+def test_a_pack_s_file_comes_from_the_run_that_knows_where_it_lies(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    pack_id, folder = make_pack(tmp_path)
+    moved = tmp_path / "moved"
+    with closing(Store(tmp_path / "store")) as store:
+        with serving(store, replace(config, base=str(folder)), packs=Packs(True)):
+            folder.rename(moved)
+        other = replace(config, base=str(moved), name="second")
+        with serving(store, other, packs=Packs(True)) as second:
+            (device,) = second.enrol("a")
+            assert ask(second, device, f"{pack_id}/{WEIGHTS}").status_code == 200
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
