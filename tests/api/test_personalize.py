@@ -238,7 +238,7 @@ def test_the_task_is_the_shared_adapter_s_where_nobody_says_another(
     tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task
 ) -> None:
     shared = generator(tmp_path / "shared", tiny_base, hub_task, "lora:4")
-    asked = {"base": str(tiny_base.folder), "epochs": 1, "method": "uniform"}
+    asked: dict[str, Any] = {"base": str(tiny_base.folder), "epochs": 1, "method": "uniform"}
     with pytest.raises(WrongInput, match="no task file at"):
         smidgen.personalize(texts, tmp_path / "none", **asked)
     own = smidgen.personalize(texts, tmp_path / "own", shared=shared, **asked)
