@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from importlib import metadata
 from pathlib import Path
@@ -96,6 +96,11 @@ def export(
             task=config.task,
         )
         card = _card(opened, chosen, index)
+        score = history.best_score
+        if sha256 == history.best_sha256 and score and index in card.accuracies:
+            # Its round may have been evaluated again, with an adapter that the run went back to.
+            told = dict(card.accuracies) | {index: score.accuracy}
+            card = replace(card, accuracies=told)
         body = opened.read(sha256)
         demand(
             all(is_computable(tensor) for tensor in decode_adapter(body).values()),

@@ -69,6 +69,7 @@ class History:
     best: int | None = None
     lost: dict[int, float] = field(default_factory=dict)
     best_sha256: str = ""
+    best_score: Score | None = None
 
     def adapter_of(self, index: int) -> str:
         """A round's adapter; of the best one what was evaluated, wherever the run went since."""
@@ -127,6 +128,6 @@ def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
             past = past_of(event)
         elif (news := news_of(before, event, state)) is not NOTHING:
             past = past.plus(news)
-    best = past.best[0] if past.best else None
+    best, score = past.best or (None, None)
     told = dict(past.adapters), dict(past.scores), best, dict(past.lost), past.best_sha256
-    return History(state, *told)
+    return History(state, *told, score)

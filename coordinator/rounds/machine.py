@@ -302,10 +302,13 @@ def _evaluate_anew(
     """Where nobody who is there had a text to train on, hear whether that has changed by now.
 
     A training step that is still open, as those that it asked are gone, is given up for it. Of
-    fewer devices than a round needs updates nothing is asked: whatever they say, it cannot open.
+    fewer devices than a round still needs updates nothing is asked: whatever they say, it cannot
+    open.
     """
     has_waited = not 0.0 <= now_s - state.closed_at_s < ASK_AGAIN_S  # a clock may be set back
-    if len(alive) < max(1, config.min_updates) or not has_waited:
+    works = state.step.left_over(is_closed=False) if state.step else state.underway
+    is_enough = len(alive) + len(works) >= config.min_updates
+    if not alive or not is_enough or not has_waited:
         return None
     attempt = max(state.evaluations, state.dropped, state.asked) + 1
     return _evaluate(config, state, alive, secret, now_s, attempt)

@@ -43,7 +43,6 @@ from coordinator.serving.http.ranges import headers_of, past_the_end
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.pack_route import add_pack_route
 from coordinator.serving.service import Service
-from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.rows.devices import Device
 from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
@@ -164,10 +163,10 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     def adapter_of(device: Device, name: str) -> Path | None:
         if not service.is_adapter_for(device, name):
             return None
-        service.store.check(name)
         path = service.adapter_path(name)
         if not path.is_file():
-            raise BlobDamaged(f"blob {name} is missing; {RESTORE}")
+            return None  # so a device polls again, and hears of its other runs' work
+        service.store.check(name)
         return path
 
     add_pack_route(app, device_of, service.pack_file)

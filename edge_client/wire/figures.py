@@ -27,9 +27,9 @@ BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
 def counted(rows: Iterable[Row], kind: str) -> list[Row]:
     """Rows of a kind that have a say in their round: done, and before its step was closed.
 
-    Of a round that was evaluated, or labelled for, more than once those of the newest attempt: the
-    others may be of an adapter that its run went back from. A late or failed piece of work, and one
-    of an attempt that was given up, has cost what it says all the same.
+    Of a round that was evaluated, or labelled for, more than once those of the newest attempt in
+    which somebody told of a text: the others may be of an adapter that its run went back from. A
+    late or failed piece of work, and one of an older attempt, has cost what it says all the same.
     """
     found = [
         row
@@ -40,8 +40,9 @@ def counted(rows: Iterable[Row], kind: str) -> list[Row]:
         return found  # in asynchronous rounds work of an earlier attempt goes on
     newest: dict[tuple[Any, Any], int] = {}
     for row in found:
-        newest[_step(row)] = max(newest.get(_step(row), 0), row.get("attempt", 0))
-    return [row for row in found if row.get("attempt", 0) == newest[_step(row)]]
+        if row["num_examples"] > 0:
+            newest[_step(row)] = max(newest.get(_step(row), 0), row.get("attempt", 0))
+    return [row for row in found if row.get("attempt", 0) >= newest.get(_step(row), 0)]
 
 
 def _step(row: Row) -> tuple[Any, Any]:

@@ -166,6 +166,8 @@ def tag(
     """
     here = DEVICES.c.device_id == device_id
     with database.transaction() as connection:
+        # SQLite lets others write until the first write of a transaction: read behind one.
+        connection.execute(sql.update(DEVICES).where(here).values(tags=DEVICES.c.tags))
         before = connection.execute(sql.select(DEVICES.c.tags).where(here)).scalar_one()
         merged = {key: value for key, value in {**before, **changes}.items() if value}
         if check and len(merged) > len(before):

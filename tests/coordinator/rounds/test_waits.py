@@ -9,6 +9,7 @@ from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Paused, StepClosed, StepOpened
 from coordinator.rounds.machine import decide, waits
 from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.pace.underway import Underway
 from coordinator.rounds.state import State, evolve
 from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
@@ -75,3 +76,15 @@ def test_fewer_devices_than_a_round_needs_updates_are_not_asked_to_evaluate_agai
         assert decide(config, state, {"a", "b"}, "secret", now_s + later_s) is None
     opened = decide(config, state, there, "secret", now_s + 20_000.0)
     assert isinstance(opened, StepOpened) and opened.kind == "train"
+
+
+def test_updates_of_asynchronous_rounds_that_are_in_already_count_for_the_next() -> None:
+    config = replace(PLAIN, min_clients=3, min_updates=3, asynchronous=Asynchronous(buffer=3))
+    works = {
+        f"w{name}": Underway(name, 1, "first", 0.0, Answered(f"w{name}", "done", "u", 4))
+        for name in "ab"
+    }
+    state = State("first", round_index=1, evaluated=1, underway=works, texts={"x": 0})
+    event = decide(config, state, {"x"}, "secret", 100.0)
+    assert isinstance(event, StepOpened) and event.kind == "evaluate"
+    assert decide(config, replace(state, underway={}), {"x"}, "secret", 100.0) is None

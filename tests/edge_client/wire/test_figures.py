@@ -38,6 +38,9 @@ def test_of_a_round_that_was_evaluated_again_the_newest_attempt_counts() -> None
     others = [row(kind="evaluate", attempt=1, round_index=2), row(kind="evaluate", run_id="r")]
     late = row(kind="evaluate", attempt=3, is_late=True)
     assert counted([*older, *again, *others, late], "evaluate") == [*again, *others]
+    without = row(kind="evaluate", attempt=3, num_examples=0)
+    assert weighted(counted([*older, *again, without], "evaluate"), "num_examples") == 1.0
+    assert counted([*older, *again, without], "evaluate") == [*again, without]
     # In asynchronous rounds work of an attempt that was given up for an evaluation goes on.
     trained = [row(attempt=1), row(attempt=2)]
     assert counted(trained, "train") == trained
