@@ -119,9 +119,8 @@ def _round_of(store: Store, history: History, asked: int | str) -> tuple[int, st
     """
     if asked == "best":
         demand(history.best is not None, "--round best: no round was evaluated on any text yet")
-    named = {"last": history.state.round_index, "best": history.best or 0}
-    present = store.blobs.present()
-    last = history.state.round_index
+    present, last = store.blobs.present(), history.state.round_index
+    named = {"last": last, "best": history.best or 0}
     adapters = {index: history.adapter_of(index) for index in history.adapters}
     adapters |= {last: history.adapters[last]} if asked == "last" else {}
     there = [index for index, name in adapters.items() if name in present]

@@ -25,9 +25,7 @@ from coordinator.operator.told import (
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.extensions.calls import calling_by
 from coordinator.rounds.orders import OrderKind
-from coordinator.serving.http.handlers import FULL_AGAIN_S
 from coordinator.serving.http.polls import Bells
-from coordinator.serving.http.uploads import NO_ROOM
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.storage import orders as stored
@@ -76,10 +74,6 @@ def _created(service: Service, asked: NewRun) -> Told:
         raise  # no fault of what was asked: told as on every route
     except (WrongInput, Failed) as error:
         raise Refusal(422, str(error)) from error
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise Refusal(507, "the coordinator's disk is full; try again", FULL_AGAIN_S) from error
     return {"run_id": created.run_id, "name": config.name, "token": created.token}
 
 

@@ -126,6 +126,8 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("round = 3", "run.toml: unknown key 'round'"),
         ('rounds = "3"', r"Expected `int`, got `str` - at `\$.rounds`"),
         ("rounds = 0", "rounds: 1 to 1000000"),
+        (f"min_clients = 1{'0' * 400}", "min_clients: 1 to 1000000"),
+        ("min_updates = 1000001", "min_updates: 1 to 1000000"),
         ("fraction = 1.5", "fraction: above 0"),
         ("fraction = nan", "fraction: above 0"),
         ("min_updates = 3", "cohort of 2"),

@@ -2,6 +2,7 @@
 by which devices tell the coordinator's own answers from those of something in between.
 """
 
+import errno
 import time
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,7 @@ from coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from edge_client.wire.messages import OWN, PROTOCOL, WireError, encode, encode_brief
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
 BUSY_AGAIN_S = 5
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
@@ -135,6 +137,7 @@ def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
     app.add_exception_handler(DatabaseAway, _away)
     app.add_exception_handler(BadValue, _no_value)
     app.add_exception_handler(BlobsAway, _away)
+    app.add_exception_handler(OSError, _no_room)
     app.add_exception_handler(405, _no_method)
 
 
@@ -193,6 +196,12 @@ async def _no_parameters(_: Request, error: Exception) -> Response:
 
 async def _no_value(_: Request, __: Exception) -> Response:
     return _detail(422, "a value came that no database takes, such as the character 0")
+
+
+async def _no_room(_: Request, error: Exception) -> Response:
+    if not isinstance(error, OSError) or error.errno not in NO_ROOM:
+        raise error
+    return _detail(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)
 
 
 async def _no_database(_: Request, error: Exception) -> Response:

@@ -10,7 +10,6 @@ Used on one event loop; files are touched in threads.
 """
 
 import asyncio
-import errno
 import hashlib
 import logging
 import time
@@ -32,7 +31,7 @@ from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.bodies import drain, pieces_of, span_of
-from coordinator.serving.http.handlers import FULL_AGAIN_S
+from coordinator.serving.http.handlers import FULL_AGAIN_S, NO_ROOM
 from coordinator.storage.blobs.partial import Partial
 from edge_client.wire.messages import Receipt
 
@@ -41,7 +40,6 @@ AT_ONCE = 4  # whole bodies that are in memory while they are looked at
 ASKED_AGAIN_S = 1
 GRACE_S = 0.5  # in which a connection that was cut is noticed
 OLDEST_S = 3600.0  # that a part of a body is kept without another byte
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LOG = logging.getLogger(__name__)
 
 

@@ -28,7 +28,7 @@ HEAD, CLOZE, WHOLE = "FedCLS (head)", "FedPrompt (cloze)", "full set, cloze"
 CLIENTS = {"ag_news": 1000, "mnli": 1000, "yahoo_answers": 40, "yelp_review_full": 200}
 TOKENS = {"ag_news": 64, "mnli": 96, "yahoo_answers": 64, "yelp_review_full": 128}
 # Learning rates of LoRA by cloze and with a head, and of all weights. The first two were chosen on
-# dev texts of AG News; at them MNLI stays at chance, which has its own.
+# dev texts of AG News; MNLI, which stays at chance at them, has its own.
 LR, HEAD_LR, FULL_LR = 5e-3, 2e-3, 1e-4
 OTHER_LR = {"mnli": (2e-3, 1e-3)}  # see `rates`
 WHOLE_BATCH = 16
@@ -70,7 +70,7 @@ class Size:
 QUICK = Size(rounds=4, epochs=1, evaluate_every=2, test_texts=100, most_labels=64)
 # For all of the paper's tables with three seeds in some hours of two cores, and MNLI's in as many:
 # inference is learned late, in rounds of one pass sooner than in half as many of two. A client that
-# holds nearly all labels reads them all in every round, so that the others with many have fewer.
+# holds nearly all labels reads them all in every round, so other sets with many have fewer.
 LISTED = {
     "ag_news": Size(rounds=20, test_texts=500),
     "mnli": Size(rounds=80, epochs=1, evaluate_every=20, test_texts=500),

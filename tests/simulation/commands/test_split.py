@@ -53,8 +53,7 @@ def test_clients_without_any_text_are_told_apart_from_those_that_hold_unlabelled
     summary = json.loads(result.stdout.splitlines()[-1])
     empty = [one for one in out.iterdir() if one.is_dir() and not list(one.glob("*.csv"))]
     assert summary["clients_empty"] == len(empty) and summary["clients_unlabelled"] == 0
-    said = f"{len(empty)} client{'s hold' if len(empty) > 1 else ' holds'} no text and cannot take"
-    assert (said in " ".join(result.stderr.split())) == bool(empty)
+    assert f"{len(empty)} clients hold no text and cannot take" in " ".join(result.stderr.split())
 
 
 def test_few_shot_folders_hold_what_the_last_line_says(data: Path) -> None:
