@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,11 @@ from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.orders import adapters_there
+from coordinator.storage.rows.reports import add_report
 from coordinator.storage.runs import create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
+from edge_client.wire.messages import Report
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from tests.command_line import smidgen
 
@@ -51,6 +54,21 @@ def finished(place: Path, config: RunConfig, rights: Sequence[int] = RIGHT) -> P
                 store.append(run.run_id, seq, one)
                 state, seq = evolve(state, one), seq + 1
     return place
+
+
+def evaluated(run_id: str, attempt: int, accuracy: float) -> dict[str, Any]:
+    """The row of a device's report on the second round."""
+    report = Report(f"w{attempt}", "done", 10, accuracy=accuracy, loss=1.0)
+    return {
+        "work_id": report.work_id,
+        "run_id": run_id,
+        "device_id": "d",
+        "round_index": 2,
+        "attempt": attempt,
+        "kind": "evaluate",
+        "is_late": False,
+        "report": asdict(report),
+    }
 
 
 def test_the_last_the_best_and_any_round_can_be_taken(folder: Path, tmp_path: Path) -> None:
@@ -102,9 +120,13 @@ def test_the_best_round_from_which_a_run_went_back_keeps_its_adapter(
         seq = len(list(store.events(run.run_id)))
         store.append(run.run_id, seq, RolledBack(1, first, "asked", 0.0, is_ordered=True))
         assert adapters_there(store, run)[2] == best.adapter_sha256
+        for attempt, accuracy in ((1, 0.8), (2, 0.1)):  # the second of what it went back to
+            add_report(store.database, evaluated(run.run_id, attempt, accuracy))
     assert export(folder, out, round_index="best") == best == export(folder, out, round_index=2)
+    assert "0.800" in (out / "README.md").read_text()
     last = export(folder, out, round_index="last")
     assert (last.round_index, last.adapter_sha256) == (2, first)
+    assert "0.100" in (out / "README.md").read_text()
     what = ("--store", str(folder), "--task", "agnews", "--base", config.base)
     for said, sha256 in (
         ("best", best.adapter_sha256),
