@@ -21,6 +21,7 @@ Reason: TypeAlias = Literal[
     "empty",  # a row without a text; no fault
     "rejected",  # an annotator rejected, ignored, skipped or cancelled it
     "unanswered",  # a row that nobody has annotated yet, in a file of labelled texts
+    "duplicate",  # a row before it has the same text and answer
     "ambiguous",  # two answers where one is expected, quotes or columns that can be read two ways
     "unknown label",
     "tags",  # tags that are not of a scheme, or do not fit the words

@@ -1,0 +1,250 @@
+"""What annotators answered, and what it comes to: one label, one set of spans, or nothing.
+
+Rows of one key are one text that several people answered. Where labels are wanted and all answers
+agree, the first row is read and the others are left out as its duplicates; where they disagree all
+are left out: which answer is right, a person has to say in the tool.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edge_client.formats.reader import LeftOut, Reason, Row
+from edge_client.formats.spans import Span, Unaligned, trimmed
+from edge_client.tables import plain
+from edge_client.texts.dialect import Dialect
+
+TEXTS = ("text", "text_b")
+MOST_NAMED, LONGEST_NAME = 12, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one annotator said of a text.
+
+    Attributes:
+        labels: The labels chosen, at least one unless there are spans.
+        spans: Labelled spans; none is an answer too. None: spans were not asked for.
+    """
+
+    labels: tuple[str, ...] = ()
+    spans: tuple[Span, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A row of a file with all that annotators said of it.
+
+    Attributes:
+        row: Its text and other columns, without a label.
+        answers: Those that count; empty: none does.
+        reason: Why none counts.
+        said: See `LeftOut`.
+        key: Rows of one key are one text; None: it is a text of its own.
+        fault: Why its text cannot be read, whether answers are wanted or not.
+    """
+
+    row: Row
+    answers: tuple[Answer, ...] = ()
+    reason: Reason = "unanswered"
+    said: str = "nobody has answered it yet"
+    key: Hashable = None
+    fault: LeftOut | None = None
+
+
+def settled(rows: Iterable[Answered], labelled: bool, notes: list[str]) -> Iterator[Row | LeftOut]:
+    """What each row comes to, in order.
+
+    Law: one `Row` or `LeftOut` for each that is given.
+
+    Args:
+        rows: All rows of a file.
+        labelled: Whether answers are wanted; else each row is its text, whatever was said of it.
+        notes: Gets how many spans were read without the white space at their ends.
+    """
+    if not labelled:
+        yield from (one.fault or one.row for one in rows)
+        return
+    every = [(one, set(map(_plain, one.answers))) for one in rows]
+    cut = sum(_count_trimmed(one) for one, _ in every)
+    together: dict[Hashable, set[Answer]] = {}
+    for number, (one, answers) in enumerate(every):
+        together.setdefault(_key(one, number), set()).update(answers)
+    read: set[Hashable] = set()
+    for number, (one, answers) in enumerate(every):
+        key = _key(one, number)
+        yield _settled(one, together[key], key in read)
+        read |= {key} if answers else set()
+    if cut:
+        notes.append(f"{cut} spans without the white space at their ends")
+
+
+def _key(one: Answered, number: int) -> Hashable:
+    return ("row", number) if one.key is None else ("key", one.key)
+
+
+def _settled(one: Answered, answers: set[Answer], is_read: bool) -> Row | LeftOut:
+    line = one.row.line
+    if one.fault is not None:
+        return one.fault
+    if not one.answers:
+        return LeftOut(line, one.reason, one.said)
+    if len(answers) > 1:
+        return LeftOut(line, "ambiguous", f"annotators answered it in {len(answers)} ways")
+    if is_read:
+        return LeftOut(line, "duplicate", "the same text and answer as in a row before")
+    (answer,) = answers
+    if len(answer.labels) > 1:
+        return LeftOut(line, "ambiguous", f"{len(answer.labels)} labels; one is expected")
+    label = {"label": answer.labels[0]} if answer.labels else {}
+    return replace(one.row, columns={**one.row.columns, **label}, spans=answer.spans)
+
+
+def _plain(answer: Answer) -> Answer:
+    """An answer whatever the order in which it was given."""
+    spans = None if answer.spans is None else tuple(sorted(set(answer.spans)))
+    return Answer(tuple(sorted(set(answer.labels))), spans)
+
+
+def _count_trimmed(one: Answered) -> int:
+    """How many spans have white space at their ends; faulty spans are left out elsewhere."""
+    text, count = str(one.row.columns.get("text", "")), 0
+    for span in (span for answer in one.answers for span in answer.spans or ()):
+        try:
+            count += trimmed(text, span) != span
+        except Unaligned:
+            continue
+    return count
+
+
+def span_of(start: Any, end: Any, label: Any) -> Span:
+    """A span as JSON has it.
+
+    Raises:
+        ValueError: Its offsets are not whole numbers, or its type is not text.
+    """
+    if not (_is_whole(start) and _is_whole(end) and isinstance(label, str) and label):
+        raise ValueError("a span without whole offsets or without a label")
+    return start, end, label
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def labels_of(values: Iterable[Any]) -> tuple[str, ...]:
+    """Labels as JSON has them; a whole number is a name here.
+
+    Raises:
+        ValueError: One is neither text nor a whole number.
+    """
+    found = list(values)
+    for one in found:
+        if not (isinstance(one, str) or _is_whole(one)):
+            raise ValueError(f"a label of type {type(one).__name__}; text is expected")
+    return tuple(map(str, found))
+
+
+def text_columns(
+    names: Sequence[str], dialect: Dialect, hints: Iterable[str] = ()
+) -> tuple[str, str | None]:
+    """Which fields of an export are the text, and the second of a pair.
+
+    Those that the user names, else `text` (or `text_a` and `text_b`), else the one field that an
+    answer refers to, else the only one.
+
+    Args:
+        names: Fields that hold strings.
+        dialect: What the user says of them.
+        hints: Fields that answers refer to, where they do.
+
+    Raises:
+        ValueError: It is none of them, or could be several; says what to do.
+    """
+    columns = dialect.columns(names)
+    if columns.text is not None:
+        return columns.text, columns.text_b
+    if dialect.text_column:
+        raise ValueError(f"no field `{dialect.text_column}`; found {named(names)}")
+    hinted = [name for name in dict.fromkeys(hints) if name in names]
+    for candidates in (hinted, list(names)):
+        if len(candidates) == 1:
+            return candidates[0], None
+    if not names:
+        raise ValueError("it has no field with a text")
+    raise ValueError(f"which field is the text, of {named(names)}? say it by --text-column")
+
+
+def text_of(fields: Mapping[str, Any], columns: tuple[str, str | None]) -> dict[str, Any]:
+    """The texts of a row, called as `reader.Row` calls them."""
+    found = zip(TEXTS, columns, strict=True)
+    return {usual: fields.get(name) for usual, name in found if name is not None}
+
+
+def string_fields(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Fields that hold a string in some row, in their order."""
+    return list(
+        dict.fromkeys(name for row in rows for name, one in row.items() if isinstance(one, str))
+    )
+
+
+def id_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The id of a row, if it has one."""
+    return {"id": fields["id"]} if fields.get("id") is not None else {}
+
+
+def named(names: Sequence[str]) -> str:
+    """Names of fields in a message: printable, and not too many."""
+    more = f" ... ({len(names)})" if len(names) > MOST_NAMED else ""
+    return ", ".join(plain(name)[:LONGEST_NAME] for name in names[:MOST_NAMED]) + more
+
+
+def answered_in(
+    items: Iterable[Row | LeftOut],
+    reading: Callable[[Sequence[Row]], Iterable[Answered]],
+    labelled: bool,
+    notes: list[str],
+) -> Iterator[Row | LeftOut]:
+    """What each item of a file comes to, those that could not be read included, in order.
+
+    Law: one `Row` or `LeftOut` for each that is given.
+
+    Args:
+        items: What JSON or a table holds, as its own reader has it.
+        reading: What annotators answered, for each row.
+        labelled: See `settled`.
+        notes: Likewise.
+    """
+    every = list(items)
+    answers = iter(reading([one for one in every if isinstance(one, Row)]))
+    rows = [
+        Answered(Row(one.line), fault=one) if isinstance(one, LeftOut) else next(answers)
+        for one in every
+    ]
+    return settled(rows, labelled, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a model read in a text, for a person to correct in an annotation tool.
+
+    Attributes:
+        text: The text.
+        text_b: The second of a pair, or empty.
+        label: Its label; empty: it has spans instead.
+        spans: Its spans; None: it has a label instead.
+        score: How sure the model is, 0 to 1.
+        id: Its id in its own file, or empty.
+    """
+
+    text: str
+    text_b: str = ""
+    label: str = ""
+    spans: tuple[Span, ...] | None = None
+    score: float | None = None
+    id: str = ""
+
+    def data(self) -> dict[str, str]:
+        """Its texts and its id, called as the readers call them."""
+        named = {"text": self.text, "text_b": self.text_b, "id": self.id}
+        return {name: value for name, value in named.items() if value or name == "text"}

@@ -1,0 +1,89 @@
+"""brat's standoff: a folder of texts (`.txt`), each with its annotations (`.ann`) beside it.
+
+    T1  Person 0 7  Ann Lee
+
+Each line of a text is a row: brat shows them apart, and sentences end there. A span in several
+parts, or over several lines, cannot be said by tags of words: rows that it touches are left out.
+Whatever is not a span (relations, events, attributes, notes) is counted and left aside.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from edge_client.formats.reader import LeftOut, Row
+from edge_client.formats.spans import Span
+
+SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
+OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}
+
+
+class Entity(NamedTuple):
+    """A `T` line.
+
+    Attributes:
+        label: Its type.
+        parts: Where each part of it begins and ends in the text.
+        fault: Why it cannot be used; empty if it can.
+    """
+
+    label: str
+    parts: tuple[tuple[int, int], ...]
+    fault: str = ""
+
+
+def entities_of(annotations: str, text: str) -> tuple[list[Entity], list[str]]:
+    """The entities that an `.ann` file names, and what else is in it, in words."""
+    found, others = list[Entity](), dict[str, None]()
+    for line in annotations.splitlines():
+        match = SPAN.fullmatch(line)
+        if match is None:
+            others |= dict.fromkeys([OTHERS[line[0]]] if line[:1] in OTHERS else [])
+            continue
+        parts = tuple(
+            (int(start), int(end)) for start, end in (one.split() for one in match[2].split(";"))
+        )
+        kept = " ".join(text[start:end] for start, end in parts)
+        fault = "a span that is in several parts" if len(parts) > 1 else ""
+        if kept.split() != match[3].split():
+            fault = "a span whose own text is not at its place"
+        found.append(Entity(match[1], parts, fault))
+    return found, list(others)
+
+
+def rows_of(text: str, entities: Sequence[Entity], labelled: bool) -> Iterator[Row | LeftOut]:
+    """A row for each line of a text that is not blank.
+
+    Law: its spans are the entities within it, counted from its first character; where one is
+    faulty or leaves the line, the row is left out.
+
+    Args:
+        text: The whole text, line ends as they are in its file.
+        entities: Its entities.
+        labelled: Whether they are wanted.
+    """
+    start = 0
+    for number, line in enumerate(_lines(text), start=1):
+        end = start + len(line)
+        if line.strip():
+            yield _row(number, line.rstrip("\r\n"), start, entities if labelled else None)
+        start = end
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text with their ends, which are those of files and no others."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
+
+
+def _row(number: int, line: str, start: int, entities: Sequence[Entity] | None) -> Row | LeftOut:
+    if entities is None:
+        return Row(number, {"text": line})
+    spans, stop = list[Span](), start + len(line)
+    for one in entities:
+        if not any(first < stop and last > start for first, last in one.parts):
+            continue
+        first, last = one.parts[0]
+        if one.fault or not (start <= first and last <= stop):
+            return LeftOut(number, "ambiguous", one.fault or "a span over several lines")
+        spans.append((first - start, last - start, one.label))
+    return Row(number, {"text": line}, spans=tuple(spans))

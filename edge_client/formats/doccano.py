@@ -1,0 +1,113 @@
+"""doccano's exports (JSONL, JSON), and the same form to correct there.
+
+    {"id": 1, "text": "charged twice", "label": ["bill"], "Comments": []}
+    {"id": 2, "text": "Ann Lee left", "label": [[0, 7, "PER"]]}
+    {"id": 3, "text": "Ann Lee left", "entities": [{"id": 1, "label": "PER", "start_offset": 0, ...
+
+A project with shared annotation puts all that several people chose for a text into one list: two
+labels may be one person's or two people's. Whether anybody has looked at a text is not said: one
+without a span is read as a text without entities, and counted in a note.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from edge_client.formats.answers import (
+    Answer,
+    Answered,
+    Proposal,
+    id_of,
+    labels_of,
+    span_of,
+    string_fields,
+    text_columns,
+    text_of,
+)
+from edge_client.formats.reader import Row
+from edge_client.formats.spans import Span
+from edge_client.texts.dialect import Dialect
+
+LABELS = ("label", "labels", "cats")
+SPANS = ("entities", "label", "labels", "annotations")
+
+
+def answered(
+    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+) -> Iterator[Answered]:
+    """Each row with its text and its labels.
+
+    Raises:
+        ValueError: Which field is the text is not known.
+    """
+    fields = [row.columns for row in rows]
+    columns = text_columns([one for one in string_fields(fields) if one != "id"], dialect, ["data"])
+    label = next((one for one in _named(dialect, LABELS) if _holds(fields, one, str)), "")
+    span = next((one for one in _named(dialect, SPANS) if _holds(fields, one, list, dict)), "")
+    if labelled and any(row.get("relations") for row in fields):
+        notes.append("its relations left aside")
+    if labelled and span and (bare := sum(not row.get(span) for row in fields)):
+        notes.append(f"{bare} texts without a span as texts without entities")
+    for row in rows:
+        texts = Row(row.line, text_of(row.columns, columns) | id_of(row.columns))
+        try:
+            given = _answer(row.columns, label, span)
+        except ValueError as error:
+            yield Answered(texts, (), "ambiguous", str(error))
+        else:
+            yield Answered(texts, () if given is None else (given,))
+
+
+def _named(dialect: Dialect, usual: Sequence[str]) -> Sequence[str]:
+    return (dialect.label_column,) if dialect.label_column else usual
+
+
+def _holds(rows: Sequence[Mapping[str, Any]], name: str, *kinds: type) -> bool:
+    """Whether a field holds lists of such values."""
+    lists = (row[name] for row in rows if isinstance(row.get(name), list))
+    return any(isinstance(one, kinds) for found in lists for one in found)
+
+
+def _answer(fields: Mapping[str, Any], label: str, span: str) -> Answer | None:
+    """What a row says; None: nothing.
+
+    Raises:
+        ValueError: A span is not one.
+    """
+    values = fields.get(label)
+    labels = labels_of(values) if isinstance(values, list) else ()
+    if isinstance(values, str):
+        labels = (values,)
+    if not span:
+        return Answer(labels) if labels else None
+    found = fields.get(span)
+    return Answer(labels, tuple(map(_span, found if isinstance(found, list) else ())))
+
+
+def _span(value: Any) -> Span:
+    if isinstance(value, list) and len(value) == 3:
+        return span_of(*value)
+    one = value if isinstance(value, dict) else {}
+    return span_of(one.get("start_offset"), one.get("end_offset"), one.get("label"))
+
+
+@contextmanager
+def writing(file: TextIO, version: str) -> Iterator[Callable[[Proposal], None]]:
+    """Writes texts with their labels or spans; call what is given for each.
+
+    Only ASCII: doccano guesses the encoding of what it imports.
+
+    Args:
+        file: The file.
+        version: What made the labels; doccano keeps it, and the score, beside the text.
+    """
+
+    def write(proposal: Proposal) -> None:
+        spans = proposal.spans
+        label = [proposal.label] if spans is None else [list(span) for span in spans]
+        score = {} if proposal.score is None else {"score": proposal.score}
+        row = {"model_version": version, **score, **proposal.data(), "label": label}
+        file.write(json.dumps(row) + "\n")
+
+    yield write
