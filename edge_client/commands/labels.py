@@ -6,6 +6,7 @@ Only while no client runs on the state folder.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,8 @@ from edge_client.commands.console import (
     TextColumnOption,
     shown,
 )
+from edge_client.commands.corrections import WriteOption, check_proposals, proposals
+from edge_client.formats.answers import Proposal
 from edge_client.labelling.book import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.outputs import check_out_file, new_file
@@ -43,6 +46,7 @@ class Asked:
         revoke: Id of a text whose pseudo-label is taken back first; None: none.
         out: Gets readings with their texts; None: nothing is written.
         confidence: Least confidence of a reading written to `out`.
+        write: The annotation tool that `out` is written for; empty: a labelled file.
         dialect: How the files of the texts are written down.
     """
 
@@ -52,6 +56,7 @@ class Asked:
     revoke: str | None = None
     out: Path | None = None
     confidence: float = 0.9
+    write: str = ""
     dialect: Dialect = PLAIN
 
 
@@ -67,6 +72,7 @@ def labels(
     out: Annotated[
         Path | None, typer.Option(help="JSONL file of the surest labels; needs --data.")
     ] = None,
+    write: WriteOption = "",
     confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Least confidence of a label written to --out.")
     ] = 0.9,
@@ -78,7 +84,8 @@ def labels(
 ) -> None:
     """List how this device has read its unlabelled texts; take a label back; write them out."""
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    tell_labels(Asked(state, run_id, data, revoke, out, confidence, dialect), json_output)
+    asked = Asked(state, run_id, data, revoke, out, confidence, write, dialect)
+    tell_labels(asked, json_output)
 
 
 def tell_labels(asked: Asked, is_json: bool) -> None:
@@ -91,7 +98,9 @@ def tell_labels(asked: Asked, is_json: bool) -> None:
     """
     if asked.out is not None and asked.data is None:
         raise DataError("--out writes texts; give --data with the device's texts too")
-    if asked.out is not None:
+    if asked.write:
+        check_proposals(asked.out, asked.write)
+    elif asked.out is not None:
         check_out_file("--out", asked.out, (".jsonl",), sign='"confidence"')
     path, texts = _book_of(asked), _texts(asked.data, asked.dialect)
     with ClientState(asked.state).held():
@@ -104,7 +113,14 @@ def tell_labels(asked: Asked, is_json: bool) -> None:
     answer["revoked"] = sorted(notes.book.revoked)
     if asked.out is not None:
         answer["out"] = str(asked.out)
-        answer["written"] = _write(asked.out, dict(readings), texts, asked.confidence)
+        sure = {
+            name: reading
+            for name, reading in readings
+            if name in texts and reading.confidence >= asked.confidence
+        }
+        write = _write if not asked.write else partial(_propose, asked.write)
+        write(asked.out, sure, texts)
+        answer["written"] = len(sure)
     if is_json:
         print(json.dumps(answer))
         return
@@ -161,21 +177,26 @@ def _beginning(example: Example) -> str:
     return shown(f"{example.text} {example.text_b}", SHOWN)
 
 
-def _write(
-    path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example], confidence: float
-) -> int:
-    """Write the surest readings as a labelled file; their number."""
+def _write(path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> None:
+    """Write readings as a labelled file."""
     lines = []
     for name, reading in readings.items():
-        if name not in texts or reading.confidence < confidence:
-            continue
         second = {"text_b": texts[name].text_b} if texts[name].text_b else {}
         row = {"text": texts[name].text, **second, "label": reading.label}
         told = {"confidence": reading.confidence, "round": reading.round_index}
         lines.append(json.dumps(row | told, ensure_ascii=False) + "\n")
     with new_file("--out", path, is_private=True) as file:
         file.writelines(lines)
-    return len(lines)
+
+
+def _propose(
+    tool: str, path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example]
+) -> None:
+    """Write readings for an annotation tool."""
+    with proposals(path, tool, is_private=True) as write:
+        for name, reading in readings.items():
+            text = texts[name]
+            write(Proposal(text.text, text.text_b, reading.label, score=reading.confidence))
 
 
 def _table(answer: Mapping[str, Any]) -> Table:

@@ -3,7 +3,8 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,6 +29,7 @@ from edge_client.commands.console import (
     TextColumnOption,
     shown,
 )
+from edge_client.commands.corrections import WriteOption, check_proposals, proposals
 from edge_client.commands.kinds.labels import LabelTelling
 from edge_client.commands.kinds.masked import GuessTelling
 from edge_client.commands.kinds.tagging import TagTelling
@@ -84,6 +86,7 @@ def predict(
     encoding: EncodingOption = "",
     prior: PriorOption = None,
     top: Annotated[int | None, typer.Option(help=TOPMOST)] = None,
+    write: WriteOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Answer texts with an adapter, or with the base alone: whatever its task asks.
@@ -105,8 +108,8 @@ def predict(
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
     telling = telling_of(with_prior(labeller, prior, source.dialect), top)
-    telling.check(out)
-    _predict(telling, source, out, json_output)
+    _check(telling, out, write)
+    _predict(telling, source, out, json_output, write)
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,30 @@ def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
     return TagTelling(labeller) if labeller.task.kind == "tagging" else LabelTelling(labeller)
 
 
-def _predict(telling: Telling[Any], source: Source, out: Path | None, as_json: bool) -> None:
+def _check(telling: Telling[Any], out: Path | None, tool: str) -> None:
+    if tool:
+        check_proposals(out, tool)
+        demand(telling.can_propose, f"--write {tool} takes labels and tags; guesses are neither")
+    else:
+        telling.check(out)
+
+
+@contextmanager
+def _results(
+    telling: Telling[Any], out: Path | None, has_id: bool, tool: str
+) -> Iterator[Callable[[Any], None]]:
+    """Writes each answer to a file; without one, nothing."""
+    if tool and out is not None:
+        with proposals(out, tool) as propose:
+            yield lambda answer: propose(telling.proposal(answer))
+        return
+    with telling.results(out, has_id=has_id) as write:
+        yield write
+
+
+def _predict(
+    telling: Telling[Any], source: Source, out: Path | None, as_json: bool, tool: str
+) -> None:
     left, notes, kept = Left(), list[str](), list[Any]()
     counts, texts = Counter[str](), 0
     found = source.texts(notes)
@@ -190,7 +216,7 @@ def _predict(telling: Telling[Any], source: Source, out: Path | None, as_json: b
     has_id = first is not None and find(list(first.row), "id") is not None
     rows: Iterable[Found] = found if first is None else chain([first], found)
     with (
-        telling.results(out, has_id=has_id) as write,
+        _results(telling, out, has_id, tool) as write,
         progress(out is not None or as_json) as advance,
     ):
         for answer in telling.answers(rows, left):

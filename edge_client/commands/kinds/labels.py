@@ -12,6 +12,7 @@ from edge_client.api.scores import Scores
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
 from edge_client.engine.scoring.confusion import Confusion, Mistake
+from edge_client.formats.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import NARROW, Column, Table, render, share
 from edge_client.texts.examples import Found
@@ -33,6 +34,7 @@ class LabelTelling:
 
     labeller: Labeller
     done: str = "labelled"
+    can_propose: bool = True
 
     def check(self, out: Path | None) -> None:
         check(out)
@@ -44,6 +46,11 @@ class LabelTelling:
     def results(self, out: Path | None, *, has_id: bool) -> Iterator[Callable[[Answer], None]]:
         with results(out, self.labeller.task, is_gold=False, has_id=has_id) as write:
             yield write
+
+    def proposal(self, answer: Answer) -> Proposal:
+        text, label = answer.example, self._labels[answer.index]
+        id_ = answer.found.id
+        return Proposal(text.text, text.text_b, label, score=answer.confidence, id=id_)
 
     def line(self, answer: Answer) -> str:
         width = max(len(shown(label)) for label in self._labels)

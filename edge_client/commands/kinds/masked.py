@@ -11,6 +11,7 @@ from edge_client.api.labeller import Labeller, Left
 from edge_client.api.scores import Scores
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
+from edge_client.formats.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, share
 from edge_client.texts.examples import Found
@@ -29,6 +30,7 @@ class GuessTelling:
     labeller: Labeller
     top: int = TOP
     done: str = "read"
+    can_propose: bool = False
 
     def check(self, out: Path | None) -> None:
         if out is not None:
@@ -44,6 +46,9 @@ class GuessTelling:
             return
         with new_file("--out", out) as file:
             yield lambda answer: write_json(file, _row(answer))
+
+    def proposal(self, answer: Guessing) -> Proposal:
+        raise NotImplementedError("guesses are neither labels nor spans")
 
     def line(self, answer: Guessing) -> str:
         """A text's masked words and what may stand there, or its perplexity."""

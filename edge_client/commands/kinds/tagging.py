@@ -11,6 +11,7 @@ from edge_client.api.scores import Scores
 from edge_client.api.tagger import TaggedText, Tagging, taggings
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
+from edge_client.formats.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, share
 from edge_client.texts.examples import Found
@@ -39,6 +40,7 @@ class TagTelling:
 
     labeller: Labeller
     done: str = "tagged"
+    can_propose: bool = True
 
     def check(self, out: Path | None) -> None:
         check(out)
@@ -50,6 +52,12 @@ class TagTelling:
     def results(self, out: Path | None, *, has_id: bool) -> Iterator[Callable[[Tagging], None]]:
         with results(out, self.labeller.task, is_gold=False) as write:
             yield write
+
+    def proposal(self, answer: Tagging) -> Proposal:
+        told = answer.text(self.labeller.task)
+        spans = [(one.start_character, one.end_character, one.type) for one in told.entities]
+        least = min((one.probability for one in told.entities), default=None)
+        return Proposal(told.text, spans=tuple(spans), score=least, id=answer.found.id)
 
     def line(self, answer: Tagging) -> str:
         return marked(answer.text(self.labeller.task))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from edge_client.api.labeller import Left
+from edge_client.formats.answers import Proposal
 from edge_client.texts.examples import Found
 
 Told = TypeVar("Told")
@@ -32,6 +33,13 @@ class Telling(Protocol[Told]):
         self, out: Path | None, *, has_id: bool
     ) -> AbstractContextManager[Callable[[Told], None]]:
         """Writes each answer to a file; without one, nothing."""
+
+    @property
+    def can_propose(self) -> bool:
+        """Whether its answers can be corrected in an annotation tool."""
+
+    def proposal(self, answer: Told) -> Proposal:
+        """For an annotation tool, where it can be corrected."""
 
     def line(self, answer: Told) -> str:
         """For a screen."""
