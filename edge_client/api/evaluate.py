@@ -16,10 +16,10 @@ from edge_client.api.scores import OnAnswer, Scores, score_labels, score_masked,
 from edge_client.bases.base import EMBEDDED
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.texts.dialect import Dialect, find
+from edge_client.formats.dialect import Dialect, find
 from edge_client.texts.examples import every_row
 from edge_client.texts.parts import files_of
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Kind, Labels
 
 

@@ -19,7 +19,7 @@ from edge_client.personal.methods import Given
 from edge_client.personal.way import FROM_SHARED, Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 

@@ -11,9 +11,9 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 from edge_client.texts.examples import Example, Found
-from edge_client.texts.rows import NO_TEXT
+from edge_client.formats.opened import NO_TEXT
 
 Text = str | tuple[str, str]  # of a pair, both
 

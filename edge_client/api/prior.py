@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.api.labeller import Labeller, Left, answers
 from edge_client.errors import demand
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 from edge_client.texts.examples import every_row
 from edge_client.texts.tasks import ANY
 

@@ -22,7 +22,7 @@ from edge_client.guest.windows import parse_window
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
 from edge_client.texts.data_folder import check_folder
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 from edge_client.wire.fleet import LONGEST_NAME, check_tags
 
 if TYPE_CHECKING:

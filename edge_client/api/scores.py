@@ -14,7 +14,7 @@ from edge_client.engine.scoring.confusion import Confusion, LabelScores
 from edge_client.engine.scoring.entities import counted, type_scores
 from edge_client.engine.scoring.measure import perplexity
 from edge_client.texts.examples import Found
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 from edge_client.wire.reported.entities import EntityScores, scores_of
 
 OnAnswer = Callable[[Answer | Tagging], None]

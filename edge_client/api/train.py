@@ -31,10 +31,10 @@ from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.cuts import cuts_in_words
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 from edge_client.texts.examples import ClientData, Example, read_folder
 from edge_client.texts.parts import LACKS
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import OUTSIDE, Task
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import encode_adapter

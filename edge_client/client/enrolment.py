@@ -27,7 +27,7 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.parts import LACKS
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Wanted
 from edge_client.wire.fleet import (
     REVOKED,

@@ -13,7 +13,7 @@ import typer
 
 from edge_client.errors import demand
 from edge_client.formats import doccano, label_studio
-from edge_client.formats.answers import Proposal
+from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 
 WRITERS = {

@@ -33,7 +33,7 @@ from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Table, show
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 from edge_client.texts.tasks import Kind
 
 

@@ -38,10 +38,10 @@ from edge_client.errors import demand
 from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.texts.dialect import Dialect, find
+from edge_client.formats.dialect import Dialect, find
 from edge_client.texts.examples import Example, Found, every_row, every_word, found_in
-from edge_client.texts.formats.tagged import COLUMNS, has_tokens
-from edge_client.texts.rows import DataError, ending_of, streamed_rows
+from edge_client.formats.conll import COLUMNS, has_tokens
+from edge_client.formats.opened import DataError, ending_of, streamed_rows
 from edge_client.texts.tasks import ANY, Kind
 
 FROM = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from edge_client.texts.dialect import PLAIN, Dialect
+from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.texts.examples import (
     ClientData,
     LeftOut,
@@ -25,10 +25,10 @@ from edge_client.texts.examples import (
     useless,
     without_texts,
 )
-from edge_client.texts.formats.paragraphs import files_in
-from edge_client.texts.formats.tagged import COLUMNS
+from edge_client.formats.paragraphs import files_in
+from edge_client.formats.conll import COLUMNS
 from edge_client.texts.parts import endings_of, files_of
-from edge_client.texts.rows import FORMATS, LINES, DataError, ending_of
+from edge_client.formats.opened import FORMATS, LINES, DataError, ending_of
 from edge_client.texts.tasks import ANY, Kind, Labels, Wanted
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.texts.dialect import PLAIN, Columns, Dialect, find
-from edge_client.texts.formats.faults import fault_of, missing_column, value_of
-from edge_client.texts.formats.paragraphs import paragraphs_in
-from edge_client.texts.formats.tagged import tagged_texts
-from edge_client.texts.lines import BOUNDS, LONGEST_LINE, Bounds
+from edge_client.formats.dialect import PLAIN, Columns, Dialect, find
+from edge_client.texts.faults import fault_of, missing_column, value_of
+from edge_client.formats.paragraphs import paragraphs_in
+from edge_client.formats.conll import tagged_texts
+from edge_client.formats.lines import BOUNDS, LONGEST_LINE, Bounds
 from edge_client.texts.parts import PARTS, files_of
-from edge_client.texts.rows import LINES, DataError, Row, Rows, ending_of, rows_of
+from edge_client.formats.opened import LINES, DataError, Row, Rows, ending_of, rows_of
 from edge_client.texts.tasks import Kind, Wanted
 
 csv.field_size_limit(LONGEST_LINE)

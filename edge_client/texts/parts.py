@@ -10,7 +10,7 @@ from typing import get_args
 
 from edge_client.errors import demand
 from edge_client.texts.formats import tagged
-from edge_client.texts.rows import FORMATS, LINES, DataError
+from edge_client.formats.opened import FORMATS, LINES, DataError
 from edge_client.texts.tasks import Kind
 
 PARTS = ("labelled", "unlabelled", "test")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from edge_client.errors import demand
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 
 
 def check_apart(out: Path, *inputs: Path | None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from edge_client.errors import installing
 from edge_client.proxies import named_proxies
 from edge_client.texts.examples import Example
-from edge_client.texts.rows import DataError, read_rows
+from edge_client.formats.opened import DataError, read_rows
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, narrowed
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
 from simulation.datasets.licence import UNKNOWN

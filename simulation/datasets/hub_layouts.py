@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edge_client.texts.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
-from edge_client.texts.rows import FORMATS, DataError
+from edge_client.formats.opened import FORMATS, DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.datasets.two_fields import MNLI_QUOTED, YAHOO_PAIR

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from edge_client.texts.examples import Example
-from edge_client.texts.rows import read_rows
+from edge_client.formats.opened import read_rows
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import Parts
 from simulation.datasets.known import chosen

@@ -32,8 +32,8 @@ from edge_client.errors import Failed, WrongInput
 from edge_client.log_lines import shown
 from edge_client.metering.work import WorkMeter
 from edge_client.texts.examples import read_file, read_folder
-from edge_client.texts.formats.written import write_tagged
-from edge_client.texts.rows import read_rows
+from edge_client.texts.written import write_tagged
+from edge_client.formats.opened import read_rows
 from edge_client.texts.tasks import ANY, Labels, read_task, task_toml
 from edge_client.wire import fleet, messages
 from edge_client.wire.messages import WireError

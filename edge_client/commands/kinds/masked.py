@@ -11,7 +11,7 @@ from edge_client.api.labeller import Labeller, Left
 from edge_client.api.scores import Scores
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
-from edge_client.formats.answers import Proposal
+from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, share
 from edge_client.texts.examples import Found

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from edge_client.api.labeller import Left
-from edge_client.formats.answers import Proposal
+from edge_client.formats.annotation.answers import Proposal
 from edge_client.texts.examples import Found
 
 Told = TypeVar("Told")

@@ -12,8 +12,8 @@ from edge_client.texts.examples import (
     read_file,
     read_folder,
 )
-from edge_client.texts.formats.written import write_csv
-from edge_client.texts.rows import DataError, read_rows
+from edge_client.texts.written import write_csv
+from edge_client.formats.opened import DataError, read_rows
 from edge_client.texts.tasks import ANY, Labels
 
 LABELS = Labels(("good", "bad"))

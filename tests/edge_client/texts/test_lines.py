@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.texts.dialect import PLAIN
+from edge_client.formats.dialect import PLAIN
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
-from edge_client.texts.rows import DataError, rows_of, streamed_rows
+from edge_client.formats.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
+from edge_client.formats.opened import DataError, rows_of, streamed_rows
 from edge_client.texts.tasks import Kind, Labels
 
 LABELS = Labels(("good", "bad"))
@@ -23,7 +23,7 @@ import resource, sys
 from pathlib import Path
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import read_file
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Labels
 cap = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (cap, cap))

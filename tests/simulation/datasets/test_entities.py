@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import OUTSIDE
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.entities import READERS, begun, tagged_texts

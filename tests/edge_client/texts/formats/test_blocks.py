@@ -3,8 +3,8 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.texts.formats.blocks import blocks
-from edge_client.texts.lines import Lines
+from edge_client.formats.blocks import blocks
+from edge_client.formats.lines import Lines
 
 
 @given(st.lists(st.sampled_from(["", " ", "a", "b\x85c", "d "]), max_size=8), st.booleans())

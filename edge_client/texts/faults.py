@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from edge_client.tables import plain
-from edge_client.texts.dialect import Columns, Dialect, find
-from edge_client.texts.rows import NUL_FOUND, Row
+from edge_client.formats.dialect import Columns, Dialect, find
+from edge_client.formats.opened import NUL_FOUND, Row
 
 NAMED = 12  # labels and columns that a message names
 LONGEST_NAMED = 60  # characters of one of them

@@ -13,7 +13,7 @@ server, it is left out.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from edge_client.formats.answers import (
+from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
     id_of,
@@ -25,7 +25,7 @@ from edge_client.formats.answers import (
     text_of,
 )
 from edge_client.formats.reader import Reason, Row
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.dialect import Dialect
 
 FLAT = ".responses"  # behind the name of a question
 READ = "questions for a label, labels or spans are read here"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.errors import demand
-from edge_client.texts.dialect import Dialect
-from edge_client.texts.formats.blocks import blocks
-from edge_client.texts.lines import Bounds, Whole
-from edge_client.texts.rows import LINES, DataError, ending_of, opened
+from edge_client.formats.dialect import Dialect
+from edge_client.formats.blocks import blocks
+from edge_client.formats.lines import Bounds, Whole
+from edge_client.formats.opened import LINES, DataError, ending_of, opened
 
 MOST_FILES = 100_000  # in a folder; each is looked at before each piece of work
 

@@ -6,8 +6,8 @@ A block that is too long is passed over without being held, and what comes behin
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from edge_client.texts.lines import Lines
-from edge_client.texts.rows import NUL_FOUND, each_line, undecoded
+from edge_client.formats.lines import Lines
+from edge_client.formats.opened import NUL_FOUND, each_line, undecoded
 
 
 class Block(NamedTuple):

@@ -117,9 +117,41 @@ class Lines:
         """The row that the last line belongs to is complete."""
         self._row = 0
 
+    def start(self, characters: int) -> str:
+        """The first characters of a file of which no line is read."""
+        return self._file.read(characters)
+
+    def rest(self, most: int) -> str | None:
+        """All that is still to come; None where it is more than so many characters."""
+        parts, left = list[str](), most
+        while left >= 0 and (piece := self._piece()):
+            parts.append(piece)
+            left -= len(piece)
+        return "".join(parts) if left >= 0 else None
+
     def _piece(self) -> str:
         piece = self._file.readline(LONGEST_LINE + 1)
         self._whole.characters += len(piece)
         if self._bounds is not None and self._whole.characters > self._bounds.characters:
             raise TooMuch(f"more than {self._bounds.characters:,} characters; keep fewer")
         return piece
+
+
+def each_line(lines: Lines, *, is_row: bool = True) -> Iterator[tuple[int, str, str]]:
+    """Number, line and what is wrong with it.
+
+    Args:
+        lines: The file.
+        is_row: Whether each line is a row by itself; else the caller says where one begins.
+    """
+    while True:
+        if is_row:
+            lines.begin_row()
+        try:
+            line = next(lines, None)
+        except LongLine as error:
+            yield lines.number, "", str(error)
+            continue
+        if line is None:
+            return
+        yield lines.number, line, ""

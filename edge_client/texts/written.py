@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_client.texts.examples import Example
-from edge_client.texts.rows import DataError
+from edge_client.formats.opened import DataError
 
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:

@@ -9,7 +9,7 @@ are one text that was asked about several times, such as once per label or annot
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from edge_client.formats.answers import (
+from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
     id_of,
@@ -20,8 +20,8 @@ from edge_client.formats.answers import (
     text_of,
 )
 from edge_client.formats.reader import Row
-from edge_client.formats.spans import Span
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.annotation.spans import Span
+from edge_client.formats.dialect import Dialect
 
 MEDIA = ("image", "audio", "video", "pages")  # what Prodigy asks about beside texts
 NOT_TEXTS = ("answer", "label", "id", "html")  # fields of strings

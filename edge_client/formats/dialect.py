@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge_client.errors import demand
+from edge_client.tables import plain
 
+NAMED = 12  # labels and columns that a message names
+LONGEST_NAMED = 60  # characters of one of them
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 TYPED = {"tab": "\t", "\\t": "\t"}  # a tab is hard to type
 
@@ -120,6 +123,12 @@ class Columns:
         known |= set(dialect.text_column.split(","))
         found = {used: name for used, name in usual.items() if name and name not in known}
         return [f"{name!r} as `{used}`" for used, name in found.items()]
+
+
+def named(names: Sequence[str]) -> str:
+    """Labels or columns in a message: printable, and not too many."""
+    more = f" ... ({len(names)})" if len(names) > NAMED else ""
+    return ", ".join(plain(name)[:LONGEST_NAMED] for name in names[:NAMED]) + more
 
 
 def find(names: Sequence[str], wanted: str) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from edge_client.formats.answers import (
+from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
     Proposal,
@@ -26,8 +26,8 @@ from edge_client.formats.answers import (
     text_of,
 )
 from edge_client.formats.reader import Row
-from edge_client.formats.spans import Span
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.annotation.spans import Span
+from edge_client.formats.dialect import Dialect
 
 LABELS = ("label", "labels", "cats")
 SPANS = ("entities", "label", "labels", "annotations")

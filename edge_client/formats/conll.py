@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from edge_client.texts.dialect import PLAIN, Dialect
-from edge_client.texts.formats.blocks import Block, blocks, unread
-from edge_client.texts.formats.tags import Scheme, parted
-from edge_client.texts.lines import BOUNDS, Bounds, Lines, LongLine
-from edge_client.texts.rows import DataError, each_line, ending_of, opened
+from edge_client.formats.dialect import PLAIN, Dialect
+from edge_client.formats.blocks import Block, blocks, unread
+from edge_client.formats.tags import Scheme, parted
+from edge_client.formats.lines import BOUNDS, Bounds, Lines, LongLine
+from edge_client.formats.opened import DataError, each_line, ending_of, opened
 
 COLUMNS = (".conll", ".iob", ".bio", ".tsv")
 FORMATS = (*COLUMNS, ".jsonl")

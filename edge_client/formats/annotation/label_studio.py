@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias
 
-from edge_client.formats.answers import (
+from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
     Proposal,
@@ -28,8 +28,8 @@ from edge_client.formats.answers import (
     text_of,
 )
 from edge_client.formats.reader import Row
-from edge_client.formats.spans import Span, from_utf16
-from edge_client.texts.dialect import Dialect
+from edge_client.formats.annotation.spans import Span, from_utf16
+from edge_client.formats.dialect import Dialect
 
 Values: TypeAlias = list[Mapping[str, Any]]  # of one control in one annotation
 

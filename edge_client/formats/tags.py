@@ -8,8 +8,8 @@ What is said of a wrong tag quotes none: a type that is not known may be a word 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edge_client.texts.dialect import find
-from edge_client.texts.formats.faults import named
+from edge_client.formats.dialect import find
+from edge_client.texts.faults import named
 from edge_client.texts.tasks import OUTSIDE
 
 HINT = (

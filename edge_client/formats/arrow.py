@@ -1,0 +1,262 @@
+"""Parquet, Arrow files, and folders that `datasets` saved; pyarrow reads them, where it is there.
+
+Class numbers become names where the file itself has these (`ClassLabel`, which `datasets` keeps in
+the schema's metadata): of labels, and of tags of words (`ner_tags`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edge_client.errors import demand
+from edge_client.formats.dialect import named
+from edge_client.formats.json_rows import NUMBERS, TAGS, TOKENS, strings_in, worded
+from edge_client.formats.lines import LONGEST_LINE
+from edge_client.formats.opened import DataError, Source
+from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.table import used_columns
+from edge_client.tables import plain
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BATCH_ROWS = 256  # decoded at once
+STATE, SPLITS = "state.json", "dataset_dict.json"  # of a saved Dataset, and of a DatasetDict
+ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """Parquet files."""
+
+    name: str = "Parquet"
+    endings: tuple[str, ...] = (".parquet",)
+
+    def sniff(self, head: Head) -> float:
+        return 1.0
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return ANY
+
+    def read(self, source: Source) -> Rows:
+        return _rows(source, [source.path])
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """Files of Arrow's stream or file form (`.arrow`, `.feather`)."""
+
+    name: str = "an Arrow file"
+    endings: tuple[str, ...] = (".arrow", ".feather")
+
+    def sniff(self, head: Head) -> float:
+        return 1.0
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return ANY
+
+    def read(self, source: Source) -> Rows:
+        return _rows(source, [source.path])
+
+
+@dataclass(frozen=True)
+class SavedDataset:
+    """A folder that `datasets` wrote with `save_to_disk`, of one split."""
+
+    name: str = "a folder saved by datasets"
+    endings: tuple[str, ...] = ("",)
+
+    def sniff(self, head: Head) -> float:
+        return 1.0 if head.path and (head.path / STATE).is_file() else 0.0
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return ANY
+
+    def read(self, source: Source) -> Rows:
+        return _rows(source, shards_of(source.path))
+
+
+PARQUET, ARROW, SAVED_DATASET = Parquet(), Arrow(), SavedDataset()
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """The files of a saved dataset, in order.
+
+    Raises:
+        DataError: The folder is damaged, or rows of it were selected without being written.
+    """
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+        names = [str(one["filename"]) for one in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{folder / STATE} does not name its files; save the dataset again") from (
+            error
+        )
+    files = [folder / Path(name).name for name in names]
+    lacking = next((path.name for path in files if not path.is_file()), "")
+    demand(bool(files) and not lacking, f"{folder} lacks {lacking or 'its files'}", DataError)
+    indices = bool(state.get("_indices_data_files"))
+    demand(not indices, f"{folder}: its rows were selected; save flatten_indices() of it", DataError)
+    return files
+
+
+def _rows(source: Source, files: Sequence[Path]) -> Rows:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise DataError(
+            f"{source.path}: pip install pyarrow to read Parquet and Arrow, or save it as CSV"
+        ) from error
+    what = "Parquet" if source.path.suffix == ".parquet" else "Arrow"
+    try:
+        number = 0
+        for path in files:
+            with _opened(path, source) as (schema, batches):
+                columns = _Columns(schema, source)
+                for batch in batches:
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield columns.row(number, row)
+    except (pyarrow.ArrowException, OSError, ValueError, NotImplementedError) as error:
+        if isinstance(error, DataError):
+            raise
+        said = plain(str(error))[:200]
+        raise DataError(f"{source.path} cannot be read as {what}: {said}") from error
+
+
+@contextmanager
+def _opened(
+    path: Path, source: Source
+) -> "Iterator[tuple[pyarrow.Schema, Iterator[pyarrow.RecordBatch]]]":
+    """The schema of a file, and its rows some at a time; refused where it holds too much."""
+    import pyarrow
+    from pyarrow import parquet
+
+    with ExitStack() as stack:
+        if path.suffix == ".parquet":
+            file = stack.enter_context(parquet.ParquetFile(path))
+            groups = (file.metadata.row_group(index) for index in range(file.num_row_groups))
+            sizes = sum(group.total_byte_size for group in groups)
+            _check_size(source, file.metadata.num_rows, sizes)
+            yield file.schema_arrow, file.iter_batches(BATCH_ROWS)
+            return
+        _check_size(source, 0, path.stat().st_size)
+        mapped = stack.enter_context(pyarrow.memory_map(str(path)))
+        if mapped.read(6) == b"ARROW1":
+            opened = stack.enter_context(pyarrow.ipc.open_file(path))
+            batches = map(opened.get_batch, range(opened.num_record_batches))
+            yield opened.schema, _parts(batches)
+            return
+        mapped.seek(0)
+        stream = stack.enter_context(pyarrow.ipc.open_stream(mapped))
+        yield stream.schema, _parts(iter(stream))
+
+
+def _parts(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+    return (
+        batch.slice(first, BATCH_ROWS)
+        for batch in batches
+        for first in range(0, batch.num_rows, BATCH_ROWS)
+    )
+
+
+def _check_size(source: Source, rows: int, size: int) -> None:
+    """Refuse by what a file says of itself; memory that its pages need goes by their columns."""
+    bounds, more = source.bounds, "keep less, or split it among devices"
+    if bounds is None:
+        return
+    said = f"{source.path} holds more than {bounds.lines:,} rows; {more}"
+    demand(rows <= bounds.lines, said, DataError)
+    said = f"{source.path} holds more than {bounds.characters:,} bytes unpacked; {more}"
+    demand(size <= bounds.characters, said, DataError)
+
+
+class _Columns:
+    """What a schema says of columns: which are read, and the names of classes.
+
+    Raises:
+        DataError: A column in use is there twice, or of a type that holds no text.
+    """
+
+    def __init__(self, schema: "pyarrow.Schema", source: Source) -> None:
+        self._source, self._classes = source, dict[str, Sequence[str]]()
+        names = list(schema.names)
+        used = used_columns(source.dialect, names, source.wants)
+        for name in [*used, *({TOKENS, TAGS, NUMBERS} & set(names))]:
+            said = f"{source.path}: {names.count(name)} columns are called `{named([name])}`"
+            demand(names.count(name) == 1, f"{said}; one is expected", DataError)
+        classes = _classes_in(schema.metadata)
+        for name in names:
+            if name in classes and (name in used or (source.wants == "tags" and name != "label")):
+                self._classes[name] = classes[name]
+                source.note(f"`{named([name])}` as the names of its classes")
+        self._check_types(schema, [name for name in used if name not in self._classes])
+
+    def _check_types(self, schema: "pyarrow.Schema", used: Sequence[str]) -> None:
+        import pyarrow
+
+        columns, is_named = self._source.dialect.columns(list(schema.names)), pyarrow.types
+        for name in used:
+            kind = schema.field(name).type
+            kind = kind.value_type if is_named.is_dictionary(kind) else kind
+            is_text = is_named.is_string(kind) or is_named.is_large_string(kind)
+            is_text = is_text or is_named.is_string_view(kind) or is_named.is_null(kind)
+            is_number = is_named.is_integer(kind)
+            if is_text or (name not in (columns.text, columns.text_b) and is_number):
+                continue
+            if not is_named.is_nested(kind) and name in (columns.id, columns.language):
+                continue
+            wanted = "strings are" if name in (columns.text, columns.text_b) else "strings or class "
+            wanted += "" if name in (columns.text, columns.text_b) else "numbers are"
+            raise DataError(
+                f"{self._source.path}: column `{named([name])}` is of type {plain(str(kind))[:80]}; "
+                f"{wanted} expected"
+            )
+
+    def row(self, number: int, found: Mapping[str, Any]) -> Row | LeftOut:
+        """A row with classes by their names."""
+        row = dict(found)
+        for name, classes in self._classes.items():
+            try:
+                row[name] = _by_name(row[name], classes)
+            except (IndexError, TypeError):
+                return LeftOut(number, "label", f"`{named([name])}` is none of its classes")
+        if sum(map(len, strings_in(row))) > LONGEST_LINE:
+            return LeftOut(number, "too long", f"longer than {LONGEST_LINE:,} characters")
+        if fault := self._source.unread("".join(strings_in(row))):
+            return LeftOut(number, "unreadable", fault)
+        if NUMBERS in self._classes and TAGS not in row:
+            row[TAGS] = row.pop(NUMBERS)
+        return worded(Row(number, row), self._source.wants)
+
+
+def _by_name(value: Any, classes: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_by_name(one, classes) for one in value]
+    if value is None or (isinstance(value, int) and value == -1):  # datasets' "no label"
+        return None
+    if value < 0:
+        raise IndexError(value)
+    return classes[value]
+
+
+def _classes_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Sequence[str]]:
+    """The names of each column's classes, of those that have classes."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        found = {name: _names(one) for name, one in features.items()}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {name: names for name, names in found.items() if names}
+
+
+def _names(feature: Any) -> Sequence[str]:
+    """The class names of a feature, or of what a list of it holds."""
+    if isinstance(feature, list):
+        feature = feature[0] if feature else {}
+    inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+    names = inner.get("names") if isinstance(inner, dict) and "ClassLabel" in inner.values() else ()
+    return names if isinstance(names, list) and all(isinstance(one, str) for one in names) else ()

@@ -1,0 +1,232 @@
+"""Objects of JSON: one a line (JSON lines), or all in one array.
+
+    {"text": "lovely room", "label": "good"}      [{"text": ...}, {"text": ...}]
+    {"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}
+
+An array is held whole, so it is bounded; JSON lines are read line by line.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from edge_client.formats.dialect import PLAIN, named
+from edge_client.formats.lines import each_line
+from edge_client.formats.opened import MARK, DataError, Source
+from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.table import used_columns
+
+TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"
+NAMES = f"{NUMBERS}: numbers are names here; write `{TAGS}` with B-TYPE, I-TYPE and O in their place"
+
+
+class Object(dict[str, Any]):
+    """An object of JSON that knows which names stand in it twice; the last value counts."""
+
+    twice: tuple[str, ...] = ()
+
+
+class Item(NamedTuple):
+    """One object of a file, or why there is none: its line, or its number in an array."""
+
+    number: int
+    found: Object
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """JSON lines."""
+
+    name: str = "JSON lines"
+    endings: tuple[str, ...] = (".jsonl", ".ndjson")
+
+    def sniff(self, head: Head) -> float:
+        return 0.5
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return gives(next(objects_in(head), Object()))
+
+    def read(self, source: Source) -> Rows:
+        return rows_of(line_items(source), source)
+
+
+@dataclass(frozen=True)
+class JsonArray:
+    """One array of objects."""
+
+    name: str = "a JSON array"
+    endings: tuple[str, ...] = (".json",)
+
+    def sniff(self, head: Head) -> float:
+        return 0.5 if head.text.lstrip(MARK + " \t\r\n").startswith(("[", "{")) else 0.0
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return gives(next(objects_in(head), Object()))
+
+    def read(self, source: Source) -> Rows:
+        return rows_of(array_items(source), source)
+
+
+JSON_LINES, JSON_ARRAY = JsonLines(), JsonArray()
+
+
+def gives(first: Mapping[str, Any]) -> frozenset[Wants]:
+    """What rows hold, by the first of them."""
+    has_tags = TOKENS in first and bool({TAGS, NUMBERS} & first.keys())
+    has_text = PLAIN.columns(list(first)).text is not None or TOKENS in first
+    if not first or (has_tags and PLAIN.columns(list(first)).text is not None):
+        return frozenset(("text", "label", "tags"))
+    return frozenset(("text", "tags")) if has_tags else frozenset(("text", "label") * has_text)
+
+
+def objects_in(head: Head) -> Iterator[Object]:
+    """The objects that the beginning of a file holds whole, whether in lines or in an array."""
+    text, place = head.text, 0
+    while (place := text.find("{", place)) >= 0:
+        try:
+            found, place = DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(found, Object):
+            yield found
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> Object:
+    found = Object(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        found.twice = tuple(name for name in found if names.count(name) > 1)
+    return found
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def line_items(source: Source) -> Iterator[Item]:
+    """The objects of JSON lines; blank lines are none."""
+    with source.lines() as lines:
+        for number, line, fault in each_line(lines):
+            text = line.lstrip(MARK) if number > 1 else line
+            if len(text) < len(line):
+                source.note("a byte-order mark inside the file, as joined files have it")
+            if fault:
+                yield Item(number, Object(), fault)
+            elif text.strip():
+                yield _item(number, text)
+
+
+def _item(number: int, text: str) -> Item:
+    try:
+        found = DECODER.decode(text.strip())
+    except (ValueError, RecursionError) as error:
+        return Item(number, Object(), f"not JSON: {_reason(error)}")
+    if not isinstance(found, Object):
+        return Item(number, Object(), "an object with `text` expected")
+    return Item(number, found)
+
+
+def array_items(source: Source) -> Iterator[Item]:
+    """The objects of a file that is one array of JSON.
+
+    Raises:
+        DataError: It is not JSON, not an array, or too large to be held.
+    """
+    try:
+        found = DECODER.decode(source.whole().strip())
+    except (ValueError, RecursionError) as error:
+        said = f"{source.path} is not JSON: {_reason(error)}"
+        raise DataError(f"{said}; JSON lines belong into a file called .jsonl") from error
+    if not isinstance(found, list):
+        names = f" with {named(list(found))}" if isinstance(found, Object) else ""
+        what = f"{type_name(found)}{names}"
+        raise DataError(f"{source.path}: an array of objects is expected, came {what}")
+    for number, one in enumerate(found, start=1):
+        if isinstance(one, Object):
+            yield Item(number, one)
+        else:
+            yield Item(number, Object(), f"{type_name(one)}; an object with `text` expected")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg}, column {error.colno}"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:100]
+
+
+def rows_of(items: Iterator[Item], source: Source) -> Rows:
+    """Rows of objects, whose own names are the columns; see `Reader.read`."""
+    for number, found, fault in items:
+        if fault:
+            reason = "too long" if fault.startswith("longer") else "unreadable"
+            yield LeftOut(number, reason, fault)
+        elif twice := _twice(found, source):
+            yield LeftOut(number, "ambiguous", f"two values of `{named([twice])}`; one is expected")
+        elif unread := source.unread("".join(strings_in(found))):
+            yield LeftOut(number, "unreadable", unread)
+        else:
+            yield worded(Row(number, found), source.wants)
+
+
+def _twice(found: Object, source: Source) -> str:
+    used = [*used_columns(source.dialect, list(found), source.wants), TOKENS, TAGS]
+    return next((name for name in found.twice if name in used), "")
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """Every string of a value, names included, however deeply it is nested."""
+    open_values = [value]
+    while open_values:
+        one = open_values.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            open_values += [*one, *one.values()]
+        elif isinstance(one, list):
+            open_values += one
+
+
+def worded(row: Row, wants: Wants) -> Row | LeftOut:
+    """A row with its words, where it tells them apart; see `Row`."""
+    found = dict(row.columns)
+    has_text = PLAIN.columns(list(found)).text is not None
+    if wants == "label" or TOKENS not in found or (wants == "text" and has_text):
+        if wants == "tags":
+            return LeftOut(row.line, "columns", f"an object with `{TOKENS}` and `{TAGS}` expected")
+        return row
+    words, tags = found.pop(TOKENS), found.pop(TAGS, None)
+    if wants == "text":
+        tags = []
+    elif tags is None and NUMBERS in found:
+        if not are_strings(tags := found.pop(NUMBERS)):
+            return LeftOut(row.line, "tags", NAMES)
+    elif tags is None:
+        return LeftOut(row.line, "columns", f"an object with `{TOKENS}` and `{TAGS}` expected")
+    if not (are_strings(words) and are_strings(tags)):
+        lists = f"`{TOKENS}`: a list of strings is" if wants == "text" else LISTS
+        return LeftOut(row.line, "not text", f"{lists} expected")
+    if wants == "tags" and len(words) != len(tags):
+        said = f"{len(words)} tokens and {len(tags)} tags; a tag of each token is expected"
+        return LeftOut(row.line, "tags", said)
+    if any(not word.strip() for word in words):
+        return LeftOut(row.line, "not text", "an empty token; leave it out, and its tag")
+    return Row(row.line, found, tuple(words), tuple(tags), file=row.file)
+
+
+LISTS = f"`{TOKENS}` and `{TAGS}`: two lists of strings are"
+
+
+def are_strings(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def type_name(value: object) -> str:
+    """What a value is called in messages."""
+    if isinstance(value, float) and value != value:
+        return "NaN"
+    names = {dict: "an object", list: "a list", bool: "a boolean", int: "a whole number"}
+    names |= {float: "a fraction", str: "a string", bytes: "bytes", type(None): "null"}
+    return next((said for kind, said in names.items() if type(value) is kind), "") or (
+        "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
+    )
