@@ -10,16 +10,17 @@ from pathlib import Path
 
 from edge_client.adapters.peft_folder import is_exported
 from edge_client.api.given import Asked, Place, place, place_or_none, task_file
-from edge_client.api.labeller import Labeller, Left, kind_asked, open_labeller
+from edge_client.api.labeller import Labeller, kind_asked, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.api.scores import OnAnswer, Scores, score_labels, score_masked, score_tags
 from edge_client.bases.base import EMBEDDED
+from edge_client.formats.dialect import Dialect, find
+from edge_client.formats.opened import DataError
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.formats.dialect import Dialect, find
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import every_row
 from edge_client.texts.parts import files_of
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Kind, Labels
 
 
@@ -103,17 +104,18 @@ class Scoring:
         Raises:
             DataError: There is no text that can be used.
         """
-        left, notes = Left(), list[str]()
-        texts = every_row(self.file, self.labeller.task, True, notes, self.dialect)
+        accounting = Accounting()
+        texts = every_row(self.file, self.labeller.task, True, accounting.notes, self.dialect)
         kind = self.labeller.task.kind
         if kind == "mlm":
-            scores = score_masked(self.labeller, texts, left)
+            scores = score_masked(self.labeller, texts, accounting)
         else:
             of_kind = score_tags if kind == "tagging" else score_labels
-            scores = of_kind(self.labeller, texts, left, on_answer)
-        told = [f"read with {', '.join(notes)}"] * bool(notes) + [str(left)] * bool(left.lines)
-        lines = tuple(left.lines)
-        return replace(scores, left_out=lines, data=self.file, notes=tuple(told))
+            scores = of_kind(self.labeller, texts, accounting, on_answer)
+        notes = [f"read with {', '.join(accounting.notes)}"] * bool(accounting.notes)
+        notes += [str(accounting)] * bool(accounting.left_out)
+        lines, rows = tuple(accounting.lines), accounting.as_json()
+        return replace(scores, left_out=lines, data=self.file, notes=tuple(notes), rows=rows)
 
 
 def open_scoring(

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Labeller, Left, adapter_or_own, open_labeller, pieces
+from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller, pieces
 from edge_client.api.predict import found_texts
 from edge_client.bases.base import EMBEDDED
 from edge_client.engine.scoring.measure import perplexity
 from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.tasks import MASK
 
@@ -103,13 +104,13 @@ def fill(
         Failed: The engine could not do it.
     """
     check_top(top)
-    found, left = found_texts(texts, has_pairs=False), Left()
+    found, accounting = found_texts(texts, has_pairs=False), Accounting()
     folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
     labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
         labeller.check_kind("mlm", "smidgen.fill")
-        told = [one.told for one in guessings(labeller, found, left, top)]
-    demand(not left.lines, f"texts: {left}")
+        told = [one.told for one in guessings(labeller, found, accounting, top)]
+    demand(not accounting.left_out, f"texts: {accounting}")
     return told
 
 
@@ -123,11 +124,11 @@ def check_top(top: int) -> None:
 
 
 def guessings(
-    labeller: Labeller, texts: Iterable[Found], left: Left, top: int = TOP
+    labeller: Labeller, texts: Iterable[Found], accounting: Accounting, top: int = TOP
 ) -> Iterator[Guessing]:
-    """Read texts in their order; those without a text, or with a mask too far, go to `left`."""
+    """Read texts in their order; others (no text, a mask too far) are counted."""
     engine = labeller.engine
-    for piece in pieces(labeller, texts, left):
+    for piece in pieces(labeller, texts, accounting):
         for found, example in piece:
             if MASK not in example.text:
                 losses, _ = engine.judge([example] * TIMES)
@@ -138,7 +139,8 @@ def guessings(
             asked = engine.encoder.tokens.gaps(example.text, engine.encoder.limit)
             if len(asked.places) < example.text.count(MASK):
                 far = f"a {MASK} behind the first {engine.encoder.limit} tokens, which are read"
-                left.add(found.line, far)
+                accounting.read -= 1
+                accounting.leave_out(found.line, "columns", f"line {found.line}: {far}")
                 continue
             guesses = tuple(_likeliest(labeller, row, top) for row in engine.guess(asked))
             filled = _filled(example.text, [one[0].word for one in guesses])

@@ -5,7 +5,7 @@ Memory is bounded however many texts there are, and answers come in the texts' o
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,13 @@ from edge_client.errors import demand
 from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import parse_budget
-from edge_client.texts.examples import Example, Found
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import Example, Found, leave_out
 from edge_client.texts.tasks import Kind, Task, TaskError
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 
 PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # labelled at once
-NAMED = 10  # lines left out that are named
 ASKING: dict[Kind, str] = {  # what answers each kind in Python
     "labels": "smidgen.predict",
     "tagging": "smidgen.tag",
@@ -174,29 +174,6 @@ def _check_labels(folder: Path, own: Task, named: Task) -> None:
         )
 
 
-@dataclass
-class Left:
-    """Rows that gave no text to label.
-
-    Attributes:
-        lines: Their numbers.
-        reasons: Why, for the first of them.
-    """
-
-    lines: list[int] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    def add(self, line: int, reason: str) -> None:
-        self.lines.append(line)
-        if len(self.reasons) < NAMED:
-            self.reasons.append(f"line {line}: {reason}")
-
-    def __str__(self) -> str:
-        more = "; ..." if len(self.lines) > NAMED else ""
-        rows = "row" if len(self.lines) == 1 else "rows"
-        return f"{len(self.lines)} {rows} left out: {'; '.join(self.reasons)}{more}"
-
-
 @dataclass(frozen=True)
 class Answer:
     """How a text is read.
@@ -227,9 +204,9 @@ class Answer:
         return dict(zip(labels, values, strict=True))
 
 
-def answers(labeller: Labeller, texts: Iterable[Found], left: Left) -> Iterator[Answer]:
-    """Label texts in their order; those without a text go to `left`."""
-    for piece in pieces(labeller, texts, left):
+def answers(labeller: Labeller, texts: Iterable[Found], accounting: Accounting) -> Iterator[Answer]:
+    """Label texts in their order; those without a text are counted in `accounting`."""
+    for piece in pieces(labeller, texts, accounting):
         examples = [example for _, example in piece]
         rows = _without(labeller.engine.predict(examples), labeller.prior)
         for (found, example), row in zip(piece, rows, strict=True):
@@ -247,25 +224,26 @@ def _without(rows: np.ndarray, prior: Sequence[float]) -> np.ndarray:
 
 
 def _usable(
-    labeller: Labeller, texts: Iterable[Found], left: Left
+    labeller: Labeller, texts: Iterable[Found], accounting: Accounting
 ) -> Iterator[tuple[Found, Example]]:
     for found in texts:
-        reason = found.fault or ("" if found.example else "no text")
         if found.example and labeller.needs_pairs and not found.example.text_b:
-            reason = "no text_b, which the task's patterns ask for"
-        if reason:
-            left.add(found.line, reason)
-        elif found.example is not None:
+            said = "no text_b, which the task's patterns ask for"
+            found = replace(found, example=None, fault=said, reason="columns")
+        if found.example is None:
+            leave_out(accounting, found)
+        else:
+            accounting.read += 1
             yield found, found.example
 
 
 def pieces(
-    labeller: Labeller, texts: Iterable[Found], left: Left
+    labeller: Labeller, texts: Iterable[Found], accounting: Accounting
 ) -> Iterator[list[tuple[Found, Example]]]:
-    """Texts that can be asked, as many at once as are read; the others go to `left`."""
+    """Texts that can be asked, as many at once as are read; the others are counted in `accounting`."""
     piece: list[tuple[Found, Example]] = []
     room = PIECE_CHARACTERS
-    for found, example in _usable(labeller, texts, left):
+    for found, example in _usable(labeller, texts, accounting):
         piece.append((found, example))
         room -= len(example.text) + len(example.text_b)
         if len(piece) == PIECE_TEXTS or room <= 0:

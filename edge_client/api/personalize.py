@@ -13,13 +13,13 @@ from edge_client.api.train import labelled_texts
 from edge_client.bases.base import EMBEDDED, Base, open_base
 from edge_client.engine.budgeted import ready_engine
 from edge_client.errors import demand
+from edge_client.formats.dialect import Dialect
 from edge_client.metering.memory import PeakSpan
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
 from edge_client.personal.methods import Given
 from edge_client.personal.way import FROM_SHARED, Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.formats.dialect import Dialect
 from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 

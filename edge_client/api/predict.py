@@ -5,15 +5,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Answer, Labeller, Left, adapter_or_own, answers, open_labeller
+from edge_client.api.labeller import Answer, Labeller, adapter_or_own, answers, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
+from edge_client.formats.dialect import Dialect
+from edge_client.formats.opened import NO_TEXT
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.formats.dialect import Dialect
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
-from edge_client.formats.opened import NO_TEXT
 
 Text = str | tuple[str, str]  # of a pair, both
 
@@ -83,7 +84,7 @@ def predict(
             f"text {lacking}: the task asks of two texts; give a tuple of two",
         )
         labeller = with_prior(labeller, place_or_none(prior), Dialect())
-        return [_prediction(answer, labeller) for answer in answers(labeller, found, Left())]
+        return [_prediction(answer, labeller) for answer in answers(labeller, found, Accounting())]
 
 
 def found_texts(texts: Iterable[Text], *, has_pairs: bool = True) -> list[Found]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.api.labeller import Labeller, Left, answers
+from edge_client.api.labeller import Labeller, answers
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import every_row
 from edge_client.texts.tasks import ANY
 
@@ -38,9 +39,9 @@ def with_prior(labeller: Labeller, file: Path | None, dialect: Dialect) -> Label
     demand(kind == "labels", f"--prior is for labels of texts; the task is of kind {kind}")
     demand(file.is_file(), f"--prior {file}: there is no such file")
     plain = replace(labeller, prior=())
-    left, texts = Left(), every_row(file, ANY, False, [], dialect)
+    accounting, texts = Accounting(), every_row(file, ANY, False, [], dialect)
     total, count = np.zeros(len(labeller.task.labels)), 0
-    for answer in answers(plain, texts, left):
+    for answer in answers(plain, texts, accounting):
         total, count = total + answer.log_probabilities, count + 1
     said = f"--prior {file}: {FEWEST} texts or more are expected, of all labels; it has {count}"
     demand(count >= FEWEST, said)

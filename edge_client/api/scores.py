@@ -1,20 +1,21 @@
 """How an adapter reads texts whose answers are known, by the measures of its kind of task."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edge_client.api.labeller import Answer, Labeller, Left, answers, pieces
+from edge_client.api.labeller import Answer, Labeller, answers, pieces
 from edge_client.api.tagger import Tagging, taggings
 from edge_client.engine.scoring.confusion import Confusion, LabelScores
 from edge_client.engine.scoring.entities import counted, type_scores
 from edge_client.engine.scoring.measure import perplexity
-from edge_client.texts.examples import Found
 from edge_client.formats.opened import DataError
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import Found
 from edge_client.wire.reported.entities import EntityScores, scores_of
 
 OnAnswer = Callable[[Answer | Tagging], None]
@@ -55,6 +56,7 @@ class Scores:
             their tags. Without rows of masked words.
         data: The file they are from.
         notes: How the file was read, and why rows were left out, in words without a text.
+        rows: Rows of the file, those that were read, and those left out by reason.
         answers: Answers that were asked for: as many as texts, or words, or masked tokens.
         entities: F1 of the entities that were found; of tagging, else None.
         languages: Of masked words, language by language, where the file names any.
@@ -68,6 +70,7 @@ class Scores:
     confusion: Confusion = field(repr=False)
     data: Path = field(repr=False)
     notes: tuple[str, ...] = field(repr=False)
+    rows: Mapping[str, object] = field(default_factory=dict, repr=False)
     answers: int = 0
     entities: EntityScores | None = None
     languages: tuple[LanguageScores, ...] = field(default=(), repr=False)
@@ -79,14 +82,14 @@ class Scores:
 
 
 def score_labels(
-    labeller: Labeller, texts: Iterable[Found], left: Left, on_answer: OnAnswer
+    labeller: Labeller, texts: Iterable[Found], accounting: Accounting, on_answer: OnAnswer
 ) -> Scores:
     """Label texts and compare.
 
     Args:
         labeller: The adapter.
         texts: With labels.
-        left: Gets those without a text.
+        accounting: Gets those without a text.
         on_answer: Told each answer.
 
     Raises:
@@ -94,41 +97,41 @@ def score_labels(
     """
     task, gold, read, losses = labeller.task, list[int](), list[int](), list[float]()
     index = {label: number for number, label in enumerate(task.labels)}
-    for answer in answers(labeller, texts, left):
+    for answer in answers(labeller, texts, accounting):
         gold.append(index[answer.example.label or ""])
         read.append(answer.index)
         losses.append(-float(answer.log_probabilities[gold[-1]]))
         on_answer(answer)
-    _check_any(gold, "labelled text", left)
+    _check_any(gold, "labelled text", accounting)
     table = Confusion.of(task.labels, gold, read)
     return _scores(losses, len(gold), table, tuple(table.scores()))
 
 
 def score_tags(
-    labeller: Labeller, texts: Iterable[Found], left: Left, on_answer: OnAnswer
+    labeller: Labeller, texts: Iterable[Found], accounting: Accounting, on_answer: OnAnswer
 ) -> Scores:
     """As `score_labels`, of words; all words of a text are read, in windows if it is long."""
     task, gold, read, losses = labeller.task, list[int](), list[int](), list[float]()
     index = {tag: number for number, tag in enumerate(task.tags)}
     pairs = []
-    for answer in taggings(labeller, texts, left):
+    for answer in taggings(labeller, texts, accounting):
         tags = [index[tag] for tag in answer.example.tags]
         losses += (-answer.rows[np.arange(len(tags)), tags]).tolist()
         gold += tags
         read += answer.rows.argmax(axis=1).tolist()
         pairs.append((answer.example.tags, answer.told(task)))
         on_answer(answer)
-    _check_any(gold, "tagged text", left)
+    _check_any(gold, "tagged text", accounting)
     found = counted(task.labels, pairs)
     table, types = Confusion.of(task.tags, gold, read), type_scores(task.labels, found)
     return replace(_scores(losses, len(pairs), table, types), entities=scores_of(found))
 
 
-def score_masked(labeller: Labeller, texts: Iterable[Found], left: Left) -> Scores:
+def score_masked(labeller: Labeller, texts: Iterable[Found], accounting: Accounting) -> Scores:
     """As `score_labels`, of masked words; all texts at once, as where a device evaluates."""
-    every = pieces(labeller, texts, left)
+    every = pieces(labeller, texts, accounting)
     examples = [example for piece in every for _, example in piece]
-    _check_any(examples, "text", left)
+    _check_any(examples, "text", accounting)
     engine = labeller.engine
     losses, is_right = engine.judge(examples)
     of = np.repeat(
@@ -164,9 +167,9 @@ def _languages(
     return tuple(found)
 
 
-def _check_any(found: Sequence[Any], what: str, left: Left) -> None:
+def _check_any(found: Sequence[Any], what: str, accounting: Accounting) -> None:
     if not found:
-        told = f"; {left}" if left.lines else ""
+        told = f"; {accounting}" if accounting.left_out else ""
         raise DataError(f"there is no {what} to score on{told}")
 
 

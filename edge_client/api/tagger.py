@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Labeller, Left, adapter_or_own, open_labeller, pieces
+from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller, pieces
 from edge_client.api.predict import found_texts
 from edge_client.bases.base import EMBEDDED
 from edge_client.engine.scoring.entities import spans, tags_of
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.tagging import parts_read, places_of, windows, words_of
 from edge_client.texts.tasks import Task
@@ -132,12 +133,14 @@ def tag(
     labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
         labeller.check_kind("tagging", "smidgen.tag")
-        return [one.text(labeller.task) for one in taggings(labeller, found, Left())]
+        return [one.text(labeller.task) for one in taggings(labeller, found, Accounting())]
 
 
-def taggings(labeller: Labeller, texts: Iterable[Found], left: Left) -> Iterator[Tagging]:
-    """Tag texts in their order; those without a text go to `left`."""
-    for piece in pieces(labeller, texts, left):
+def taggings(
+    labeller: Labeller, texts: Iterable[Found], accounting: Accounting
+) -> Iterator[Tagging]:
+    """Tag texts in their order; those without a text go to `accounting`."""
+    for piece in pieces(labeller, texts, accounting):
         rows = _tagged(labeller, [example for _, example in piece])
         for (found, example), one in zip(piece, rows, strict=True):
             yield Tagging(found, example, one)

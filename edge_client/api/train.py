@@ -25,17 +25,18 @@ from edge_client.engine.scoring.measure import MEASURES, Measure, measured
 from edge_client.engine.trainer import Trained
 from edge_client.engine.trainer import train as train_round
 from edge_client.errors import demand
+from edge_client.formats.dialect import Dialect
+from edge_client.formats.opened import DataError
+from edge_client.formats.tags import OUTSIDE
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words
 from edge_client.texts.cuts import cuts_in_words
-from edge_client.formats.dialect import Dialect
 from edge_client.texts.examples import ClientData, Example, read_folder
 from edge_client.texts.parts import LACKS
-from edge_client.formats.opened import DataError
-from edge_client.texts.tasks import OUTSIDE, Task
+from edge_client.texts.tasks import Task
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training

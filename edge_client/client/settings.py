@@ -9,9 +9,9 @@ from edge_client.bases.base import Base
 from edge_client.client.packs.shelf import Shelf
 from edge_client.client.packs.sources import Source
 from edge_client.engine.limits import Limits
+from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.guest.ceilings import Rules
 from edge_client.planning.cuda.accelerator import CPU
-from edge_client.formats.dialect import PLAIN, Dialect
 
 
 @dataclass(frozen=True)

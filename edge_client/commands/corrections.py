@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from edge_client.errors import demand
-from edge_client.formats import doccano, label_studio
+from edge_client.formats.annotation import doccano, label_studio
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 

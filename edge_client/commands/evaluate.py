@@ -30,10 +30,10 @@ from edge_client.commands.console import (
 )
 from edge_client.commands.kinds import labels, masked, tagging
 from edge_client.errors import demand
+from edge_client.formats.dialect import Dialect
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Table, show
-from edge_client.formats.dialect import Dialect
 from edge_client.texts.tasks import Kind
 
 
@@ -133,6 +133,7 @@ def _answer(
         "data": str(scores.data),
         "texts": scores.texts,
         "left_out": list(scores.left_out),
+        "rows": scores.rows,
         "accuracy": scores.accuracy,
         "loss": scores.loss,
         **told(scores),

@@ -29,10 +29,10 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.scoring.evaluation import evaluate
 from edge_client.errors import demand
 from edge_client.files import write_atomically
+from edge_client.formats.dialect import Dialect
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show
-from edge_client.formats.dialect import Dialect
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import Task, TaskError, task_toml

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.api.guesser import TOP, check_top
-from edge_client.api.labeller import Labeller, Left, adapter_or_own, kind_asked, open_labeller
+from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.answers import check_other, progress
@@ -33,16 +33,17 @@ from edge_client.commands.corrections import WriteOption, check_proposals, propo
 from edge_client.commands.kinds.labels import LabelTelling
 from edge_client.commands.kinds.masked import GuessTelling
 from edge_client.commands.kinds.tagging import TagTelling
-from edge_client.commands.kinds.telling import Telling
+from edge_client.commands.kinds.telling import Skipped, Telling, skipped
 from edge_client.errors import demand
+from edge_client.formats.dialect import Dialect, find
+from edge_client.formats.opened import DataError
+from edge_client.formats.opened import Source as File
 from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.formats.dialect import Dialect, find
-from edge_client.texts.examples import Example, Found, every_row, every_word, found_in
-from edge_client.formats.conll import COLUMNS, has_tokens
-from edge_client.formats.opened import DataError, ending_of, streamed_rows
-from edge_client.texts.tasks import ANY, Kind
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import Example, Found, every_row, streamed
+from edge_client.texts.tasks import ANY
 
 FROM = (
     "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
@@ -99,7 +100,7 @@ def predict(
         given, file = [], STDIN
     adapter = adapter_or_own(adapter, personal)
     dialect = Dialect(text_column, "", delimiter, encoding)
-    source = Source(given, file, dialect, kind_asked(adapter, task))
+    source = Source(given, file, dialect)
     source.check()
     check_other(out, file)
     if personal is not None:
@@ -120,13 +121,11 @@ class Source:
         given: Texts of the command line.
         file: A file, or `-`; None: the command line.
         dialect: How the file is written down.
-        kind: Of the task that they are asked; of tagging a file may tell words apart.
     """
 
     given: list[str]
     file: Path | None
     dialect: Dialect
-    kind: Kind = "labels"
 
     @property
     def name(self) -> str:
@@ -144,7 +143,7 @@ class Source:
         for number, text in enumerate(self.given, start=1):
             demand(text.strip() != "", f"text {number} is empty; there is nothing to label in it")
         if self.file is not None and self.file != STDIN:
-            demand(self.file.is_file(), f"--file {self.file}: there is no such file")
+            demand(self.file.exists(), f"--file {self.file}: there is no such file")
             next(self.texts([]), None)
 
     def texts(self, notes: list[str]) -> Iterator[Found]:
@@ -153,22 +152,9 @@ class Source:
             rows = enumerate(self.given, start=1)
             return (Found(number, {}, Example(text)) for number, text in rows)
         if self.file == STDIN:
-            streamed = streamed_rows(sys.stdin.buffer, self.dialect, notes)
-            return found_in(streamed, "", (), False, notes, self.dialect)
-        if self.kind == "tagging" and has_words(self.file, self.dialect):
-            return every_word(self.file, notes, self.dialect)
+            stream = sys.stdin.buffer
+            return streamed(File(Path("stdin"), "text", self.dialect, notes=notes, stream=stream))
         return every_row(self.file, ANY, False, notes, self.dialect)
-
-
-def has_words(file: Path, dialect: Dialect) -> bool:
-    """Whether a file tells words apart: in columns, or as JSON's `tokens`, by its first row.
-
-    What follows a word in its line, or stands in `tags`, is not looked at. `.tsv` is
-    taken for a table with a `text`.
-    """
-    if ending_of(file) in COLUMNS:
-        return ending_of(file) != ".tsv"
-    return ending_of(file) == ".jsonl" and has_tokens(file, dialect)
 
 
 def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
@@ -197,10 +183,14 @@ def _check(telling: Telling[Any], out: Path | None, tool: str) -> None:
 def _results(
     telling: Telling[Any], out: Path | None, has_id: bool, tool: str
 ) -> Iterator[Callable[[Any], None]]:
-    """Writes each answer to a file; without one, nothing."""
+    """Writes each answer, or row that was left out, to a file; without one, nothing."""
     if tool and out is not None:
         with proposals(out, tool) as propose:
-            yield lambda answer: propose(telling.proposal(answer))
+            yield (
+                lambda answer: (
+                    None if isinstance(answer, Skipped) else propose(telling.proposal(answer))
+                )
+            )
         return
     with telling.results(out, has_id=has_id) as write:
         yield write
@@ -209,18 +199,16 @@ def _results(
 def _predict(
     telling: Telling[Any], source: Source, out: Path | None, as_json: bool, tool: str
 ) -> None:
-    left, notes, kept = Left(), list[str](), list[Any]()
-    counts, texts = Counter[str](), 0
-    found = source.texts(notes)
-    first = next(found, None)
-    has_id = first is not None and find(list(first.row), "id") is not None
-    rows: Iterable[Found] = found if first is None else chain([first], found)
+    accounting, kept, counts, texts = Accounting(), list[Any](), Counter[str](), 0
+    found, has_id = _with_ids(source.texts(accounting.notes))
     with (
         _results(telling, out, has_id, tool) as write,
         progress(out is not None or as_json) as advance,
     ):
-        for answer in telling.answers(rows, left):
+        for answer in _in_order(telling, found, accounting):
             write(answer)
+            if isinstance(answer, Skipped):
+                continue
             advance()
             texts += 1
             counts.update(telling.counted(answer))
@@ -229,20 +217,53 @@ def _predict(
             elif out is None:
                 print(telling.line(answer), flush=source.file == STDIN)
         if not texts:
-            raise DataError(f"{source.name} holds no text to read" + f": {left}" * bool(left.lines))
-    _tell(source, left, notes)
+            why = f": {accounting}" * bool(accounting.left_out)
+            raise DataError(f"{source.name} holds no text to read{why}")
+    _tell(source, accounting)
+    rows = {"left_out": accounting.lines, "rows": accounting.as_json()}
     if as_json and out is not None:
         told = {"out": str(out), "texts": texts, **telling.summary(counts)}
-        print(json.dumps(told | {"left_out": left.lines}))
+        print(json.dumps(told | rows))
     elif as_json:
-        named = {"left_out": left.lines} if source.file is not None else {}
-        print(json.dumps(telling.collected(kept) | named))
+        print(json.dumps(telling.collected(kept) | (rows if source.file is not None else {})))
     elif out is not None:
         print(f"{texts} texts {telling.done}, written to {out}")
 
 
-def _tell(source: Source, left: Left, notes: list[str]) -> None:
-    if notes:
-        print(f"{source.name} is read with {', '.join(notes)}", file=sys.stderr)
-    if left.lines:
-        print(f"{source.name}: {left}", file=sys.stderr)
+def _with_ids(rows: Iterator[Found]) -> tuple[Iterator[Found], bool]:
+    """The same rows, and whether those have ids, by the first that holds a text."""
+    first = list[Found]()
+    for row in rows:
+        first.append(row)
+        if row.example is not None:
+            break
+    has_id = bool(first) and find(list(first[-1].row), "id") is not None
+    return chain(first, rows), has_id
+
+
+def _in_order(
+    telling: Telling[Any], rows: Iterable[Found], accounting: Accounting
+) -> Iterator[Any]:
+    """Answers in the rows' order, a `Skipped` in the place of each row without one.
+
+    Law: as many as there are rows.
+    """
+    waiting = deque[Found]()
+
+    def passing() -> Iterator[Found]:
+        for row in rows:
+            waiting.append(row)
+            yield row
+
+    for answer in telling.answers(passing(), accounting):
+        while (row := waiting.popleft()) is not answer.found:
+            yield skipped(row)
+        yield answer
+    yield from map(skipped, waiting)
+
+
+def _tell(source: Source, accounting: Accounting) -> None:
+    if accounting.notes:
+        print(f"{source.name} is read with {', '.join(accounting.notes)}", file=sys.stderr)
+    if accounting.left_out:
+        print(f"{source.name}: {accounting}", file=sys.stderr)

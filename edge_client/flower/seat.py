@@ -25,8 +25,8 @@ from edge_client.engine.budgeted import open_within
 from edge_client.engine.scoring.evaluation import Evaluation, evaluate
 from edge_client.engine.trainer import train
 from edge_client.errors import demand
-from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.formats.dialect import Dialect
+from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, shapes_of
 from edge_client.wire.training import Training

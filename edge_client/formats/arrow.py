@@ -99,7 +99,9 @@ def shards_of(folder: Path) -> list[Path]:
     lacking = next((path.name for path in files if not path.is_file()), "")
     demand(bool(files) and not lacking, f"{folder} lacks {lacking or 'its files'}", DataError)
     indices = bool(state.get("_indices_data_files"))
-    demand(not indices, f"{folder}: its rows were selected; save flatten_indices() of it", DataError)
+    demand(
+        not indices, f"{folder}: its rows were selected; save flatten_indices() of it", DataError
+    )
     return files
 
 
@@ -209,7 +211,9 @@ class _Columns:
                 continue
             if not is_named.is_nested(kind) and name in (columns.id, columns.language):
                 continue
-            wanted = "strings are" if name in (columns.text, columns.text_b) else "strings or class "
+            wanted = (
+                "strings are" if name in (columns.text, columns.text_b) else "strings or class "
+            )
             wanted += "" if name in (columns.text, columns.text_b) else "numbers are"
             raise DataError(
                 f"{self._source.path}: column `{named([name])}` is of type {plain(str(kind))[:80]}; "

@@ -1,174 +1,228 @@
-"""Files of tagged words: a word per line, as CoNLL's tasks have them, or a text per line of JSON.
+"""CoNLL: a word on each line, its columns between tabs or spaces, a blank line between texts.
 
-    Aspirin  NN  O  B-Drug        {"tokens": ["Aspirin", "helped"], "tags": ["B-Drug", "O"]}
+    Aspirin  NN  O  B-Drug
     helped   VBD O  O
 
-Of columns the first is the word and the last its tag, with tabs or spaces between. Lines that begin
-with -DOCSTART- and comments (`# ...`) are passed over. In `.tsv`, as PAN-X has it, each word may
-stand behind its language and a colon, which are taken off.
+The first column is the word and the last its tag, unless the file says otherwise: it names its
+columns (`# global.columns = ID FORM NER`), it is CoNLL-U, its first column counts the words, or
+several columns hold tags. What was read then is said. `.tsv` may have each word behind its language
+and a colon, as PAN-X has it, which are taken off. Lines that begin with -DOCSTART- and comments
+(`# ...`) are passed over.
 """
 
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
-from edge_client.formats.dialect import PLAIN, Dialect
-from edge_client.formats.blocks import Block, blocks, unread
-from edge_client.formats.tags import Scheme, parted
-from edge_client.formats.lines import BOUNDS, Bounds, Lines, LongLine
-from edge_client.formats.opened import DataError, each_line, ending_of, opened
+from edge_client.formats.blocks import Block, blocks
+from edge_client.formats.dialect import PLAIN, named
+from edge_client.formats.opened import Source, ending_of, head_of
+from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.tags import OUTSIDE, parted
 
-COLUMNS = (".conll", ".iob", ".bio", ".tsv")
-FORMATS = (*COLUMNS, ".jsonl")
 DOCUMENT = "-DOCSTART-"
 LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*):")
 SPACES = re.compile(" +")
-Reader: TypeAlias = Callable[[Lines, str, Scheme | None], "Iterator[Tagged]"]
+GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
+FORMS, ENTITIES = ("FORM", "WORD", "TOKEN"), ("NER", "NE", "ENTITY", "ENTITIES", "BIO", "TAG")
+U_COLUMNS, FORM, MISC = 10, 1, 9  # of CoNLL-U
+IN_MISC = re.compile(r"(?:^|\|)(?:NER|NE|Entity|NamedEntity)=([^|]+)", re.IGNORECASE)
+NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # the number of several words in one, or of one left out
 
 
 @dataclass(frozen=True)
-class Tagged:
-    """A text whose words are tagged.
+class Conll:
+    """Words in columns."""
 
-    Attributes:
-        line: Where it ends, or where it cannot be used, from 1.
-        words: Its words; none of one that cannot be used, or is empty.
-        tags: A tag of each; none where they are not looked at.
-        language: The language that the file names, or empty.
-        row: What else a row of JSON says.
-        fault: Why it cannot be used; empty if it can.
-    """
+    name: str = "words in columns"
+    endings: tuple[str, ...] = (".conll", ".conllu", ".iob", ".bio", ".tsv")
 
-    line: int
-    words: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    language: str = ""
-    row: Mapping[str, str] = field(default_factory=dict)
-    fault: str = ""
-
-
-def tagged_texts(
-    path: Path,
-    labels: tuple[str, ...] | None,
-    dialect: Dialect,
-    notes: list[str],
-    bounds: Bounds | None,
-) -> Iterator[Tagged]:
-    """The texts of a file in their order, good or not.
-
-    Law: of a good one there are as many tags as words, no word is empty, and `Scheme` finds no
-    fault; where tags are not looked at, no word is empty.
-
-    Args:
-        path: The file; its ending says the format.
-        labels: Allowed types; empty allows any; None: tags are not looked at.
-        dialect: How it is written down; of columns its encoding alone.
-        notes: Gets what was found out without being told.
-        bounds: What is read at most; None: all.
-
-    Raises:
-        DataError: No such format, the file cannot be read at all, or it holds too much.
-    """
-    ending = ending_of(path)
-    if ending not in FORMATS:
-        raise DataError(f"{path}: tagged words are expected, in {', '.join(FORMATS)} (.gz or not)")
-    read: Reader = _of_json
-    if ending != ".jsonl":
-        read = partial(_of_columns, has_language=ending == ".tsv")
-    with opened(path, dialect, notes, bounds) as (lines, encoding):
-        yield from read(lines, encoding, None if labels is None else Scheme(labels))
-
-
-def has_tokens(path: Path, dialect: Dialect) -> bool:
-    """Whether the first row of a file of JSON tells words apart.
-
-    Raises:
-        DataError: It cannot be read at all.
-    """
-    with opened(path, dialect, [], None) as (lines, _):
-        first = next((line for _, line, _ in each_line(lines) if line.strip()), "")
-    return "tokens" in _object_of(first)
-
-
-def is_of_words(path: Path) -> bool | None:
-    """Whether a file holds tagged words, by its first row, where it may as well be a table.
-
-    None: its ending says it, its first row is both, or it is neither.
-    """
-    ending = ending_of(path)
-    if ending not in (".tsv", ".jsonl"):
-        return None
-    try:
-        with opened(path, PLAIN, [], BOUNDS) as (lines, _):
-            first = next((line for line in map(_row_of, lines) if line), "")
-    except (DataError, LongLine):
-        return None
-    names, has_tags = first.split("\t"), False
-    if ending == ".tsv":
+    def sniff(self, head: Head) -> float:
+        if head.ending != ".tsv":
+            return 0.5
+        first = next(_rows_in(head.text), "")
         row = columns_of(first)
         has_tags = len(row) > 1 and bool(parted(row[-1])[0])
-    else:
-        found = _object_of(first)
-        names, has_tags = list(found), {"tokens", "tags"} <= found.keys()
-    has_text = PLAIN.columns(names).text is not None
-    return has_tags if has_tags != has_text else None
+        has_text = PLAIN.columns(first.split("\t")).text is not None
+        if has_tags == has_text:
+            return 0.5  # whatever is asked for
+        return 0.6 if has_tags else 0.0
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return frozenset(("text", "tags"))
+
+    def read(self, source: Source) -> Rows:
+        layout = layout_of(head_of(source.path, source.dialect), source)
+        with source.lines() as lines:
+            for block in blocks(lines, source, _is_between):
+                if block.fault:
+                    yield block.fault
+                elif rows := layout.rows_of(block):
+                    yield layout.text_of(block.line, rows)
 
 
-def _row_of(line: str) -> str:
-    """A line without its end; empty if it is no row."""
-    return "" if _is_between(line) or line.startswith("# ") else line.rstrip("\r\n")
+CONLL = Conll()
 
 
-def _object_of(line: str) -> dict[str, object]:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+@dataclass
+class Layout:
+    """Which column of a file holds what.
+
+    Attributes:
+        word: The words.
+        tag: Their tags; None: they stand in MISC, as `NER=B-PER`.
+        is_counted: Whether the first column is the number of a word.
+        has_tags: Whether tags are wanted.
+        prefix: The language before each word; None: still to be found.
+        width: Columns of a row; 0: not known yet.
+    """
+
+    word: int = 0
+    tag: int | None = -1
+    is_counted: bool = False
+    has_tags: bool = True
+    prefix: str | None = ""
+    width: int = 0
+
+    def rows_of(self, block: Block) -> list[tuple[int, list[str]]]:
+        """The rows of a block that are words, with their lines."""
+        start = block.line - len(block.lines) + 1
+        rows = [(line, columns_of(text)) for line, text in enumerate(block.lines, start=start)]
+        self.width = next((len(row) for _, row in rows if not _is_marked(row)), self.width)
+        return [(line, row) for line, row in rows if not self._is_aside(row)]
+
+    def _is_aside(self, row: list[str]) -> bool:
+        if self.is_counted and NOT_A_WORD.fullmatch(row[0]):
+            return True
+        if not _is_marked(row):
+            return False
+        if not self.has_tags and len(row) == 1 and not self.is_counted:
+            return False  # a word alone, where that is enough
+        # `#` may be a word too, in a row like the others and with a tag.
+        return len(row) != (self.width or len(row)) or not parted(row[-1])[0] or self.is_counted
+
+    def text_of(self, last: int, rows: Sequence[tuple[int, list[str]]]) -> Row | LeftOut:
+        """A block's words and tags."""
+        least = self.word + (2 if self.has_tags and self.tag == -1 else 1)
+        for line, row in rows:
+            if len(row) < max(least, (self.tag or 0) + 1 if self.has_tags else 0):
+                said = "a word without a tag; both are expected, a tab between"
+                return LeftOut(line, "tags" if self.has_tags else "columns", said)
+            if not row[self.word].strip():
+                said = "a tag without a word; both are expected, a tab between"
+                return LeftOut(line, "tags", said)
+        words = [row[self.word] for _, row in rows]
+        if self.prefix is None:
+            self.prefix = _prefix_of(words)
+        words = [sys.intern(word.removeprefix(self.prefix)) for word in words]
+        if any(not word.strip() for word in words):
+            return LeftOut(last, "tags", "a tag without a word; both are expected, a tab between")
+        columns = {"language": self.prefix[:-1]} if self.prefix else {}
+        tags = [sys.intern(self._tag(row)) for _, row in rows] if self.has_tags else []
+        return Row(last, columns, tuple(words), tuple(tags), tuple(line for line, _ in rows))
+
+    def _tag(self, row: list[str]) -> str:
+        if self.tag is not None:
+            return row[self.tag]
+        match = IN_MISC.search(row[MISC]) if len(row) > MISC else None
+        return match[1] if match else OUTSIDE
 
 
-def _of_columns(
-    lines: Lines, encoding: str, scheme: Scheme | None, *, has_language: bool
-) -> Iterator[Tagged]:
-    width, prefix = 0, None if has_language else ""
-    for block in blocks(lines, encoding, _is_between):
-        if block.fault:
-            yield Tagged(block.line, fault=block.fault)
-            continue
-        rows = [(line, columns_of(text)) for line, text in _numbered(block)]
-        width = next((len(row) for _, row in rows if not _is_marked(row)), width)
-        rows = [(line, row) for line, row in rows if not _is_comment(row, width, scheme)]
+def layout_of(head: str, source: Source) -> Layout:
+    """The layout of a file, by its beginning; anything but word first, tag last is noted."""
+    rows = [columns_of(line) for line in _rows_in(head)]
+    if not head.endswith(("\n", "\r")):
+        rows = rows[:-1] or rows  # the last may be cut
+    rows = [row for row in rows if not _is_marked(row)]
+    names = next((match[1].split() for match in map(GLOBAL.match, head.splitlines()) if match), [])
+    layout = Layout(has_tags=source.wants == "tags")
+    layout.prefix = None if ending_of(source.path) == ".tsv" else ""
+    if names:
+        _by_names(layout, names, source)
+    elif rows and _is_counted(head):
+        layout.is_counted, layout.word = True, FORM
+        source.note("its second column as the words, since the first counts them")
+    if layout.has_tags:
+        _find_tags(layout, names, rows, source)
+    return layout
+
+
+def _by_names(layout: Layout, names: Sequence[str], source: Source) -> None:
+    upper = [name.upper() for name in names]
+    word = next((upper.index(name) for name in FORMS if name in upper), 0)
+    layout.word, layout.is_counted = word, upper[0] == "ID"
+    source.note(f"column {named([names[word]])} as the words, as # global.columns says")
+
+
+def _find_tags(
+    layout: Layout, names: Sequence[str], rows: Sequence[list[str]], source: Source
+) -> None:
+    """Which column holds the tags: that which is called so, or the one of those that look so."""
+    ends = [name.upper().rsplit(":", 1)[-1] for name in names]
+    called = next((ends.index(name) for name in ENTITIES if name in ends), None)
+    if called is not None:
+        layout.tag = called
+        source.note(f"column {named([names[called]])} as the tags")
+        return
+    width = max(map(len, rows), default=0)
+    types = {at: found for at in range(width) if (found := _types_in(rows, at)) is not None}
+    types.pop(layout.word, None)
+    is_u = layout.is_counted and width == U_COLUMNS and width - 1 not in types
+    if is_u and any(IN_MISC.search(row[MISC]) for row in rows if len(row) > MISC):
+        layout.tag = None
+        source.note("the entities of its column MISC as the tags")
+        return
+    typed = {at: found for at, found in types.items() if found}
+    fitting = {at for at, found in typed.items() if found <= {*source.labels}}
+    if len(typed) < 2 and not (typed and width - 1 not in typed and width - 1 in types):
+        return
+    of_these = sorted(fitting or typed)
+    is_nested = layout.is_counted and width == layout.word + 3 and len(types) == 2
+    layout.tag = of_these[0] if is_nested or width - 1 not in of_these else of_these[-1]
+    others = " and ".join(str(at + 1) for at in sorted(types) if at != layout.tag and types[at])
+    more = f", not column {others}, which holds tags too" if others else ""
+    source.note(f"its column {layout.tag + 1} as the tags{more}")
+
+
+def _types_in(rows: Sequence[list[str]], at: int) -> set[str] | None:
+    """The types that a column of tags names; None: it holds something else."""
+    cells = [row[at] for row in rows if len(row) > at]
+    tags = [parted(cell) for cell in cells]
+    if len(cells) < len(rows) or not all(letter for letter, _ in tags):
+        return None
+    return {label for _, label in tags if label}
+
+
+def _is_counted(head: str) -> bool:
+    """Whether the first column of each text counts its words, from 1 or from 0."""
+    every = groupby(head.splitlines(), key=lambda line: bool(_is_between(line)))
+    groups = [[*lines] for is_between, lines in every if not is_between]
+    if len(groups) > 1 and not head.endswith("\n"):
+        groups = groups[:-1]  # the last may be cut
+    starts = set()
+    for group in groups:
+        rows = [row for row in map(columns_of, group) if not _is_marked(row)]
+        rows = [row for row in rows if not NOT_A_WORD.fullmatch(row[0])]
+        if any(len(row) < 3 for row in rows):
+            return False
+        numbers = [row[0] for row in rows]
         if not rows:
             continue
-        if prefix is None:
-            prefix = _prefix_of([row[0] for _, row in rows])
-        yield _of_rows(block.line, rows, scheme, prefix)
+        if not numbers[0].isdecimal():
+            return False
+        first = int(numbers[0][:6])
+        starts.add(first)
+        if numbers != [str(first + place) for place in range(len(numbers))]:
+            return False
+    return len(starts) == 1 and starts <= {0, 1}
 
 
-def _of_rows(
-    last: int, rows: list[tuple[int, list[str]]], scheme: Scheme | None, prefix: str
-) -> Tagged:
-    words = tuple(sys.intern(row[0].removeprefix(prefix)) for _, row in rows)
-    for word, (line, row) in zip(words, rows, strict=True):
-        if scheme is not None and len(row) < 2:
-            return Tagged(line, fault="a word without a tag; both are expected, a tab between")
-        if not word.strip():
-            return Tagged(line, fault="a tag without a word; both are expected, a tab between")
-    if scheme is None:
-        return Tagged(last, words, language=prefix[:-1])
-    tags = tuple(sys.intern(row[-1]) for _, row in rows)
-    if fault := scheme.fault(tags):
-        return Tagged(rows[fault.place][0], fault=fault.said)
-    return Tagged(last, words, tags, prefix[:-1])
-
-
-def _numbered(block: Block) -> Iterator[tuple[int, str]]:
-    return enumerate(block.lines, start=block.line - len(block.lines) + 1)
+def _rows_in(head: str) -> Iterator[str]:
+    """Lines that are rows, without their ends."""
+    lines = (line for line in head.splitlines() if not _is_between(line))
+    return (line for line in lines if not line.startswith("# "))
 
 
 def _is_between(line: str) -> bool:
@@ -186,65 +240,7 @@ def _is_marked(row: list[str]) -> bool:
     return row[0] == "#" or row[0].startswith("# ")
 
 
-def _is_comment(row: list[str], width: int, scheme: Scheme | None) -> bool:
-    """Whether it is no word: `#` may be one too, in a row like the others and with a tag.
-
-    Args:
-        row: Its columns.
-        width: How many the others have; 0 where there are none.
-        scheme: None: tags are not looked at.
-    """
-    if not _is_marked(row):
-        return False
-    if scheme is None and len(row) == 1:
-        return False  # a word alone, where that is enough
-    return len(row) != (width or len(row)) or not parted(row[-1])[0]
-
-
-def _prefix_of(words: list[str]) -> str:
+def _prefix_of(words: Sequence[str]) -> str:
     """The language that each word of a file stands behind, by its first text; or nothing."""
     found = {match[0] if (match := LANGUAGE.match(word)) else "" for word in words}
     return found.pop() if len(found) == 1 else ""
-
-
-def _of_json(lines: Lines, encoding: str, scheme: Scheme | None) -> Iterator[Tagged]:
-    for number, line, fault in each_line(lines):
-        if fault or line.strip():
-            yield (
-                Tagged(number, fault=fault) if fault else _of_object(number, line, encoding, scheme)
-            )
-
-
-def _of_object(number: int, line: str, encoding: str, scheme: Scheme | None) -> Tagged:
-    """A text of one line; a row without words is one without a text."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Tagged(number, fault=f"not JSON: {error}")
-    needed = ["tokens"] if scheme is None else ["tokens", "tags"]
-    named = " and ".join(f"`{name}`" for name in needed)
-    if not isinstance(found, dict) or not set(needed) <= found.keys():
-        return Tagged(number, fault=f"an object with {named} expected")
-    words, tags = found.pop("tokens"), found.pop("tags", [])
-    if scheme is None:
-        tags = []  # whatever they are
-    if not (_are_strings(words) and _are_strings(tags)):
-        lists = "a list of strings is" if scheme is None else "two lists of strings are"
-        return Tagged(number, fault=f"{named}: {lists} expected")
-    row = {str(key): str(value) for key, value in found.items() if value is not None}
-    language = row.get("language", "")
-    if fault := unread("".join((*words, *tags, *row, *row.values())), encoding):
-        return Tagged(number, fault=fault)
-    if scheme is not None and len(words) != len(tags):
-        told = f"{len(words)} tokens and {len(tags)} tags; a tag of each token is expected"
-        return Tagged(number, fault=told)
-    if any(not word.strip() for word in words):
-        return Tagged(number, fault="an empty token; leave it out, and its tag")
-    if scheme is not None and (wrong := scheme.fault(tags)):
-        return Tagged(number, fault=f"token {wrong.place + 1}: {wrong.said}")
-    interned = tuple(map(sys.intern, words)), tuple(map(sys.intern, tags))
-    return Tagged(number, *interned, language=sys.intern(language), row=row)
-
-
-def _are_strings(values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)

@@ -18,7 +18,9 @@ from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
 from edge_client.formats.table import used_columns
 
 TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"
-NAMES = f"{NUMBERS}: numbers are names here; write `{TAGS}` with B-TYPE, I-TYPE and O in their place"
+NAMES = (
+    f"{NUMBERS}: numbers are names here; write `{TAGS}` with B-TYPE, I-TYPE and O in their place"
+)
 
 
 class Object(dict[str, Any]):
@@ -75,10 +77,10 @@ JSON_LINES, JSON_ARRAY = JsonLines(), JsonArray()
 def gives(first: Mapping[str, Any]) -> frozenset[Wants]:
     """What rows hold, by the first of them."""
     has_tags = TOKENS in first and bool({TAGS, NUMBERS} & first.keys())
-    has_text = PLAIN.columns(list(first)).text is not None or TOKENS in first
-    if not first or (has_tags and PLAIN.columns(list(first)).text is not None):
+    has_text = PLAIN.columns(list(first)).text is not None
+    if not first or has_tags == has_text:  # it is both, or nothing is known
         return frozenset(("text", "label", "tags"))
-    return frozenset(("text", "tags")) if has_tags else frozenset(("text", "label") * has_text)
+    return frozenset(("text", "tags" if has_tags else "label"))
 
 
 def objects_in(head: Head) -> Iterator[Object]:

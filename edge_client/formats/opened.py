@@ -54,6 +54,7 @@ class Source:
     bounds: Bounds | None = None
     notes: list[str] = field(default_factory=list)
     stream: BinaryIO | None = None
+    _streamed: Lines | None = None
 
     def note(self, said: str) -> None:
         """Say something of the file, once."""
@@ -70,13 +71,18 @@ class Source:
         Raises:
             DataError: It cannot be read, or holds too much; also while its lines are read.
         """
+        if self._streamed is not None:
+            yield self._streamed
+            return
         encoding, whole = self.dialect.encoding or "UTF-8", whole or Whole(self.path)
         try:
             with self._binary() as binary:
                 encoding = encoding_of(binary, self.dialect, self.notes)
                 text = _as_text(binary, encoding)
-                yield Lines(text, self.bounds, whole)
-                text.detach()  # who opened it closes it
+                lines = Lines(text, self.bounds, whole)
+                if self.stream is not None:
+                    self._streamed = lines
+                yield lines
         except TooMuch as error:
             raise DataError(f"{whole.path} holds {error}, or split it among devices") from error
         except LongLine as error:

@@ -1,36 +1,78 @@
-"""A folder of text files, whose texts are paragraphs: lines in a row, with blank ones between.
+"""Plain text: a file with a text on each line, or a folder of files whose texts are paragraphs.
 
-Files are read in the order of their names, those of folders within it are not. Its bounds are one
-file's: they hold of all its files together.
+A paragraph is lines in a row, with blank ones between. Files of a folder are read in the order of
+their names, those of folders within it are not. Its bounds are one file's: they hold of all its
+files together.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from edge_client.errors import demand
-from edge_client.formats.dialect import Dialect
 from edge_client.formats.blocks import blocks
-from edge_client.formats.lines import Bounds, Whole
-from edge_client.formats.opened import LINES, DataError, ending_of, opened
+from edge_client.formats.lines import Whole, each_line
+from edge_client.formats.opened import MARK, DataError, Source, ending_of
+from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
 
+LINES = ".txt"
 MOST_FILES = 100_000  # in a folder; each is looked at before each piece of work
 
 
-class Paragraph(NamedTuple):
-    """A text of a folder.
+@dataclass(frozen=True)
+class PlainLines:
+    """A text on each line."""
 
-    Attributes:
-        file: The file that it is in.
-        line: Where it ends there, or cannot be used, from 1.
-        text: Its lines with spaces between.
-        fault: Why it cannot be used; empty if it can.
-    """
+    name: str = "lines of text"
+    endings: tuple[str, ...] = (LINES,)
 
-    file: Path
-    line: int
-    text: str
-    fault: str = ""
+    def sniff(self, head: Head) -> float:
+        return 0.5
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return frozenset(("text",))
+
+    def read(self, source: Source) -> Rows:
+        with source.lines() as lines:
+            for number, line, fault in each_line(lines):
+                text = line.rstrip("\r\n")
+                if text.startswith(MARK) and number > 1:
+                    text = text[len(MARK) :]
+                    source.note("a byte-order mark inside the file, as joined files have it")
+                if fault:
+                    yield LeftOut(number, "too long", fault)
+                elif unread := source.unread(text):
+                    yield LeftOut(number, "unreadable", unread)
+                else:
+                    yield Row(number, {"text": text})
+
+
+@dataclass(frozen=True)
+class Paragraphs:
+    """A folder of text files."""
+
+    name: str = "a folder of text files"
+    endings: tuple[str, ...] = ("",)
+
+    def sniff(self, head: Head) -> float:
+        return 0.5
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return frozenset(("text",))
+
+    def read(self, source: Source) -> Rows:
+        whole, folder = Whole(source.path), source.path
+        for path in _listed(folder):
+            one = replace(source, path=path)
+            with one.lines(whole) as lines:
+                for block in blocks(lines, one, _is_blank):
+                    if block.fault:
+                        yield replace(block.fault, file=str(path))
+                        continue
+                    text = " ".join(line.strip() for line in block.lines)
+                    yield Row(block.line, {"text": text}, file=f"{folder.name}/{path.name}")
+
+
+PLAIN_LINES, PARAGRAPHS = PlainLines(), Paragraphs()
 
 
 def files_in(folder: Path, most: int = MOST_FILES) -> list[Path]:
@@ -42,33 +84,9 @@ def files_in(folder: Path, most: int = MOST_FILES) -> list[Path]:
     """
     names = (path for path in folder.iterdir() if not path.name.startswith("."))
     found = sorted(path for path in names if ending_of(path) == LINES and path.is_file())
-    told = f"{folder} holds more than {most:,} files; join them into fewer"
-    demand(len(found) <= most, told, DataError)
+    said = f"{folder} holds more than {most:,} files; join them into fewer"
+    demand(len(found) <= most, said, DataError)
     return found
-
-
-def paragraphs_in(
-    folder: Path, dialect: Dialect, notes: list[str], bounds: Bounds | None
-) -> Iterator[Paragraph]:
-    """The paragraphs of a folder's files, good or not.
-
-    Args:
-        folder: The folder.
-        dialect: How its files are written down: their encoding alone.
-        notes: Gets what was found out without being told.
-        bounds: What is read at most, of all files together; None: all.
-
-    Raises:
-        DataError: A file cannot be read, or there is too much.
-    """
-    whole = Whole(folder)
-    for path in _listed(folder):
-        said = list[str]()
-        with opened(path, dialect, said, bounds, whole) as (lines, encoding):
-            for block in blocks(lines, encoding, _is_blank):
-                text = " ".join(line.strip() for line in block.lines)
-                yield Paragraph(path, block.line, text, block.fault)
-        notes += [note for note in said if note not in notes]
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edge_client.formats.dialect import DELIMITERS, Dialect, find, named, names_of
+from edge_client.formats.dialect import DELIMITERS, Dialect, named, names_of
 from edge_client.formats.lines import LONGEST_LINE, Lines, LongLine
 from edge_client.formats.opened import MARK, DataError, Source
 from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants

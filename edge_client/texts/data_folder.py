@@ -10,31 +10,30 @@ damaged: the texts read last stay until all files can be read again.
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from edge_client.formats.dialect import PLAIN, Dialect
+from edge_client.formats.opened import DataError, ending_of
+from edge_client.formats.paragraphs import LINES, files_in
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import (
     ClientData,
-    LeftOut,
     client_data,
     read_parts,
     read_texts,
     useless,
     without_texts,
 )
-from edge_client.formats.paragraphs import files_in
-from edge_client.formats.conll import COLUMNS
 from edge_client.texts.parts import endings_of, files_of
-from edge_client.formats.opened import FORMATS, LINES, DataError, ending_of
 from edge_client.texts.tasks import ANY, Kind, Labels, Wanted
 
 log = logging.getLogger(__name__)
 
 SETTLED_S = 2.0  # after its last change a file that looks unfinished is taken as it is
-OF_LINES = (".csv", ".tsv", ".jsonl", LINES, *COLUMNS)  # a part of them can be read
+WHOLE = (".json", ".parquet", ".arrow", ".feather")  # a part of these cannot be read at all
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,21 @@ def _kinds(folder: Path) -> list[Kind]:
 def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) -> None:
     good = 0
     for part, path in paths.items():
-        left_out, asked = LeftOut(), wanted
-        if part == "labelled" and wanted.kind == "mlm" and ending_of(path) in FORMATS:
+        accounting, asked = Accounting(), wanted
+        if (
+            part == "labelled"
+            and wanted.kind == "mlm"
+            and ending_of(path) != LINES
+            and path.is_file()
+        ):
             asked = ANY
-        if next(read_texts(path, asked, part != "unlabelled", left_out, dialect), None) is not None:
+        if (
+            next(read_texts(path, asked, part != "unlabelled", accounting, dialect), None)
+            is not None
+        ):
             good += 1
-        elif left_out.is_any:
-            raise useless(path, left_out)
+        elif accounting.left_out:
+            raise useless(path, accounting)
     if not good:
         raise without_texts(paths, wanted.kind, dialect)
 
@@ -197,10 +204,17 @@ def marks_of(folder: Path, kind: Kind = "labels") -> dict[Path, FileMark]:
     """
     marks = {}
     for path in files_of(folder, kind).values():
-        for file in files_in(path) if path.is_dir() else (path,):
+        for file in _files(path):
             told = file.stat()
             marks[file] = FileMark(told.st_ino, told.st_size, told.st_mtime_ns)
     return marks
+
+
+def _files(path: Path) -> Sequence[Path]:
+    """The files of a part: itself, or those of its folder."""
+    if not path.is_dir():
+        return (path,)
+    return files_in(path) or sorted(one for one in path.iterdir() if one.is_file())
 
 
 def _is_recent(modified_ns: int) -> bool:
@@ -210,8 +224,8 @@ def _is_recent(modified_ns: int) -> bool:
 
 def _is_cut(path: Path) -> bool:
     """Whether the last line of a text file has no end yet."""
-    if path.suffix == ".gz" or ending_of(path) not in OF_LINES:
-        return False  # a part of these cannot be read at all
+    if path.suffix == ".gz" or ending_of(path) in WHOLE:
+        return False
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 2))  # of UTF-16 a line's end has two bytes, one of them NUL

@@ -1,32 +1,37 @@
 """A device's own texts: `labelled.*`, `unlabelled.*`, `test.*` in one folder, read with care.
 
-CSV, TSV and JSONL, gzipped or not (Parquet where pyarrow is installed). Columns: `text` (or
-`text_a`, `text_b`), `label`, optional `language` and `id`; see `dialect` for others. Tasks that tag
-words read `formats.tagged` instead, those that mask words lines and `formats.paragraphs` as well.
-Texts never leave this process, and no message quotes one.
+`edge_client.formats` reads the rows of files, in whatever format; here they become texts with
+labels, or words with tags, of one task. Columns: `text` (or `text_a`, `text_b`), `label`, optional
+`language` and `id`; see `formats.dialect` for others. Texts never leave this process, and no
+message quotes one.
 
-One bad line never stops a client: it is left out, and the log says where and why. A file that is
+One bad row never stops a client: it is left out, and the log says where and why. A file that is
 useless as a whole is an error; one without any row is as if it were not there.
 """
 
-import csv
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from edge_client.formats.dialect import PLAIN, Columns, Dialect, find
-from edge_client.texts.faults import fault_of, missing_column, value_of
-from edge_client.formats.paragraphs import paragraphs_in
-from edge_client.formats.conll import tagged_texts
-from edge_client.formats.lines import BOUNDS, LONGEST_LINE, Bounds
+from edge_client.formats.annotation.spans import Unaligned, tagged
+from edge_client.formats.dialect import PLAIN, Dialect, find
+from edge_client.formats.lines import BOUNDS, Bounds
+from edge_client.formats.opened import DataError, Source, ending_of
+from edge_client.formats.paragraphs import LINES
+from edge_client.formats.reader import LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.registry import read, read_stream
+from edge_client.formats.tags import Fault, Scheme, is_iob1
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.faults import NUMBERS, fault_of, is_other_count, missing_column, value_of
 from edge_client.texts.parts import PARTS, files_of
-from edge_client.formats.opened import LINES, DataError, Row, Rows, ending_of, rows_of
 from edge_client.texts.tasks import Kind, Wanted
 
-csv.field_size_limit(LONGEST_LINE)
-TOLD = 3  # bad lines of a file that the log shows
+LOOKED_AT = 500  # texts whose tags say how the tags of a file are meant
+COMPARED = 200_000  # texts of a file that are compared, to see whether one has two labels
 log = logging.getLogger(__name__)
 
 
@@ -57,41 +62,6 @@ class Example:
     file: str = field(default="", compare=False)
 
 
-@dataclass
-class LeftOut:
-    """Rows of a file that gave no text, and what was found out about the file.
-
-    Attributes:
-        faults: A line for each of the first bad ones: file, line, reason.
-        bad: How many are bad.
-        empty: How many have no text, which does not count as a fault.
-        notes: What of the file was found out without being told, see `dialect`.
-    """
-
-    faults: list[str] = field(default_factory=list)
-    bad: int = 0
-    empty: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def is_any(self) -> bool:
-        """Whether a row was left out."""
-        return bool(self.bad or self.empty)
-
-    def add(self, fault: str) -> None:
-        """Leave a bad row out; of millions only the first are kept."""
-        self.bad += 1
-        if self.bad <= TOLD:
-            self.faults.append(fault)
-
-    def __str__(self) -> str:
-        """How many of what, and the first bad ones."""
-        more = "; ..." if self.bad > TOLD else ""
-        bad = f"{self.bad} bad ({'; '.join(self.faults)}{more})"
-        parts = [bad] if self.faults else []
-        return ", ".join([*parts, f"{self.empty} without a text"] if self.empty else parts)
-
-
 @dataclass(frozen=True)
 class Found:
     """One row of a file.
@@ -103,14 +73,16 @@ class Found:
         fault: Why it cannot be used; empty if it can, or holds no text.
         id: What its `id` column says, or empty.
         file: The file that it is in, where several are read as one; else empty.
+        reason: The kind of reason for which it is left out; that of one without a text is `empty`.
     """
 
     line: int
-    row: Row
+    row: Mapping[str, Any]
     example: Example | None = None
     fault: str = ""
     id: str = ""
     file: str = ""
+    reason: Reason = "empty"
 
 
 @dataclass(frozen=True)
@@ -148,13 +120,13 @@ def read_parts(
 ) -> dict[str, tuple[Example, ...]]:
     """The texts of a folder by the file that they are in; see `read_folder`."""
     paths = files_of(folder, wanted.kind)
-    read = {
+    found = {
         part: tuple(_read_part(path, wanted, part != "unlabelled", dialect))
         for part, path in paths.items()
     }
-    if not any(read.values()):
+    if not any(found.values()):
         raise without_texts(paths, wanted.kind, dialect)
-    return read
+    return found
 
 
 def client_data(parts: Mapping[str, tuple[Example, ...]], kind: Kind) -> ClientData:
@@ -208,60 +180,66 @@ def read_file(
 
 def _read_part(path: Path, wanted: Wanted, labelled: bool, dialect: Dialect) -> list[Example]:
     """As `read_file`, but a file without rows is one without texts."""
-    left_out = LeftOut()
-    found = read_texts(path, wanted, labelled, left_out, dialect)
+    accounting = Accounting()
+    found = read_texts(path, wanted, labelled, accounting, dialect)
     examples = [example for _, example, _ in found]
-    if not examples and left_out.is_any:
-        raise useless(path, left_out)
-    tell(path, left_out)
+    if not examples and accounting.left_out:
+        raise useless(path, accounting)
+    tell(path, accounting)
     return examples
 
 
-def tell(path: Path | str, left_out: LeftOut) -> None:
-    """Say in the log what was found out about a file, and which lines are left out."""
-    if left_out.notes:
-        log.warning("%s is read with %s", path, ", ".join(left_out.notes))
-    if left_out.faults:
-        log.warning("lines left out: %s", left_out)
-    elif left_out.empty:
-        log.info("%s: lines left out: %s", path, left_out)
+def tell(path: Path | str, accounting: Accounting) -> None:
+    """Say in the log how a file was read, and which rows are left out."""
+    if accounting.notes:
+        log.warning("%s is read with %s", path, ", ".join(accounting.notes))
+    if accounting.bad:
+        log.warning("%s: %s", path, accounting)
+    elif accounting.left_out:
+        log.info("%s: %s", path, accounting)
 
 
-def useless(path: Path, left_out: LeftOut) -> DataError:
+def useless(path: Path, accounting: Accounting) -> DataError:
     """The error of a file with rows none of which can be used."""
-    if left_out.faults:
+    if accounting.faults:
         what = "folder" if path.is_dir() else "file"
-        return DataError(f"{left_out.faults[0]}; no other line of the {what} can be used either")
-    return DataError(f"{path} holds no texts: {left_out}")
+        fault = f"{path}, {accounting.faults[0]}"
+        return DataError(f"{fault}; no other row of the {what} can be used either")
+    return DataError(f"{path} holds no texts: {accounting}")
 
 
 def read_texts(
     path: Path,
     wanted: Wanted,
     labelled: bool,
-    left_out: LeftOut,
+    accounting: Accounting,
     dialect: Dialect = PLAIN,
-) -> Iterator[tuple[int, Example, Row]]:
+) -> Iterator[tuple[int, Example, Mapping[str, Any]]]:
     """The texts of a file one by one, each with its line and all its columns; see `read_file`.
 
     Args:
-        path: The file, or of `mlm` a folder of files.
+        path: The file, or a folder that is read as one.
         wanted: The task, or what of it says how its texts are read; `ANY` allows any label.
         labelled: Whether labels, or tags, must be there.
-        left_out: Gets what is left out.
+        accounting: Gets what became of each row.
         dialect: How the file is written down.
 
     Raises:
         DataError: No such format or column, the file cannot be read at all, or it holds more than
             `lines.BOUNDS`.
     """
-    for found in every_row(path, wanted, labelled, left_out.notes, dialect, BOUNDS):
+    for found in every_row(path, wanted, labelled, accounting.notes, dialect, BOUNDS):
         if found.example is not None:
+            accounting.read += 1
             yield found.line, found.example, found.row
-        elif found.fault:
-            left_out.add(f"{found.file or path}, line {found.line}: {found.fault}")
         else:
-            left_out.empty += 1
+            leave_out(accounting, found)
+
+
+def leave_out(accounting: Accounting, found: Found) -> None:
+    """Count a row that gives no text."""
+    where = f"{Path(found.file).name}, " if found.file else ""
+    accounting.leave_out(found.line, found.reason, f"{where}line {found.line}: {found.fault}")
 
 
 def every_row(
@@ -282,104 +260,155 @@ def every_row(
         dialect: How the file is written down.
         bounds: What is read at most; None: however much there is.
     """
-    if wanted.kind == "tagging" and labelled:
-        return _tagged(path, wanted.labels, notes, dialect, bounds)
-    if path.is_dir():
-        return _paragraphs(path, notes, dialect, bounds)
-    is_labelled = labelled and wanted.kind == "labels"
-    rows = rows_of(path, dialect, is_labelled, notes, bounds)
-    return found_in(rows, _table(path), wanted.labels, is_labelled, notes, dialect, path.name)
+    wants: Wants = "text"
+    if labelled and wanted.kind != "mlm":
+        wants = "tags" if wanted.kind == "tagging" else "label"
+    source = Source(path, wants, dialect, tuple(wanted.labels), bounds, notes)
+    return found_in(read(source), source, _table(path))
 
 
-def every_word(path: Path, notes: list[str], dialect: Dialect) -> Iterator[Found]:
-    """Every text of a file that tells words apart, as `every_row`; its tags are not looked at."""
-    return _tagged(path, None, notes, dialect, None)
-
-
-def _tagged(
-    path: Path,
-    labels: tuple[str, ...] | None,
-    notes: list[str],
-    dialect: Dialect,
-    bounds: Bounds | None,
-) -> Iterator[Found]:
-    for one in tagged_texts(path, labels, dialect, notes, bounds):
-        example = Example(
-            " ".join(one.words),
-            language=one.language,
-            words=one.words,
-            tags=one.tags,
-            line=one.line,
-            file=path.name,
-        )
-        id_ = value_of(one.row, find(list(one.row), "id"))
-        yield Found(one.line, one.row, example if one.words else None, one.fault, id_)
-
-
-def _paragraphs(
-    folder: Path, notes: list[str], dialect: Dialect, bounds: Bounds | None
-) -> Iterator[Found]:
-    for one in paragraphs_in(folder, dialect, notes, bounds):
-        file = f"{folder.name}/{one.file.name}"
-        example = Example(one.text, line=one.line, file=file) if one.text else None
-        yield Found(one.line, {}, example, one.fault, file=str(one.file))
+def streamed(source: Source) -> Iterator[Found]:
+    """Every row of a stream, as `every_row`."""
+    return found_in(read_stream(source), source, "")
 
 
 def _table(path: Path) -> str:
     """The file, if all its rows have the same columns; else empty."""
-    return str(path) if ending_of(path) not in (".jsonl", LINES) else ""
+    return str(path) if ending_of(path) not in (".jsonl", ".ndjson", ".json", LINES) else ""
 
 
-def found_in(
-    rows: Rows,
-    table: str,
-    labels: Sequence[str],
-    labelled: bool,
-    notes: list[str],
-    dialect: Dialect = PLAIN,
-    file: str = "",
-) -> Iterator[Found]:
+def found_in(rows: Rows, source: Source, table: str) -> Iterator[Found]:
     """What rows hold.
 
     Args:
-        rows: See `rows_of`.
+        rows: As their format has them.
+        source: Where they are from, and what is looked for.
         table: The file, if all its rows have the same columns; empty: each has its own.
-        labels: Allowed labels; empty allows any.
-        labelled: Whether a label column must be there.
-        notes: Gets which columns go by other names.
-        dialect: How the rows are written down.
-        file: What messages on a text call the file.
 
     Raises:
-        DataError: A table lacks a column.
+        DataError: A table lacks a column, or class numbers begin elsewhere than the labels.
     """
-    names: tuple[str, ...] = ()
-    columns = dialect.columns(names)
-    for line, row, unreadable in rows:
-        if not unreadable and tuple(row) != names:
-            names = tuple(row)
-            columns = dialect.columns(names)
-            notes += [note for note in columns.renamed(dialect, labelled) if note not in notes]
-        missing = (
-            "" if unreadable else missing_column(names, columns, dialect, labelled, bool(table))
-        )
-        if missing and table:
-            raise DataError(f"{table}: {missing}")
-        if fault := unreadable or missing or fault_of(row, columns, labels, labelled):
-            yield Found(line, row, fault=fault)
+    interpreter = _Texts(source, table)
+    if source.wants == "tags":
+        rows = interpreter.looking_ahead(rows)
+    for row in rows:
+        if isinstance(row, LeftOut):
+            yield Found(row.line, {}, fault=row.said, file=row.file, reason=row.reason)
+        elif source.wants == "tags" or (row.words and source.wants == "text"):
+            yield interpreter.of_words(row)
         else:
-            example = _example(row, columns, labelled, line, file)
-            yield Found(line, row, example, id=value_of(row, columns.id))
+            yield interpreter.of_columns(row)
+    interpreter.close()
 
 
-def _example(row: Row, columns: Columns, labelled: bool, line: int, file: str) -> Example | None:
-    """A row's text; None if it holds none."""
-    text = value_of(row, columns.text)
-    if not text.strip():
-        return None
-    label = (
-        sys.intern(value_of(row, columns.label)) if labelled else None
-    )  # held once, not per text
-    language = sys.intern(value_of(row, columns.language))
-    second = value_of(row, columns.text_b)
-    return Example(text, second, label, language, line=line, file=file)
+class _Texts:
+    """Makes texts of the rows of one file; see `found_in`."""
+
+    def __init__(self, source: Source, table: str) -> None:
+        self._source, self._table = source, table
+        self._names: tuple[str, ...] = ()
+        self._columns = source.dialect.columns(())
+        self._scheme = Scheme(source.labels, notes=source.notes)
+        self._labels: dict[int, str] = {}  # of texts, by their hashes
+        self._doubled = 0
+
+    def looking_ahead(self, rows: Rows) -> Rows:
+        """The same rows; their first tags tell which scheme the file's tags are of."""
+        first = list(islice(rows, LOOKED_AT))
+        is_first = is_iob1(row.tags for row in first if isinstance(row, Row))
+        self._scheme = Scheme(self._source.labels, is_first, self._source.notes)
+        return chain(first, rows)
+
+    def of_columns(self, row: Row) -> Found:
+        """A text, its label where one is wanted."""
+        labelled = self._source.wants == "label"
+        if tuple(row.columns) != self._names:
+            self._names = tuple(row.columns)
+            self._columns = self._source.dialect.columns(self._names)
+            for note in self._columns.renamed(self._source.dialect, labelled):
+                self._source.note(note)
+        columns, dialect = self._columns, self._source.dialect
+        missing = missing_column(self._names, columns, dialect, labelled, bool(self._table))
+        if missing and self._table:
+            raise DataError(f"{self._table}: {missing}")
+        if missing:
+            return Found(row.line, row.columns, fault=missing, reason="columns", file=row.file)
+        if fault := fault_of(row.columns, columns, self._source.labels, labelled):
+            self._refuse_other_count(row)
+            said, reason = fault.said, fault.reason
+            return Found(row.line, row.columns, fault=said, reason=reason, file=row.file)
+        example = self._example(row, labelled)
+        return Found(
+            row.line, row.columns, example, id=value_of(row.columns, columns.id), file=row.file
+        )
+
+    def _refuse_other_count(self, row: Row) -> None:
+        label, labels = value_of(row.columns, self._columns.label), self._source.labels
+        if self._source.wants == "label" and is_other_count(label, labels):
+            known = ", ".join(labels[:12])
+            raise DataError(
+                f"{self._source.path}, line {row.line}: a class number that is not one of {known}, "
+                f"beside others that may be meant otherwise; {NUMBERS}"
+            )
+
+    def _example(self, row: Row, labelled: bool) -> Example | None:
+        """A row's text; None if it holds none."""
+        columns = self._columns
+        text = value_of(row.columns, columns.text)
+        if not text.strip():
+            return None
+        label = sys.intern(value_of(row.columns, columns.label)) if labelled else None
+        language = sys.intern(value_of(row.columns, columns.language))  # held once, not per text
+        second = value_of(row.columns, columns.text_b)
+        if label is not None:
+            self._compare(hash((text, second)), label)
+        return Example(text, second, label, language, line=row.line, file=self._file(row))
+
+    def _compare(self, text: int, label: str) -> None:
+        if len(self._labels) < COMPARED:
+            self._doubled += self._labels.setdefault(text, label) != label
+
+    def of_words(self, row: Row) -> Found:
+        """A text whose words are known, with their tags where these are wanted."""
+        words, tags, wants_tags = row.words, row.tags, self._source.wants == "tags"
+        text = value_of(row.columns, "text")
+        if row.spans is not None and wants_tags:
+            try:
+                words, tags = tagged(text, row.spans)
+            except Unaligned as error:
+                return self._faulty(row, row.line, "ambiguous", str(error))
+        elif wants_tags and not words and text.strip():
+            return self._faulty(row, row.line, "unanswered", "no spans or tags of its words")
+        if wants_tags:
+            made = self._scheme.bio(tags)
+            if isinstance(made, Fault):
+                line = row.lines[made.place] if row.lines else row.line
+                where = "" if row.lines else f"token {made.place + 1}: "
+                return self._faulty(row, line, "tags", where + made.said)
+            tags = made
+        if not words:
+            return Found(row.line, row.columns, file=row.file)
+        example = Example(
+            text if row.spans is not None else " ".join(words),
+            language=sys.intern(value_of(row.columns, "language")),
+            words=tuple(map(sys.intern, words)),
+            tags=tuple(map(sys.intern, tags)) if wants_tags else (),
+            line=row.line,
+            file=self._file(row),
+        )
+        id_ = value_of(row.columns, find(list(row.columns), "id"))
+        return Found(row.line, row.columns, example, id=id_, file=row.file)
+
+    def _faulty(self, row: Row, line: int, reason: Reason, said: str) -> Found:
+        return Found(line, row.columns, fault=said, reason=reason, file=row.file)
+
+    def _file(self, row: Row) -> str:
+        return row.file or self._source.path.name
+
+    def close(self) -> None:
+        """Note what only all rows together tell."""
+        if self._doubled:
+            some = f" (of its first {COMPARED:,})" if len(self._labels) == COMPARED else ""
+            self._source.note(
+                f"{self._doubled} texts that stand there with another label too{some}"
+            )

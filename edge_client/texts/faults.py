@@ -1,13 +1,24 @@
-"""What is wrong with a row of a table, in words that quote nothing of its text."""
+"""What is wrong with a row, in words that quote nothing of its text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from edge_client.tables import plain
-from edge_client.formats.dialect import Columns, Dialect, find
-from edge_client.formats.opened import NUL_FOUND, Row
+from edge_client.formats.dialect import Columns, Dialect, find, named
+from edge_client.formats.json_rows import type_name
+from edge_client.formats.opened import NUL_FOUND
+from edge_client.formats.reader import Reason
 
-NAMED = 12  # labels and columns that a message names
-LONGEST_NAMED = 60  # characters of one of them
+NUMBERS = (
+    "numbers are names here, not places in a list: write the task's labels in the file, or the "
+    "file's numbers in the task"
+)
+
+
+class Fault(NamedTuple):
+    """Why a row cannot be used."""
+
+    reason: Reason
+    said: str
 
 
 def missing_column(
@@ -24,18 +35,32 @@ def missing_column(
     return f"no column {column}; found {named(names)}" if column else ""
 
 
-def named(names: Sequence[str]) -> str:
-    """Labels or columns in a message: printable, and not too many."""
-    more = f" ... ({len(names)})" if len(names) > NAMED else ""
-    return ", ".join(plain(name)[:LONGEST_NAMED] for name in names[:NAMED]) + more
+def fault_of(
+    row: Mapping[str, Any], columns: Columns, labels: Sequence[str], labelled: bool
+) -> Fault | None:
+    """Why a row cannot be used; None if it can, or if it holds no text."""
+    used = [columns.text, columns.text_b]
+    for name in used:
+        if name is not None and not isinstance(value := row.get(name), str | None):
+            said = f"`{named([name])}` is {type_name(value)}; a string is expected"
+            return Fault("not text", said)
+    if any("\0" in value for value in row.values() if isinstance(value, str)):
+        return Fault("unreadable", NUL_FOUND)
+    text = value_of(row, columns.text)
+    if not labelled or not text.strip():
+        return None
+    value = row.get(columns.label) if columns.label is not None else None
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+        said = f"`{named([columns.label or ''])}` is {type_name(value)}; a string is expected"
+        return Fault("not text", said)
+    label = value_of(row, columns.label)
+    said = "" if label and not labels else _of_label(label, text, labels)
+    return Fault("label", said) if said else None
 
 
-def fault_of(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) -> str:
-    """Why a row cannot be used; empty if it can, or if it holds no text."""
-    if any("\0" in value for value in row.values() if value):
-        return NUL_FOUND
-    text, label = value_of(row, columns.text), value_of(row, columns.label)
-    if not labelled or not text.strip() or (label in labels if labels else label):
+def _of_label(label: str, text: str, labels: Sequence[str]) -> str:
+    """Why a label is none of those that are known; empty if it is."""
+    if label in labels:
         return ""
     known = named(labels)
     if not label:
@@ -44,9 +69,28 @@ def fault_of(row: Row, columns: Columns, labels: Sequence[str], labelled: bool) 
         return f"label is not one of {known}, but the text is; are the columns swapped?"
     if alike := find(labels, label):
         return f"label is not one of {known}; it differs from {named([alike])} in case or spaces"
-    return f"label is not one of {known}"
+    hint = f"; {NUMBERS}" if is_number(label) else ""
+    return f"label is not one of {known}{hint}"
 
 
-def value_of(row: Row, column: str | None) -> str:
-    """What a row says in a column; empty if there is none."""
-    return (row.get(column) if column is not None else "") or ""  # a short CSV row leaves None
+def is_number(label: str) -> bool:
+    """Whether a label is a whole number, which may be meant as a place in a list."""
+    return label.removeprefix("-").isdecimal() and len(label) < 10
+
+
+def is_other_count(label: str, labels: Sequence[str]) -> bool:
+    """Whether a number that is no label counts as the labels do, which then begin elsewhere.
+
+    Such as 0 where labels are 1, 2, 3: the other numbers of the file mean other labels than the
+    task's of the same names.
+    """
+    if label in labels or not (is_number(label) and labels and all(map(is_number, labels))):
+        return False
+    numbers = [int(one) for one in labels]
+    return int(label) in (min(numbers) - 1, max(numbers) + 1)
+
+
+def value_of(row: Mapping[str, Any], column: str | None) -> str:
+    """What a row says in a column; empty if there is none, or nothing in it."""
+    value = row.get(column) if column is not None else None
+    return "" if value is None else str(value)

@@ -1,7 +1,7 @@
 """Where the parts of a device's texts lie: `labelled.*`, `unlabelled.*` and `test.*` in one folder.
 
-Which formats are looked at depends on the kind of task, so that one folder may serve several; of
-`.tsv` and `.jsonl`, which may be tables or tagged words, the first row says which they are.
+Which files are looked at depends on the kind of task, so that one folder may serve several; what a
+file holds, its beginning says (`formats.registry.holds`).
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import get_args
 
 from edge_client.errors import demand
-from edge_client.texts.formats import tagged
-from edge_client.formats.opened import FORMATS, LINES, DataError
+from edge_client.formats.arrow import SAVED_DATASET, SPLITS
+from edge_client.formats.conll import CONLL
+from edge_client.formats.opened import DataError
+from edge_client.formats.paragraphs import LINES
+from edge_client.formats.reader import Head
+from edge_client.formats.registry import endings, holds
 from edge_client.texts.tasks import Kind
 
 PARTS = ("labelled", "unlabelled", "test")
+SPLITS_OF = {"labelled": "train", "unlabelled": "unsupervised", "test": "test"}  # of `datasets`
 # What a folder that has nothing to train on lacks, by the kind of task.
 LACKS: dict[Kind, str] = {
     "labels": "put a labelled.csv with columns text,label there (a word and its tag on each line "
@@ -30,10 +35,12 @@ WHAT: dict[Kind, str] = {
 
 
 def endings_of(part: str, kind: Kind = "labels") -> tuple[str, ...]:
-    """The formats that a part may have, gzipped or not."""
-    if kind == "mlm":
-        return (*FORMATS, LINES)
-    return tagged.FORMATS if kind == "tagging" and part != "unlabelled" else FORMATS
+    """Endings of files that may hold a part, gzipped or not."""
+    words = [one for one in CONLL.endings if one != ".tsv"]
+    if kind == "tagging" and part != "unlabelled":
+        return tuple(one for one in endings() if one != LINES)
+    every = (one for one in endings() if one not in words)
+    return tuple(one for one in every if kind == "mlm" or one != LINES)
 
 
 def files_of(folder: Path, kind: Kind = "labels") -> dict[str, Path]:
@@ -42,7 +49,7 @@ def files_of(folder: Path, kind: Kind = "labels") -> dict[str, Path]:
     Raises:
         DataError: There are none, or two of one kind, or a file is for tasks of another one.
     """
-    if folder.is_file():
+    if folder.is_file() or SAVED_DATASET.sniff(Head("", "", folder)):
         told = f"{folder} is not for a task of kind {kind}; {WHAT[kind]} is expected"
         demand(_is_of(folder, "labelled", kind), told, DataError)
         return {"labelled": folder}
@@ -50,7 +57,7 @@ def files_of(folder: Path, kind: Kind = "labels") -> dict[str, Path]:
         raise DataError(f"no data at {folder}; {WHAT[kind]} is expected")
     found = {part: path for part in PARTS if (path := find_part(folder, part, kind))}
     if not found:
-        known = [ending[1:] for ending in endings_of(PARTS[0], kind) if ending != ".parquet"]
+        known = [ending[1:] for ending in endings_of(PARTS[0], kind)]
         formats = f"{', '.join(known[:-1])} or {known[-1]}, .gz or not"
         raise DataError(
             f"{folder} holds no labelled.*, unlabelled.* or test.* ({formats})"
@@ -82,11 +89,26 @@ def find_part(folder: Path, part: str, kind: Kind = "labels") -> Path | None:
 def _all(folder: Path, part: str, kind: Kind) -> Sequence[Path]:
     names = [f"{part}{ending}{gz}" for ending in endings_of(part, kind) for gz in ("", ".gz")]
     found = [folder / name for name in names if (folder / name).is_file()]
-    found = [path for path in found if _is_of(path, part, kind)]
-    return [*found, folder / part] if kind == "mlm" and (folder / part).is_dir() else found
+    found += [one for one in _folders(folder, part) if kind == "mlm" or holds(one) != {"text"}]
+    return [path for path in found if _is_of(path, part, kind)]
+
+
+def _folders(folder: Path, part: str) -> list[Path]:
+    """The folders that may hold a part: one called so, or a split that `datasets` saved."""
+    splits = [folder / SPLITS_OF[part]] if part in SPLITS_OF and is_split(folder) else []
+    return [one for one in (folder / part, *splits) if one.is_dir()]
+
+
+def is_split(folder: Path) -> bool:
+    """Whether it is a folder of several splits that `datasets` saved."""
+    return (folder / SPLITS).is_file()
 
 
 def _is_of(path: Path, part: str, kind: Kind) -> bool:
     """Whether a file is not plainly for tasks of another kind."""
-    wants_words = kind == "tagging" and part != "unlabelled"
-    return tagged.is_of_words(path) in (wants_words, None)
+    given = holds(path)
+    if not given or (kind == "tagging" and part != "unlabelled"):
+        return "tags" in given or not given
+    if kind == "labels" and part != "unlabelled":
+        return "label" in given
+    return given != {"text", "tags"}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from edge_client.errors import WrongInput, demand
+from edge_client.formats.tags import OUTSIDE
 from edge_client.tables import plain
 
 if sys.version_info >= (3, 11):
@@ -34,7 +35,6 @@ LONGEST_PATTERN = 10_000
 MOST_FILE_BYTES = 256 << 10  # of a file that holds a task: a larger one would not fit the wire
 KEYS = ("name", "kind", "labels", "patterns", "verbalizer", "ensemble", "masking")
 Kind = Literal["labels", "tagging", "mlm"]
-OUTSIDE = "O"  # the tag of a word that belongs to no entity
 SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.formats.opened import DataError
 from edge_client.outputs import check_out_folder, new_folder
 from edge_client.tables import Column, Table, show, tell
 from edge_client.texts.examples import Example
-from edge_client.texts.written import write_csv
 from edge_client.texts.ready_tasks import find_task
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Task, task_toml
+from edge_client.texts.written import write_csv
 from simulation.commands.inputs import check_apart
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet

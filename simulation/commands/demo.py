@@ -15,10 +15,10 @@ from edge_client.api.given import training_of
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.engine.opening import installed_engine
 from edge_client.errors import Stopped, demand
+from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show, size, tell
 from edge_client.texts.ready_tasks import find_task
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Task, TaskError
 from profiling.rounds.report import rounds_table
 from simulation.commands.inputs import check_apart

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from edge_client.tables import Column, Table, show, tell
-from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
-from edge_client.texts.ready_tasks import find_task
 from edge_client.formats.opened import DataError
+from edge_client.tables import Column, Table, show, tell
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import Example, read_file, read_texts
+from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import ANY, Wanted
 from simulation.commands.inputs import check_apart
 from simulation.datasets.dataset import likeness
@@ -125,7 +126,7 @@ def _column(paths: Sequence[Path], name: str, wanted: Wanted) -> list[str]:
     """A column's value of every text that `read_file` reads."""
     values = []
     for path in paths:
-        for line, _, row in read_texts(path, wanted, True, LeftOut()):
+        for line, _, row in read_texts(path, wanted, True, Accounting()):
             if name not in row:
                 raise DataError(f"{path}: no column {name!r} to go --by; found {', '.join(row)}")
             if not row[name]:

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from edge_client.formats.opened import DataError
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.parts import find_part
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Task, TaskError, read_task
 from simulation.datasets import entities, known, silos
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, likeness

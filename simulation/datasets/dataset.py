@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_client.files import file_sha256
-from edge_client.texts.examples import Example
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 
 XNLI_LANGUAGES = (

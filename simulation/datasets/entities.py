@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from edge_client.texts.examples import Example
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example
 from edge_client.texts.tasks import OUTSIDE, Task
 from simulation.datasets.dataset import Parts
 from simulation.datasets.known import chosen, refuse_languages

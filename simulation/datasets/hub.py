@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.errors import installing
+from edge_client.formats.opened import DataError
+from edge_client.formats.registry import read_rows
 from edge_client.proxies import named_proxies
 from edge_client.texts.examples import Example
-from edge_client.formats.opened import DataError, read_rows
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, narrowed
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
 from simulation.datasets.licence import UNKNOWN

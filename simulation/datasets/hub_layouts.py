@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from edge_client.formats.opened import DataError
 from edge_client.texts.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
-from edge_client.formats.opened import FORMATS, DataError
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.datasets.two_fields import MNLI_QUOTED, YAHOO_PAIR
@@ -102,6 +102,9 @@ def configs_of(layout: HubLayout, languages: Sequence[str], repo: str) -> list[t
         return [(layout.config, layout.languages[0] if layout.languages else "")]
     chosen = dict.fromkeys(languages or layout.languages)
     return [(layout.config.replace(LANGUAGE, language), language) for language in chosen]
+
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def files_of(paths: Iterable[str], config: str, splits: Sequence[str], repo: str) -> list[str]:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from edge_client.formats.registry import read_rows
 from edge_client.texts.examples import Example
-from edge_client.formats.opened import read_rows
 from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import Parts
 from simulation.datasets.known import chosen

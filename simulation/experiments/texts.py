@@ -8,8 +8,8 @@ from types import MappingProxyType
 import numpy as np
 
 from edge_client.errors import demand
-from edge_client.texts.examples import Example
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example
 from edge_client.wire.seeds import derive_seed
 from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import Experiment, ExperimentError

@@ -13,10 +13,10 @@ from typing import TypeAlias
 import numpy as np
 
 from edge_client.errors import demand
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.written import write_csv, write_tagged
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Task, task_toml
+from edge_client.texts.written import write_csv, write_tagged
 from simulation.population.clients import Client, Population, PopulationError
 from simulation.population.deal import Deal, population_of
 

@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.api.labeller import Answer, Labeller, Left, answers
+from edge_client.api.labeller import Answer, Labeller, answers
 from edge_client.api.scores import Scores
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
+from edge_client.commands.kinds.telling import Skipped
 from edge_client.engine.scoring.confusion import Confusion, Mistake
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import NARROW, Column, Table, render, share
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Found
 from edge_client.texts.tasks import Task
 
@@ -39,11 +41,13 @@ class LabelTelling:
     def check(self, out: Path | None) -> None:
         check(out)
 
-    def answers(self, texts: Iterable[Found], left: Left) -> Iterator[Answer]:
-        return answers(self.labeller, texts, left)
+    def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Answer]:
+        return answers(self.labeller, texts, accounting)
 
     @contextmanager
-    def results(self, out: Path | None, *, has_id: bool) -> Iterator[Callable[[Answer], None]]:
+    def results(
+        self, out: Path | None, *, has_id: bool
+    ) -> Iterator[Callable[[Answer | Skipped], None]]:
         with results(out, self.labeller.task, is_gold=False, has_id=has_id) as write:
             yield write
 
@@ -85,8 +89,8 @@ def check(out: Path | None) -> None:
 @contextmanager
 def results(
     out: Path | None, task: Task, *, is_gold: bool, has_id: bool
-) -> Iterator[Callable[[Answer], None]]:
-    """Writes an answer per text as CSV or JSONL; without `out`, nothing.
+) -> Iterator[Callable[[Answer | Skipped], None]]:
+    """Writes an answer per row as CSV or JSONL, an empty one for `Skipped`; without `out`, nothing.
 
     Args:
         out: The file, whose ending says the format.
@@ -99,15 +103,24 @@ def results(
         return
     with new_file("--out", out) as file:
         if out.suffix == ".jsonl":
-            yield lambda answer: write_json(file, _row(answer, task, is_gold))
+            yield lambda answer: write_json(
+                file,
+                answer.as_json("text", "label", "confidence", "probabilities")
+                if isinstance(answer, Skipped)
+                else _row(answer, task, is_gold),
+            )
             return
         texts = ["text", "text_b"] if _is_pair(task) else ["text"]
         labels = [f"p({label})" for label in task.labels]
         gold = ["label", "read_as"] if is_gold else ["label"]
         writer = csv.writer(file)
-        writer.writerow([*(["id"] if has_id else []), *texts, *gold, "confidence", *labels])
+        columns = [*texts, *gold, "confidence", *labels]
+        writer.writerow([*(["id"] if has_id else []), *columns])
 
-        def write(answer: Answer) -> None:
+        def write(answer: Answer | Skipped) -> None:
+            if isinstance(answer, Skipped):
+                writer.writerow([*([answer.id] if has_id else []), *[""] * len(columns)])
+                return
             row = _row(answer, task, is_gold)
             told = [row.get(name, "") for name in (*texts, *gold, "confidence")]
             own = [answer.found.id] if has_id else []

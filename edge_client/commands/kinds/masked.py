@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.api.guesser import TOP, FilledText, Guessing, guessings
-from edge_client.api.labeller import Labeller, Left
+from edge_client.api.labeller import Labeller
 from edge_client.api.scores import Scores
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
+from edge_client.commands.kinds.telling import Skipped
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, share
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Found
 from edge_client.texts.tasks import MASK
 
@@ -36,16 +38,23 @@ class GuessTelling:
         if out is not None:
             check_out_file("--out", out, (".jsonl",), sign='"perplexity"')
 
-    def answers(self, texts: Iterable[Found], left: Left) -> Iterator[Guessing]:
-        return guessings(self.labeller, texts, left, self.top)
+    def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Guessing]:
+        return guessings(self.labeller, texts, accounting, self.top)
 
     @contextmanager
-    def results(self, out: Path | None, *, has_id: bool) -> Iterator[Callable[[Guessing], None]]:
+    def results(
+        self, out: Path | None, *, has_id: bool
+    ) -> Iterator[Callable[[Guessing | Skipped], None]]:
         if out is None:
             yield lambda answer: None
             return
         with new_file("--out", out) as file:
-            yield lambda answer: write_json(file, _row(answer))
+            yield lambda answer: write_json(
+                file,
+                answer.as_json("perplexity", "text")
+                if isinstance(answer, Skipped)
+                else _row(answer),
+            )
 
     def proposal(self, answer: Guessing) -> Proposal:
         raise NotImplementedError("guesses are neither labels nor spans")

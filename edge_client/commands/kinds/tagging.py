@@ -6,14 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.api.labeller import Labeller, Left
+from edge_client.api.labeller import Labeller
 from edge_client.api.scores import Scores
 from edge_client.api.tagger import TaggedText, Tagging, taggings
 from edge_client.commands.answers import write_json
 from edge_client.commands.console import shown
+from edge_client.commands.kinds.telling import Skipped
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, share
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Found
 from edge_client.texts.tasks import Task
 
@@ -45,11 +47,13 @@ class TagTelling:
     def check(self, out: Path | None) -> None:
         check(out)
 
-    def answers(self, texts: Iterable[Found], left: Left) -> Iterator[Tagging]:
-        return taggings(self.labeller, texts, left)
+    def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Tagging]:
+        return taggings(self.labeller, texts, accounting)
 
     @contextmanager
-    def results(self, out: Path | None, *, has_id: bool) -> Iterator[Callable[[Tagging], None]]:
+    def results(
+        self, out: Path | None, *, has_id: bool
+    ) -> Iterator[Callable[[Tagging | Skipped], None]]:
         with results(out, self.labeller.task, is_gold=False) as write:
             yield write
 
@@ -89,7 +93,9 @@ def marked(text: TaggedText) -> str:
 
 
 @contextmanager
-def results(out: Path | None, task: Task, *, is_gold: bool) -> Iterator[Callable[[Tagging], None]]:
+def results(
+    out: Path | None, task: Task, *, is_gold: bool
+) -> Iterator[Callable[[Tagging | Skipped], None]]:
     """Writes the tags of each text as JSONL or CoNLL's columns; without `out`, nothing.
 
     Args:
@@ -102,11 +108,19 @@ def results(out: Path | None, task: Task, *, is_gold: bool) -> Iterator[Callable
         return
     with new_file("--out", out) as file:
         if out.suffix == ".jsonl":
-            yield lambda answer: write_json(file, _row(answer, task, is_gold))
+            yield lambda answer: write_json(
+                file,
+                answer.as_json("entities", "text", "tokens", "tags")
+                if isinstance(answer, Skipped)
+                else _row(answer, task, is_gold),
+            )
             return
         file.write(f"{SIGNS['.conll']}: a word{', its tag' * is_gold} and what it is read as\n")
 
-        def write(answer: Tagging) -> None:
+        def write(answer: Tagging | Skipped) -> None:
+            if isinstance(answer, Skipped):
+                file.write(f"# left out: {answer.reason}\n\n")
+                return
             told = answer.text(task)
             columns = [told.tokens, *([answer.example.tags] if is_gold else []), told.tags]
             file.writelines("\t".join(row) + "\n" for row in zip(*columns, strict=True))

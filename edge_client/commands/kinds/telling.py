@@ -3,13 +3,39 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from edge_client.api.labeller import Left
 from edge_client.formats.annotation.answers import Proposal
+from edge_client.formats.dialect import find
+from edge_client.formats.reader import Reason
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Found
+from edge_client.texts.faults import value_of
 
 Told = TypeVar("Told")
+
+
+class Skipped(NamedTuple):
+    """A row without an answer, which has a row of its own among the answers all the same.
+
+    Attributes:
+        id: What its `id` column says, or empty.
+        reason: Why it was left out.
+    """
+
+    id: str
+    reason: Reason
+
+    def as_json(self, *empty: str) -> dict[str, Any]:
+        """A row whose answer is null, by the names of what an answer has."""
+        own = {"id": self.id} if self.id else {}
+        return {**dict.fromkeys(empty), **own, "left_out": self.reason}
+
+
+def skipped(found: Found) -> Skipped:
+    """What stands in a row's place; one with a text lacks what the task asks for beside it."""
+    reason = found.reason if found.example is None else "columns"
+    return Skipped(found.id or value_of(found.row, find(list(found.row), "id")), reason)
 
 
 class Telling(Protocol[Told]):
@@ -26,13 +52,13 @@ class Telling(Protocol[Told]):
             OutputError: Another ending, somebody's own file, or a place that cannot be written to.
         """
 
-    def answers(self, texts: Iterable[Found], left: Left) -> Iterator[Told]:
-        """One of each text, in order; those without a text go to `left`."""
+    def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Told]:
+        """One of each text, in order; the other rows are counted in `accounting`."""
 
     def results(
         self, out: Path | None, *, has_id: bool
-    ) -> AbstractContextManager[Callable[[Told], None]]:
-        """Writes each answer to a file; without one, nothing."""
+    ) -> AbstractContextManager[Callable[[Told | Skipped], None]]:
+        """Writes each answer, or row without one, to a file; without a file, nothing."""
 
     @property
     def can_propose(self) -> bool:

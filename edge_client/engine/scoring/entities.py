@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from edge_client.engine.scoring.confusion import LabelScores
-from edge_client.texts.tasks import OUTSIDE
+from edge_client.formats.tags import OUTSIDE
 from edge_client.wire.reported.entities import Entities, scores_of
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from edge_client.engine.engine import Engine
 from edge_client.engine.scoring.entities import counted
 from edge_client.engine.trainer import TrainingError
+from edge_client.formats.tags import OUTSIDE
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import OUTSIDE, Task
+from edge_client.texts.tasks import Task
 from edge_client.wire.reported.entities import Entities
 
 

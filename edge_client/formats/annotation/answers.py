@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edge_client.formats.reader import LeftOut, Reason, Row
 from edge_client.formats.annotation.spans import Span, Unaligned, trimmed
-from edge_client.tables import plain
 from edge_client.formats.dialect import Dialect
+from edge_client.formats.reader import LeftOut, Reason, Row
+from edge_client.tables import plain
 
 TEXTS = ("text", "text_b")
 MOST_NAMED, LONGEST_NAME = 12, 60

@@ -24,8 +24,8 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.reader import Reason, Row
 from edge_client.formats.dialect import Dialect
+from edge_client.formats.reader import Reason, Row
 
 FLAT = ".responses"  # behind the name of a question
 READ = "questions for a label, labels or spans are read here"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from edge_client.formats.reader import LeftOut, Row
 from edge_client.formats.annotation.spans import Span
+from edge_client.formats.reader import LeftOut, Row
 
 SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}

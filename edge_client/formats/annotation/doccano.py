@@ -25,9 +25,9 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.reader import Row
 from edge_client.formats.annotation.spans import Span
 from edge_client.formats.dialect import Dialect
+from edge_client.formats.reader import Row
 
 LABELS = ("label", "labels", "cats")
 SPANS = ("entities", "label", "labels", "annotations")

@@ -27,9 +27,9 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.reader import Row
 from edge_client.formats.annotation.spans import Span, from_utf16
 from edge_client.formats.dialect import Dialect
+from edge_client.formats.reader import Row
 
 Values: TypeAlias = list[Mapping[str, Any]]  # of one control in one annotation
 

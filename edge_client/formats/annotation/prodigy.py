@@ -19,9 +19,9 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.reader import Row
 from edge_client.formats.annotation.spans import Span
 from edge_client.formats.dialect import Dialect
+from edge_client.formats.reader import Row
 
 MEDIA = ("image", "audio", "video", "pages")  # what Prodigy asks about beside texts
 NOT_TEXTS = ("answer", "label", "id", "html")  # fields of strings

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-OUTSIDE = "O"
+from edge_client.formats.tags import OUTSIDE
+
 WORD = re.compile(r"\w+|[^\w\s]")
 
 Span: TypeAlias = tuple[int, int, str]

@@ -20,9 +20,9 @@ from edge_client.client.state import Answer as Kept
 from edge_client.client.state import ClientState, Identity
 from edge_client.client.transport import Unreachable
 from edge_client.engine.limits import Limits
+from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
 from edge_client.wire.labelling import Labelling

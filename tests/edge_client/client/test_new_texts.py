@@ -22,8 +22,8 @@ from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, StateError
 from edge_client.engine.engine import EngineError
 from edge_client.engine.trainer import TrainingError
-from edge_client.planning.sizes import BudgetError
 from edge_client.formats.opened import DataError
+from edge_client.planning.sizes import BudgetError
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.labelling import Labelling

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.texts.data_folder import DataFolder
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import DataError
+from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.tasks import Labels
 
 LABELS = Labels(("mail", "weather"))

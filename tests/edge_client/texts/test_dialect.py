@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
-from edge_client.texts.data_folder import check_folder
 from edge_client.formats.dialect import DELIMITERS, PLAIN, Dialect, find
-from edge_client.texts.examples import Example, read_file, read_folder
 from edge_client.formats.opened import DataError, streamed_rows
+from edge_client.texts.data_folder import check_folder
+from edge_client.texts.examples import Example, read_file, read_folder
 from edge_client.texts.tasks import ANY, Labels
 
 LABELS = Labels(("good", "bad"))

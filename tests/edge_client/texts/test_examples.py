@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.formats.opened import DataError, read_rows
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import (
     ClientData,
@@ -12,9 +13,8 @@ from edge_client.texts.examples import (
     read_file,
     read_folder,
 )
-from edge_client.texts.written import write_csv
-from edge_client.formats.opened import DataError, read_rows
 from edge_client.texts.tasks import ANY, Labels
+from edge_client.texts.written import write_csv
 
 LABELS = Labels(("good", "bad"))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge_client.formats.dialect import PLAIN
-from edge_client.texts.examples import Example, read_file
 from edge_client.formats.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
 from edge_client.formats.opened import DataError, rows_of, streamed_rows
+from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Kind, Labels
 
 LABELS = Labels(("good", "bad"))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.formats.opened import DataError
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import ClientData, Example, read_folder
 from edge_client.texts.parts import files_of
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Labels
 
 MAIL = Labels(("mail", "news"))

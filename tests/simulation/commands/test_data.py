@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.texts.examples import Example
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
 from simulation.commands.data import summary, write_dataset
 from simulation.datasets.catalogue import read_dataset, read_local

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.formats.opened import DataError
 from edge_client.texts.examples import Example
 from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
-from edge_client.formats.opened import DataError
 from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.tokens import Tokens
 from simulation.datasets import known

@@ -17,8 +17,8 @@ pytest.importorskip("fastapi")
 from coordinator.rounds.learning.settings import Learning
 from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.errors import Failed, WrongInput
-from edge_client.texts.examples import Example
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError, task_toml
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256

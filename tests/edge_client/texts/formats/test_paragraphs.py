@@ -2,15 +2,15 @@ import gzip
 from pathlib import Path
 
 import pytest
+from edge_client.texts.formats import paragraphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.dialect import PLAIN, Dialect
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.formats import paragraphs
-from edge_client.formats.paragraphs import files_in, paragraphs_in
 from edge_client.formats.lines import Bounds
 from edge_client.formats.opened import DataError
+from edge_client.formats.paragraphs import files_in, paragraphs_in
+from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Labels
 
 NOTES = Labels(kind="mlm")

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.dialect import Dialect
-from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
-from edge_client.texts.written import write_tagged
 from edge_client.formats.lines import LONGEST_LINE
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.tasks import Labels
+from edge_client.texts.written import write_tagged
 from tests.conftest import shared
 from tests.edge_client.texts.formats.tagged_files import DRUGS, as_columns, tagged
 

@@ -1,0 +1,113 @@
+"""Every format that is read, and which of them a file is of.
+
+Others' formats are found by entry points of the group `smidgen.formats`, each an object as
+`reader.Reader` says.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET
+from edge_client.formats.conll import CONLL
+from edge_client.formats.dialect import PLAIN, Dialect
+from edge_client.formats.json_rows import JSON_ARRAY, JSON_LINES
+from edge_client.formats.opened import DataError, Source, ending_of, head_of
+from edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
+from edge_client.formats.reader import Head, LeftOut, Reader, Rows, Wants
+from edge_client.formats.refused import refused
+from edge_client.formats.table import TABLE
+
+GROUP = "smidgen.formats"
+OURS: tuple[Reader, ...] = (
+    *(TABLE, JSON_LINES, JSON_ARRAY, PARQUET, ARROW, SAVED_DATASET),
+    *(CONLL, PLAIN_LINES, PARAGRAPHS),
+)
+GENERIC = 0.6  # readers that are surer than that are named
+
+
+@cache
+def readers() -> tuple[Reader, ...]:
+    """Ours, and those of other packages that are installed."""
+    return (*(one.load() for one in entry_points(group=GROUP)), *OURS)
+
+
+@cache
+def endings() -> tuple[str, ...]:
+    """Endings of files that are read, gzipped or not."""
+    return tuple(dict.fromkeys(one for reader in readers() for one in reader.endings if one))
+
+
+def head(path: Path, dialect: Dialect = PLAIN) -> Head:
+    """The beginning of a file, or that it is a folder."""
+    if path.is_dir():
+        return Head("", "", path)
+    return Head(ending_of(path).lower(), head_of(path, dialect), path)
+
+
+def best(found: Head) -> list[tuple[float, Reader]]:
+    """The readers that are surest of a file, which may be several, and how sure they are."""
+    fitting = [one for one in readers() if found.ending in one.endings]
+    sure = [(one.sniff(found), one) for one in fitting]
+    most = max((score for score, _ in sure), default=0.0)
+    return [(score, one) for score, one in sure if score == most > 0]
+
+
+def holds(path: Path, dialect: Dialect = PLAIN) -> frozenset[Wants]:
+    """What the rows of a file may hold, by its beginning."""
+    found = head(path, dialect)
+    return frozenset().union(*(one.gives(found) for _, one in best(found)))
+
+
+def reader_of(source: Source) -> Reader:
+    """The reader of a file; a format that is not the plain one of its ending is noted.
+
+    Raises:
+        DataError: No reader takes it; names the format where it is known.
+    """
+    found = head(source.path, source.dialect)
+    if said := refused(found):
+        raise DataError(f"{source.path}: {said}")
+    if not (sure := best(found)):
+        known = f"{', '.join(endings())} (.gz or not) expected"
+        named = any(found.ending in one.endings for one in readers())
+        raise DataError(f"{source.path}: {'nothing that is known here' if named else known}")
+    giving = [one for _, one in sure if source.wants in one.gives(found)]
+    score, reader = sure[0][0], (giving or [sure[0][1]])[0]
+    if score > GENERIC and len(reader.endings) and reader not in (PARQUET, ARROW):
+        source.note(f"its form of {reader.name}")
+    return reader
+
+
+def read(source: Source) -> Rows:
+    """Every row of a file in order; see `Reader.read`.
+
+    Raises:
+        DataError: No such format, or the file cannot be read at all, or holds too much.
+    """
+    return reader_of(source).read(source)
+
+
+def read_stream(source: Source) -> Rows:
+    """Rows of a stream such as stdin: JSON lines if its first line is an object, else lines.
+
+    Raises:
+        DataError: It is not in the encoding that was told.
+    """
+    with source.lines() as lines:
+        is_json = lines.first().lstrip().startswith("{")
+        yield from (JSON_LINES if is_json else PLAIN_LINES).read(source)
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and columns of each row of a file, whatever its columns are called.
+
+    Raises:
+        DataError: No such format, or the file or one of its rows cannot be read as it.
+    """
+    for row in read(Source(path)):
+        if isinstance(row, LeftOut):
+            raise DataError(f"{path}, line {row.line}: {row.said}")
+        columns = row.columns.items()
+        yield row.line, {name: str(value) for name, value in columns if value is not None}
