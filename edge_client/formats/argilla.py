@@ -77,6 +77,8 @@ def answered(
     records = [record_of(row.columns) for row in rows]
     columns = text_columns(string_fields(record.fields for record in records), dialect)
     kinds = _kinds(records)
+    if labelled and (bare := sum(map(_is_unsaid, rows, records))):
+        notes.append(f"{bare} records whose responses have no status, as submitted")
     question = _question(kinds, dialect.label_column) if labelled else ""
     for row, record in zip(rows, records, strict=True):
         texts = Row(row.line, text_of(record.fields, columns) | id_of(row.columns))
@@ -176,6 +178,12 @@ def _question(kinds: Mapping[str, str], wanted: str) -> str:
         name, kind = next(item for item in asked.items() if item[1] != NOTHING)
         raise ValueError(f"question `{named([name])}` is answered by {kind}; {READ}")
     return readable[0] if readable else ""
+
+
+def _is_unsaid(row: Row, record: Record) -> bool:
+    """Whether neither its responses nor its server say that they were submitted."""
+    are_bare = any(not one.status for one in record.responses)
+    return are_bare and not record.is_open and row.columns.get("status") != "completed"
 
 
 def _answered(texts: Row, record: Record, question: str, are_spans: bool) -> Answered:

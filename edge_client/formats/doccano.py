@@ -43,8 +43,9 @@ def answered(
     """
     fields = [row.columns for row in rows]
     columns = text_columns([one for one in string_fields(fields) if one != "id"], dialect, ["data"])
-    label = next((one for one in _named(dialect, LABELS) if _holds(fields, one, str)), "")
     span = next((one for one in _named(dialect, SPANS) if _holds(fields, one, list, dict)), "")
+    labels = (one for one in _named(dialect, LABELS) if one != span)
+    label = next((one for one in labels if _holds(fields, one, str)), "")
     if labelled and any(row.get("relations") for row in fields):
         notes.append("its relations left aside")
     if labelled and span and (bare := sum(not row.get(span) for row in fields)):
