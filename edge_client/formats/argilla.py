@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from edge_client.formats.answers import (
     Answer,
     Answered,
+    first_object,
     id_of,
     labels_of,
     named,
@@ -228,3 +229,13 @@ def _objects(values: Any) -> list[Mapping[str, Any]]:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def sniff(text: str) -> float:
+    """How surely a file that begins so is Argilla's."""
+    first = first_object(text)
+    if "fields" in first and first.keys() & {"responses", "suggestions"}:
+        return 0.95
+    if any(name.endswith((f"{FLAT}.status", f"{FLAT}.users")) for name in first):
+        return 0.95
+    return 0.9 if {"annotation", "status", "inputs"} <= first.keys() else 0.0

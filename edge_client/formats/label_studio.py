@@ -19,6 +19,7 @@ from edge_client.formats.answers import (
     Answer,
     Answered,
     Proposal,
+    first_object,
     id_of,
     labels_of,
     named,
@@ -305,3 +306,10 @@ def _proposed(proposal: Proposal, version: str) -> dict[str, Any]:
         "predictions": [{"model_version": version, **score, "result": result}],
         "data": proposal.data(),
     }
+
+
+def sniff(text: str) -> float:
+    """How surely a file that begins so is a JSON export, or a file of tasks to import."""
+    keys = first_object(text).keys()
+    are_tasks = keys & {"annotations", "completions", "predictions"}
+    return 0.95 if are_tasks and keys & {"data", "from_name", "was_cancelled"} else 0.0

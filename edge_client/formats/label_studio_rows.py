@@ -4,11 +4,12 @@ Imported fields and answers stand beside each other, and nothing marks which is 
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_client.formats.answers import Answered
+from edge_client.formats.answers import Answered, first_object
 from edge_client.formats.label_studio import Task, Values, answered, objects
 from edge_client.formats.reader import Row
 from edge_client.texts.dialect import Dialect
@@ -16,6 +17,7 @@ from edge_client.texts.dialect import Dialect
 OF_ANNOTATION = frozenset(
     ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")
 )
+MARKS = {"annotation_id", "annotator", "lead_time"}
 IMPORTED = "_data_"  # before the name of an imported column of a CSV that a control is called as
 
 
@@ -134,3 +136,15 @@ def in_table(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[
 def _with_cells(row: Mapping[str, Any], controls: Collection[str]) -> dict[str, Any]:
     are_cells = {name for name in controls if isinstance(row.get(name), str)}
     return {name: cell(one) if name in are_cells else one for name, one in row.items()}
+
+
+def sniff_json_min(text: str) -> float:
+    """How surely a file that begins so is a JSON_MIN export."""
+    return 0.95 if first_object(text).keys() >= MARKS else 0.0
+
+
+def sniff_table(text: str) -> float:
+    """How surely a file that begins so is a CSV or TSV export, whatever its name ends in."""
+    header = text.lstrip("\ufeff").splitlines()[:1]
+    names = {name.strip('"') for line in header for name in re.split("[,\t;]", line)}
+    return 0.95 if names >= MARKS else 0.0
