@@ -5,6 +5,8 @@ agree, the first row is read and the others are left out as its duplicates; wher
 are left out: which answer is right, a person has to say in the tool.
 """
 
+import json
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +18,7 @@ from edge_client.tables import plain
 
 TEXTS = ("text", "text_b")
 MOST_NAMED, LONGEST_NAME = 12, 60
+KEY = re.compile(r'(?<!\\)"(\w+)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +251,19 @@ class Proposal:
         """Its texts and its id, called as the readers call them."""
         named = {"text": self.text, "text_b": self.text_b, "id": self.id}
         return {name: value for name, value in named.items() if value or name == "text"}
+
+
+def first_object(text: str) -> Mapping[str, Any]:
+    """The first object of JSON lines or of a list of objects, by a file's beginning.
+
+    Of one that goes on behind the beginning only the keys are known, at whatever depth; a file of
+    another kind has none.
+    """
+    start = text.lstrip("\ufeff \t\r\n").removeprefix("[").lstrip()
+    if not start.startswith("{"):
+        return {}
+    try:
+        found, _ = json.JSONDecoder().raw_decode(start)
+    except (ValueError, RecursionError):
+        return dict.fromkeys(KEY.findall(start.partition("\n{")[0]))
+    return found if isinstance(found, dict) else {}

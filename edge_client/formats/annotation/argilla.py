@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
+    first_object,
     id_of,
     labels_of,
     named,
@@ -77,6 +78,8 @@ def answered(
     records = [record_of(row.columns) for row in rows]
     columns = text_columns(string_fields(record.fields for record in records), dialect)
     kinds = _kinds(records)
+    if labelled and (bare := sum(map(_is_unsaid, rows, records))):
+        notes.append(f"{bare} records whose responses have no status, as submitted")
     question = _question(kinds, dialect.label_column) if labelled else ""
     for row, record in zip(rows, records, strict=True):
         texts = Row(row.line, text_of(record.fields, columns) | id_of(row.columns))
@@ -178,6 +181,12 @@ def _question(kinds: Mapping[str, str], wanted: str) -> str:
     return readable[0] if readable else ""
 
 
+def _is_unsaid(row: Row, record: Record) -> bool:
+    """Whether neither its responses nor its server say that they were submitted."""
+    are_bare = any(not one.status for one in record.responses)
+    return are_bare and not record.is_open and row.columns.get("status") != "completed"
+
+
 def _answered(texts: Row, record: Record, question: str, are_spans: bool) -> Answered:
     responses = [one for one in record.responses if one.question == question]
     submitted = [one for one in responses if one.status == "submitted"]
@@ -220,3 +229,13 @@ def _objects(values: Any) -> list[Mapping[str, Any]]:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def sniff(text: str) -> float:
+    """How surely a file that begins so is Argilla's."""
+    first = first_object(text)
+    if "fields" in first and first.keys() & {"responses", "suggestions"}:
+        return 0.95
+    if any(name.endswith((f"{FLAT}.status", f"{FLAT}.users")) for name in first):
+        return 0.95
+    return 0.9 if {"annotation", "status", "inputs"} <= first.keys() else 0.0

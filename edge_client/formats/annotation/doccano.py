@@ -18,6 +18,7 @@ from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
     Proposal,
+    first_object,
     id_of,
     labels_of,
     span_of,
@@ -43,8 +44,9 @@ def answered(
     """
     fields = [row.columns for row in rows]
     columns = text_columns([one for one in string_fields(fields) if one != "id"], dialect, ["data"])
-    label = next((one for one in _named(dialect, LABELS) if _holds(fields, one, str)), "")
     span = next((one for one in _named(dialect, SPANS) if _holds(fields, one, list, dict)), "")
+    labels = (one for one in _named(dialect, LABELS) if one != span)
+    label = next((one for one in labels if _holds(fields, one, str)), "")
     if labelled and any(row.get("relations") for row in fields):
         notes.append("its relations left aside")
     if labelled and span and (bare := sum(not row.get(span) for row in fields)):
@@ -111,3 +113,11 @@ def writing(file: TextIO, version: str) -> Iterator[Callable[[Proposal], None]]:
         file.write(json.dumps(row) + "\n")
 
     yield write
+
+
+def sniff(text: str) -> float:
+    """How surely a file that begins so is doccano's: it has lists for labels beside a text."""
+    first = first_object(text)
+    is_text = isinstance(first.get("text", first.get("data")), str) and "tokens" not in first
+    has_list = any(isinstance(first.get(name), list) for name in {*LABELS, *SPANS})
+    return 0.8 + 0.1 * ("Comments" in first) if is_text and has_list else 0.0

@@ -10,7 +10,7 @@ the text that is kept with each span tells.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias
@@ -19,6 +19,7 @@ from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
     Proposal,
+    first_object,
     id_of,
     labels_of,
     named,
@@ -39,10 +40,6 @@ ADDRESS = re.compile(
     r"|\S+\.(?:jpe?g|png|gif|webp|bmp|tiff?|svg|mp3|wav|ogg|flac|m4a|mp4|webm|mov|pdf)(?:\?\S*)?",
     re.IGNORECASE,
 )
-OF_ANNOTATION = frozenset(
-    ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")
-)
-IMPORTED = "_data_"  # before the name of an imported column of a CSV that a control is called as
 GEOMETRY = frozenset(
     ("start", "end", "x", "y", "width", "height", "rotation", "original_width", "original_height")
 )
@@ -59,7 +56,7 @@ class Task:
         annotations: What each annotation holds, by control; without those that were cancelled.
         is_cancelled: Whether there are such.
         key: See `Answered`.
-        objects: Names of what its answers are about; often called as the fields.
+        about: Names of what its answers are about; often called as the fields.
     """
 
     line: int
@@ -67,7 +64,7 @@ class Task:
     annotations: tuple[Mapping[str, Values], ...]
     is_cancelled: bool = False
     key: tuple[str, ...] | None = None
-    objects: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
 
 
 def tasks_of(rows: Iterable[Row]) -> list[Task]:
@@ -75,11 +72,11 @@ def tasks_of(rows: Iterable[Row]) -> list[Task]:
     found = []
     for row in rows:
         record = row.columns
-        every = _objects(record.get("annotations", record.get("completions")))
+        every = objects(record.get("annotations", record.get("completions")))
         counted = [one for one in every if not (one.get("was_cancelled") or one.get("skipped"))]
-        results = [_objects(one.get("result")) for one in counted]
+        results = [objects(one.get("result")) for one in counted]
         names = (one.get("to_name") for result in results for one in result)
-        objects = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+        about = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
         data = record.get("data")
         found.append(
             Task(
@@ -87,7 +84,7 @@ def tasks_of(rows: Iterable[Row]) -> list[Task]:
                 {"id": record.get("id"), **(data if isinstance(data, dict) else {})},
                 tuple(map(_by_control, results)),
                 len(counted) < len(every),
-                objects=objects,
+                about=about,
             )
         )
     return found
@@ -106,90 +103,8 @@ def _list(values: Any) -> list[Any]:
     return values if isinstance(values, list) else []
 
 
-def _objects(values: Any) -> Values:
+def objects(values: Any) -> Values:
     return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
-
-
-def rows_as_tasks(rows: Iterable[Row], controls: Collection[str]) -> list[Task]:
-    """The annotations of a JSON_MIN export, or of a CSV one; those of one task have one key.
-
-    Its id alone will not do: in a CSV an imported `id` stands in the place of the task's.
-    """
-    found = []
-    for line, row in ((row.line, row.columns) for row in rows):
-        kept = {name: one for name, one in row.items() if name not in controls}
-        fields = {_imported_as(name, controls): one for name, one in kept.items()}
-        fields = {name: one for name, one in fields.items() if name not in OF_ANNOTATION - {"id"}}
-        values = {name: _values(row[name]) for name in controls if row.get(name) not in (None, "")}
-        key = (str(row.get("id")), *(one for one in fields.values() if isinstance(one, str)))
-        is_answered = row.get("annotation_id") not in (None, "")
-        found.append(Task(line, fields, (values,) if is_answered else (), key=key))
-    return found
-
-
-def _imported_as(name: str, controls: Collection[str]) -> str:
-    plain = name.removeprefix(IMPORTED)
-    return plain if plain in controls else name
-
-
-def _values(value: Any) -> Values:
-    """What a control holds: JSON_MIN and CSV write one choice as its bare name."""
-    values = value if isinstance(value, list) else [value]
-    return [one if isinstance(one, dict) else {"choices": [one]} for one in values]
-
-
-def cell(text: str) -> Any:
-    """What a cell of a CSV export says: an object, a list of such, or a bare word."""
-    if text.startswith(("{", "[{")):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        if isinstance(found, dict) or len(_objects(found)) == len(found):
-            return found
-    return text
-
-
-def controls_by_order(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The controls of a JSON_MIN export: what stands between a task's id and the annotator.
-
-    A control that is called as an imported field takes its place before the id: nothing tells an
-    answer from an imported value then, so it is none here.
-    """
-    found: dict[str, None] = {}
-    for row in rows:
-        names = list(row)
-        if "id" in names and "annotator" in names:
-            found |= dict.fromkeys(names[names.index("id") + 1 : names.index("annotator")])
-    return [name for name in found if name not in OF_ANNOTATION]
-
-
-def controls_by_content(
-    rows: Sequence[Mapping[str, str]], dialect: Dialect, labelled: bool
-) -> list[str]:
-    """The columns of a CSV export that may be controls: not a text, and not imported for sure.
-
-    A column that is filled where nobody has answered was imported. Beside labels of spans, or a
-    column that was renamed for a control, no other column is taken for choices unasked.
-    """
-    names = list(rows[0]) if rows else []
-    doubled = [name.removeprefix(IMPORTED) for name in names if name.startswith(IMPORTED)]
-    doubled = [name for name in doubled if name in names]
-    open_rows = [row for row in rows if not row.get("annotation_id")]
-    imported = {name for row in open_rows for name, one in row.items() if one}
-    imported |= {*OF_ANNOTATION, *(IMPORTED + name for name in doubled)}
-    maybe = [name for name in names if name not in imported]
-    if dialect.label_column in maybe:
-        return [dialect.label_column]
-    sure = doubled or [name for name in maybe if any(_is_json(row.get(name)) for row in rows)]
-    if sure or not labelled:
-        return sure
-    texts = dialect.columns(names)
-    return [name for name in maybe if name not in (texts.text, texts.text_b)]
-
-
-def _is_json(text: str | None) -> bool:
-    return text is not None and not isinstance(cell(text), str)
 
 
 @dataclass(frozen=True)
@@ -265,11 +180,12 @@ def answered(tasks: Sequence[Task], dialect: Dialect, labelled: bool) -> Iterato
     """
     kinds = kinds_of(tasks)
     controls = controls_of(kinds, dialect.label_column) if labelled else Controls()
-    objects = (name for task in tasks for name in task.objects)
+    about = (name for task in tasks for name in task.about)
     names = [name for name in string_fields(task.fields for task in tasks) if name != "id"]
-    columns = text_columns(names, dialect, objects)
+    columns = text_columns(names, dialect, about)
     texts = [task.fields.get(columns[0]) for task in tasks]
-    if not dialect.text_column and all(_is_address(text) for text in texts if text):
+    addresses = [_is_address(text) for text in texts if text]
+    if addresses and all(addresses) and not dialect.text_column:
         more = f" ({_kinds_said(kinds)})" if kinds else ""
         raise ValueError(f"field `{columns[0]}` holds addresses of files{more}; {READ}")
     for task in tasks:
@@ -303,29 +219,43 @@ def _answer(annotation: Mapping[str, Values], controls: Controls, text: str) -> 
     labels = labels_of(one for value in chosen for one in _list(value.get("choices")))
     if controls.spans is None:
         return Answer(labels) if labels else None
-    values = annotation.get(controls.spans, [])
-    return Answer(labels, tuple(span for value in values for span in _spans(value, text)))
+    return Answer(labels, _spans(annotation.get(controls.spans, []), text))
 
 
-def _spans(value: Mapping[str, Any], text: str) -> Iterator[Span]:
-    """A span once for each of its labels.
+def _spans(values: Values, text: str) -> tuple[Span, ...]:
+    """The spans of one annotation, each once for each of its labels.
 
     Raises:
-        ValueError: It is not at its place in the text, or has no label.
+        ValueError: One has no label, or they are not at their places however these are counted.
     """
-    start, end, kept = value.get("start"), value.get("end"), value.get("text")
-    for label in _list(value.get("labels")) or [None]:
-        span = span_of(start, end, label)
-        if isinstance(kept, str) and not _is_at(text, span[0], span[1], kept):
-            first, last = from_utf16(text, span[0]), from_utf16(text, span[1])
-            if first is None or last is None or not _is_at(text, first, last, kept):
-                raise ValueError(f"its span {start} to {end} is not where its own text is")
-            span = (first, last, span[2])
-        yield span
+    spans = [
+        (span_of(value.get("start"), value.get("end"), label), value.get("text"))
+        for value in values
+        for label in _list(value.get("labels")) or [None]
+    ]
+    if all(_is_at(text, span, kept) for span, kept in spans):
+        return tuple(span for span, _ in spans)
+    found = [(_from_utf16(text, span), kept) for span, kept in spans]
+    if all(_is_at(text, span, kept) for span, kept in found):
+        return tuple(span for span, _ in found)
+    raise ValueError("a span that is not where its own text is")
 
 
-def _is_at(text: str, start: int, end: int, kept: str) -> bool:
-    return GAP.sub(" ", text[start:end]).strip() == GAP.sub(" ", kept).strip()
+def _from_utf16(text: str, span: Span) -> Span:
+    start, end = (from_utf16(text, place) for place in span[:2])
+    return (-1, -1, span[2]) if start is None or end is None else (start, end, span[2])
+
+
+def _is_at(text: str, span: Span, kept: Any) -> bool:
+    """Whether a span holds the text that is kept with it; where none is, that is so."""
+    if not isinstance(kept, str):
+        return span[0] >= 0
+    return GAP.sub(" ", text[span[0] : span[1]]) == GAP.sub(" ", kept)
+
+
+def in_json(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[Answered]:
+    """What a JSON export says; see `answered`."""
+    return answered(tasks_of(rows), dialect, labelled)
 
 
 @contextmanager
@@ -376,3 +306,10 @@ def _proposed(proposal: Proposal, version: str) -> dict[str, Any]:
         "predictions": [{"model_version": version, **score, "result": result}],
         "data": proposal.data(),
     }
+
+
+def sniff(text: str) -> float:
+    """How surely a file that begins so is a JSON export, or a file of tasks to import."""
+    keys = first_object(text).keys()
+    are_tasks = keys & {"annotations", "completions", "predictions"}
+    return 0.95 if are_tasks and keys & {"data", "from_name", "was_cancelled"} else 0.0

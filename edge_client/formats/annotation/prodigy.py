@@ -12,6 +12,7 @@ from typing import Any
 from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
+    first_object,
     id_of,
     labels_of,
     span_of,
@@ -23,6 +24,7 @@ from edge_client.formats.annotation.spans import Span
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
 
+ANSWERS = ("accept", "reject", "ignore")
 MEDIA = ("image", "audio", "video", "pages")  # what Prodigy asks about beside texts
 NOT_TEXTS = ("answer", "label", "id", "html")  # fields of strings
 
@@ -106,3 +108,15 @@ def _spans(values: Any, has_label: bool) -> tuple[Span, ...] | None:
     if has_label and not all(isinstance(one.get("label"), str) for one in found):
         return None
     return tuple(span_of(one.get("start"), one.get("end"), one.get("label")) for one in found)
+
+
+def sniff(text: str) -> float:
+    """How surely a file that begins so is Prodigy's."""
+    first = first_object(text)
+    if first.keys() & {"_input_hash", "_task_hash"}:
+        return 0.95
+    if first.get("answer") in ANSWERS:
+        return 0.9
+    spans = first.get("spans")
+    are_spans = isinstance(spans, list) and all(isinstance(one, dict) for one in spans)
+    return 0.7 if "text" in first and are_spans else 0.0

@@ -127,3 +127,28 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_taken_back(
         words = ("--state", state, "--data", data, "--out", out, "--revoke", IDS["storm"])
         assert f"--out {out}" in refused(*words)
     assert "0 taken back" in labels("--state", state).stdout
+
+
+@pytest.mark.parametrize(("tool", "ending"), [("label-studio", "json"), ("doccano", "jsonl")])
+def test_the_surest_are_written_for_a_tool_where_people_correct_them(
+    state: Path, data: Path, tmp_path: Path, tool: str, ending: str
+) -> None:
+    out = tmp_path / f"labels.{ending}"
+    words = ("--state", state, "--data", data, "--write", tool, "--out", out)
+    assert json.loads(labels(*words, "--json").stdout)["written"] == 2
+    assert out.stat().st_mode & 0o077 == 0
+    body = out.read_text()
+    rows = json.loads(body) if ending == "json" else list(map(json.loads, body.splitlines()))
+    found = []
+    for row in rows:
+        given = row["predictions"][0] if ending == "json" else row
+        label = given["result"][0]["value"]["choices"] if ending == "json" else row["label"]
+        found.append((row.get("data", row)["text"], label, given["score"]))
+    assert found == [("rain at nine", ["weather"], 0.97), ("storm", ["weather"], 0.9)]
+    assert labels(*words).exit_code == 0  # a file of ours is replaced
+
+
+def test_a_tool_is_one_that_is_known_and_needs_a_file(state: Path, data: Path) -> None:
+    words = ("--state", state, "--data", data)
+    assert "give --out too" in refused(*words, "--write", "doccano")
+    assert "one of label-studio, doccano" in refused(*words, "--write", "brat", "--out", data / "x")
