@@ -240,7 +240,7 @@ def _usable(
 def pieces(
     labeller: Labeller, texts: Iterable[Found], accounting: Accounting
 ) -> Iterator[list[tuple[Found, Example]]]:
-    """Texts that can be asked, as many at once as are read; the others are counted in `accounting`."""
+    """Texts that can be asked, as many at once as are read; the others are counted."""
     piece: list[tuple[Found, Example]] = []
     room = PIECE_CHARACTERS
     for found, example in _usable(labeller, texts, accounting):

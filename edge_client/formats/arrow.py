@@ -211,14 +211,10 @@ class _Columns:
                 continue
             if not is_named.is_nested(kind) and name in (columns.id, columns.language):
                 continue
-            wanted = (
-                "strings are" if name in (columns.text, columns.text_b) else "strings or class "
-            )
-            wanted += "" if name in (columns.text, columns.text_b) else "numbers are"
-            raise DataError(
-                f"{self._source.path}: column `{named([name])}` is of type {plain(str(kind))[:80]}; "
-                f"{wanted} expected"
-            )
+            is_of_text = name in (columns.text, columns.text_b)
+            wanted = "strings are" if is_of_text else "strings or class numbers are"
+            came = f"column `{named([name])}` is of type {plain(str(kind))[:80]}"
+            raise DataError(f"{self._source.path}: {came}; {wanted} expected")
 
     def row(self, number: int, found: Mapping[str, Any]) -> Row | LeftOut:
         """A row with classes by their names."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from edge_client.formats.dialect import PLAIN, named
 from edge_client.formats.lines import each_line
 from edge_client.formats.opened import MARK, DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows, Wants
 from edge_client.formats.table import used_columns
 
 TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"
@@ -161,7 +161,7 @@ def rows_of(items: Iterator[Item], source: Source) -> Rows:
     """Rows of objects, whose own names are the columns; see `Reader.read`."""
     for number, found, fault in items:
         if fault:
-            reason = "too long" if fault.startswith("longer") else "unreadable"
+            reason: Reason = "too long" if fault.startswith("longer") else "unreadable"
             yield LeftOut(number, reason, fault)
         elif twice := _twice(found, source):
             yield LeftOut(number, "ambiguous", f"two values of `{named([twice])}`; one is expected")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.spans import (
+from edge_client.formats.annotation.spans import (
     Unaligned,
     from_utf16,
     places_in,

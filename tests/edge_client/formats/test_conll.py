@@ -15,7 +15,7 @@ from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
 from edge_client.texts.tasks import Labels
 from edge_client.texts.written import write_tagged
 from tests.conftest import shared
-from tests.edge_client.texts.formats.tagged_files import DRUGS, as_columns, tagged
+from tests.edge_client.formats.tagged_files import DRUGS, as_columns, tagged
 
 GOOD = Example("Aspirin helped", words=("Aspirin", "helped"), tags=("B-Drug", "O"))
 COLUMNS = "Aspirin\tB-Drug\nhelped\tO\n"

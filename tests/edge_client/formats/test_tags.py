@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from edge_client.formats.tags import Scheme
 from edge_client.texts.examples import Example
-from tests.edge_client.texts.formats.tagged_files import DRUGS, tagged
+from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 TAGS = ("O", "B-Drug", "I-Drug", "B-Illness", "I-Illness", "B-drug", "S-Drug", "", "B-", "I", "o")
 

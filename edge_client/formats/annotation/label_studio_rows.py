@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_client.formats.answers import Answered, first_object
-from edge_client.formats.label_studio import Task, Values, answered, objects
+from edge_client.formats.annotation.answers import Answered, first_object
+from edge_client.formats.annotation.label_studio import Task, Values, answered, objects
 from edge_client.formats.reader import Row
 from edge_client.texts.dialect import Dialect
 
