@@ -11,8 +11,8 @@ from typing import Any
 
 from edge_client.formats.annotation.answers import Answered, first_object
 from edge_client.formats.annotation.label_studio import Task, Values, answered, objects
+from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
-from edge_client.texts.dialect import Dialect
 
 OF_ANNOTATION = frozenset(
     ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from edge_client.texts.dialect import PLAIN, Dialect
 from hypothesis import strategies as st
 
 from edge_client.formats.annotation.answers import Answered, answered_in
 from edge_client.formats.annotation.spans import Span
+from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.formats.reader import LeftOut, Reason, Row
 
 WORDS = ("Ann", "went", "to", "Köln", "2024", "(", ")", ".", "’", "📉", "𐐷𐐷", "東京")

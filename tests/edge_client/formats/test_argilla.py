@@ -1,11 +1,11 @@
 from typing import Any
 
 import pytest
-from edge_client.texts.dialect import Dialect
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats import argilla
+from edge_client.formats.annotation import argilla
+from edge_client.formats.dialect import Dialect
 from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
 
 STATUSES = ("submitted", "discarded", "draft")

@@ -2,12 +2,12 @@ import io
 import json
 from typing import Any
 
-from edge_client.texts.dialect import Dialect
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats import doccano
+from edge_client.formats.annotation import doccano
 from edge_client.formats.annotation.answers import Proposal
+from edge_client.formats.dialect import Dialect
 from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
 
 

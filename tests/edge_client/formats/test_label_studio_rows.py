@@ -3,13 +3,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from edge_client.texts.dialect import Dialect
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats import label_studio_rows
+from edge_client.formats.annotation import label_studio_rows
 from edge_client.formats.annotation.answers import Answered
 from edge_client.formats.annotation.label_studio_rows import cell
+from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
 from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
 

@@ -1,11 +1,11 @@
 from typing import Any
 
 import pytest
-from edge_client.texts.dialect import Dialect
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats import prodigy
+from edge_client.formats.annotation import prodigy
+from edge_client.formats.dialect import Dialect
 from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
 
 OPTIONS = [{"id": "bill", "text": "Bill"}, {"id": "delivery", "text": "Delivery"}]
