@@ -25,6 +25,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("errors", "tables"),
         ("files", "log_lines", "proxies"),
         ("outputs", "completion"),
+        ("formats",),
         ("texts", "codecs"),
         ("wire",),
         ("metering",),
@@ -96,7 +97,18 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 BELOW_LABELLING = {
-    *("errors", "files", "outputs", "tables", "texts", "wire", "bases", "adapters", "planning"),
+    *(
+        "errors",
+        "files",
+        "outputs",
+        "tables",
+        "formats",
+        "texts",
+        "wire",
+        "bases",
+        "adapters",
+        "planning",
+    ),
     *("codecs", "guest", "engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}

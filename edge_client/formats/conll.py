@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from edge_client.formats.blocks import Block, blocks
-from edge_client.formats.dialect import PLAIN, named
+from edge_client.formats.dialect import PLAIN, Wants, named
 from edge_client.formats.opened import Source, ending_of, head_of
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Row, Rows
 from edge_client.formats.tags import OUTSIDE, parted
 
 DOCUMENT = "-DOCSTART-"

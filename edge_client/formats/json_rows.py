@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from edge_client.formats.dialect import PLAIN, named
+from edge_client.formats.dialect import PLAIN, Wants, named
 from edge_client.formats.lines import each_line
 from edge_client.formats.opened import MARK, DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 from edge_client.formats.table import used_columns
 
 TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"

@@ -24,10 +24,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edge_client.formats.dialect import DELIMITERS, Dialect, named, names_of
+from edge_client.formats.dialect import DELIMITERS, Dialect, Wants, named, names_of
 from edge_client.formats.lines import LONGEST_LINE, Lines, LongLine
 from edge_client.formats.opened import MARK, DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Row, Rows
 
 csv.field_size_limit(LONGEST_LINE)
 KEPT = 1000  # lines behind that are let go of together
@@ -94,6 +94,8 @@ class _Rows:
     def _read_header(self) -> bool:
         source, wants_label = self._source, self._source.wants == "label"
         usual = USUAL.get(_ending(source), ",")
+        while self._peek() is not None and self._is_empty():
+            self._pop()
         first = self._peek() and self._pop()
         if first is not None and first.text.lower().startswith(SEPARATOR):
             told = first.text.rstrip("\r\n")[len(SEPARATOR) :]
@@ -139,10 +141,8 @@ class _Rows:
                 yield LeftOut(line, "unreadable", fault) if fault else Row(line, row)
 
     def _short(self, count: int) -> None:
-        """Cells that a row lacks are empty; said where the file's last column is one in use."""
-        columns = self._source.dialect.columns(self._names)
-        used = {columns.text, columns.text_b, columns.label}
-        if used & set(self._names[count:]):
+        """Cells that a row lacks are empty: without a text or a label it is left out, else said."""
+        if self._source.dialect.columns(self._names).text_b in self._names[count:]:
             self._source.note("rows of fewer columns than the first line names")
 
     def _next_cells(self, width: int) -> list[str] | LeftOut:
@@ -153,8 +153,9 @@ class _Rows:
             return LeftOut(piece.number, "too long", piece.fault)
         text = piece.text.rstrip("\r\n")
         if text.startswith(MARK) and piece.number > 1:
-            text = text[len(MARK) :]
             self._source.note("a byte-order mark inside the file, as joined files have it")
+            if cells_of(text[len(MARK) :], self._delimiter) == self._names:
+                return self._names  # which begin the second of two files
         if self._delimiter == "\t":
             return self._tabbed(text, piece, width)
         cells = cells_of(text, self._delimiter)

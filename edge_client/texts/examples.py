@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.formats.annotation.spans import Unaligned, tagged
-from edge_client.formats.dialect import PLAIN, Dialect, find
+from edge_client.formats.dialect import PLAIN, Dialect, Wants, find
 from edge_client.formats.lines import BOUNDS, Bounds
 from edge_client.formats.opened import DataError, Source, ending_of
 from edge_client.formats.paragraphs import LINES
-from edge_client.formats.reader import LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.formats.registry import read, read_stream
 from edge_client.formats.tags import Fault, Scheme, is_iob1
 from edge_client.texts.accounting import Accounting
@@ -203,8 +203,9 @@ def useless(path: Path, accounting: Accounting) -> DataError:
     """The error of a file with rows none of which can be used."""
     if accounting.faults:
         what = "folder" if path.is_dir() else "file"
-        fault = f"{path}, {accounting.faults[0]}"
-        return DataError(f"{fault}; no other row of the {what} can be used either")
+        fault = accounting.faults[0]
+        fault = f"{path}, {fault}" if fault.startswith("line ") else fault
+        return DataError(f"{fault}; no other line of the {what} can be used either")
     return DataError(f"{path} holds no texts: {accounting}")
 
 
@@ -238,7 +239,7 @@ def read_texts(
 
 def leave_out(accounting: Accounting, found: Found) -> None:
     """Count a row that gives no text."""
-    where = f"{Path(found.file).name}, " if found.file else ""
+    where = f"{found.file}, " if found.file else ""
     accounting.leave_out(found.line, found.reason, f"{where}line {found.line}: {found.fault}")
 
 

@@ -145,9 +145,9 @@ def test_unlabelled_texts_of_every_kind_stop_no_client(scene: Scene) -> None:
     scene.client("x", scene.serve(), "--engine", "onnx")
     scene.finish()
     said = scene.log("x")
-    assert said.count("lines left out") == 1 and "Traceback" not in said
-    assert "unlabelled.csv, line 5: not UTF-8; save it as UTF-8, or give --encoding" in said
-    assert "), 1 without a text" in said
+    assert said.count("rows left out") == 1 and "Traceback" not in said
+    assert "line 5: not UTF-8; save it as UTF-8, or give --encoding" in said
+    assert "1 empty" in said
     assert (
         "unlabelled texts that are not read: 1 there more than once, 1 labelled by hand, "
         "1 mostly of tokens the base does not know" in said

@@ -29,7 +29,7 @@ from edge_client.client.retries import LONGEST_ASKED_S, asked_pause_s
 from edge_client.client.state import ClientState
 from edge_client.client.transport import Coordinator
 from edge_client.errors import Failed, WrongInput
-from edge_client.formats.opened import read_rows
+from edge_client.formats.registry import read_rows
 from edge_client.log_lines import shown
 from edge_client.metering.work import WorkMeter
 from edge_client.texts.examples import read_file, read_folder

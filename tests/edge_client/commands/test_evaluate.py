@@ -42,7 +42,8 @@ def test_figures_are_those_that_training_gave(tiny_base: Base, data: Path, tmp_p
 def test_everything_is_in_the_json(tiny_base: Base, data: Path, adapter: Path) -> None:
     found = evaluated(tiny_base, data, "--adapter", adapter)
     assert set(found) == {
-        *("data", "texts", "left_out", "accuracy", "loss", "macro", "labels", "confusion", "out")
+        *("data", "texts", "left_out", "accuracy", "loss", "macro", "labels", "confusion", "out"),
+        "rows",
     }
     counts = np.array(found["confusion"]["counts"])  # type: ignore[index]
     assert counts.sum() == 3 and counts.trace() / 3 == pytest.approx(found["accuracy"])
@@ -84,9 +85,15 @@ def test_rows_that_cannot_be_scored_are_left_out_and_told(tiny_base: Base, tmp_p
     folder = write_data(tmp_path / "data")
     done = scored(tiny_base, folder, f"{LABELLED}4,grandma is ill,health\n")
     assert "on 3 texts" in done.stdout and "grandma" not in done.output
-    assert "1 row left out: line 5: label is not one of security, weather" in done.stderr
+    assert (
+        "1 of 4 rows left out (1 label): line 5: label is not one of security, weather"
+        in done.stderr
+    )
     said = refused(scored(tiny_base, folder, "text,label\nx,y\n"))
-    assert "there is no labelled text to score on; 1 row left out: line 2: label" in said
+    assert (
+        "there is no labelled text to score on; 1 of 1 row left out (1 label): line 2: label"
+        in said
+    )
     assert "no labelled text" in refused(scored(tiny_base, folder, "text,label\n"))
 
 

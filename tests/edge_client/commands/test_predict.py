@@ -43,6 +43,7 @@ FILES = {
     "a.jsonl": "".join(json.dumps({"id": n, "text": t}) + "\n" for n, t in enumerate(TEXTS)),
     "a.txt": "\n".join(TEXTS),
 }
+ALL = {"rows": 3, "read": 3, "left_out": {}}
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -55,7 +56,7 @@ def test_a_file_gives_what_its_texts_give(
         file, body = tmp_path / f"{name}.gz", gzip.compress(body)
     file.write_bytes(body)
     found = json.loads(predict(tiny_base, adapter, "--file", file, "--json").stdout)
-    assert found == given(tiny_base, adapter, *TEXTS) | {"left_out": []}
+    assert found == given(tiny_base, adapter, *TEXTS) | {"left_out": [], "rows": ALL}
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
@@ -66,7 +67,7 @@ def test_stdin_gives_what_its_texts_give(
     stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(FILES[name].encode())))
     monkeypatch.setattr(sys, "stdin", stdin)
     found = json.loads(predict(tiny_base, adapter, *words, "--json").stdout)
-    assert found == given(tiny_base, adapter, *TEXTS) | {"left_out": []}
+    assert found == given(tiny_base, adapter, *TEXTS) | {"left_out": [], "rows": ALL}
 
 
 def test_a_csv_of_answers_has_ids_texts_and_each_labels_probability(
@@ -121,7 +122,7 @@ def test_no_more_texts_are_read_than_are_labelled_at_once(
             taken.append(line)
             yield Found(line, {}, Example("rain"))
 
-    found = room.answers(labeller, texts(), room.Left())
+    found = room.answers(labeller, texts(), room.Accounting())
     assert [next(found).found.line for _ in range(4)] == [1, 2, 3, 4] == taken
 
 
@@ -131,10 +132,10 @@ def test_rows_without_a_text_are_left_out_by_number(
     (tmp_path / "a.csv").write_bytes(b"text\nrain\n \na\0b\n\xe9\nstorm\n")
     done = predict(tiny_base, adapter, "--file", tmp_path / "a.csv", "--json")
     assert json.loads(done.stdout)["left_out"] == [3, 4, 5]
-    assert "3 rows left out: line 3: no text; line 4: a NUL byte" in done.stderr
+    assert "3 of 5 rows left out (2 unreadable, 1 empty): line 4: a NUL byte" in done.stderr
     (tmp_path / "a.csv").write_text("text\n \n")
     said = refused(predict(tiny_base, adapter, "--file", tmp_path / "a.csv"))
-    assert "holds no text to read: 1 row left out: line 2: no text" in said
+    assert "holds no text to read: 1 of 1 row left out (1 empty)" in said
 
 
 def test_an_empty_text_is_refused_by_its_number(tiny_base: Base, adapter: Path) -> None:
@@ -184,8 +185,9 @@ def test_pairs_come_from_files(tiny_base: Base, tmp_path: Path) -> None:
     done = client("predict", tiny_base, "--file", file, "--out", out, *task)
     assert "line 3: no text_b, which the task's patterns ask for" in done.stderr
     with out.open(newline="") as written:
-        (row,) = csv.DictReader(written)
+        row, empty = csv.DictReader(written)
     assert (row["text"], row["text_b"]) == ("rain", "storm")
+    assert not any(empty.values())
     said = refused(client("predict", tiny_base, "rain", *task))
     assert "asks of two texts; give --file with text_a and text_b" in said
 

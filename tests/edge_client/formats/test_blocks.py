@@ -1,10 +1,12 @@
 import io
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.blocks import blocks
 from edge_client.formats.lines import Lines
+from edge_client.formats.opened import Source
 
 
 @given(st.lists(st.sampled_from(["", " ", "a", "b\x85c", "d "]), max_size=8), st.booleans())
@@ -13,7 +15,7 @@ def test_a_files_lines_are_those_of_its_blocks_and_those_between(
 ) -> None:
     body = "\n".join(lines) + "\n" * ends
     found = list(
-        blocks(Lines(io.StringIO(body, newline="")), "UTF-8", lambda line: not line.strip())
+        blocks(Lines(io.StringIO(body, newline="")), Source(Path()), lambda line: not line.strip())
     )
     numbered = dict(enumerate(body.split("\n"), start=1))
     told = {

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.lines import LONGEST_LINE
 from edge_client.formats.opened import DataError
-from edge_client.texts.examples import Example, LeftOut, read_file, read_texts
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import Example, read_file, read_texts
 from edge_client.texts.tasks import Labels
 from edge_client.texts.written import write_tagged
 from tests.conftest import shared
@@ -138,23 +139,27 @@ def test_one_bad_text_is_left_out_and_told(
     path.write_bytes(body + good.encode())
     assert read_file(path, DRUGS, labelled=True) == [GOOD]
     (said,) = caplog.messages
-    assert said.startswith(f"lines left out: 1 bad ({path}, line {line}: {reason}")
+    assert said.startswith(f"{path}: 1 of 2 rows left out (1 ")
+    assert f"): line {line}: {reason}" in said
     assert not {"pain", "mild", "Pain"} & set(said.replace(str(path), "").split())
     said.encode()
 
 
 def test_a_file_of_bad_texts_alone_names_the_first(tmp_path: Path) -> None:
     path = tmp_path / "labelled.conll"
-    path.write_text("mild I-Drug\n\npain I-Drug\n")
-    with pytest.raises(DataError, match=r"labelled\.conll, line 1: .* write the file as BIO .* no"):
+    path.write_text("mild B-Drug\npain I-Illness\n\npain E-Drug\n")
+    with pytest.raises(DataError, match=r"labelled\.conll, line 2: .* write the file as BIO .* no"):
         read_file(path, DRUGS, labelled=True)
 
 
 def test_a_cut_archive_and_another_format_are_named(tmp_path: Path) -> None:
     packed, table = tmp_path / "a.conll.gz", tmp_path / "a.csv"
     packed.write_bytes(gzip.compress(COLUMNS.encode() * 99)[:-9])
-    table.write_text("text,label\n")
-    for path, said in ((packed, "cannot be read as UTF-8 conll"), (table, "tagged words are exp")):
+    table.write_text("text,label\nx,y\n")
+    for path, said in (
+        (packed, "cannot be read as UTF-8 conll"),
+        (table, "no spans or tags of its words"),
+    ):
         with pytest.raises(DataError, match=said):
             read_file(path, DRUGS, labelled=True)
 
@@ -193,10 +198,10 @@ REAL = [
 def test_real_files_read_whole(
     name: str, file: str, labels: tuple[str, ...], count: int, fault: str
 ) -> None:
-    left_out = LeftOut()
+    left_out = Accounting()
     path = shared("data", name) / file
     found = list(read_texts(path, Labels(labels, "tagging"), True, left_out))
-    assert len(found) == count and not left_out.is_any
+    assert len(found) == count and not left_out.left_out
     assert {tag[2:] for _, one, _ in found for tag in one.tags} - {""} == set(labels)
 
 
@@ -206,7 +211,7 @@ def test_a_real_file_in_an_older_way_says_what_helps_and_reads_once_it_is_writte
     """Of BC5CDR as SciBERT has it an entity of one word begins with I-."""
     path, left_out, task = (
         shared("data", "ner_bc5cdr") / "dev.conll.gz",
-        LeftOut(),
+        Accounting(),
         Labels(("Entity",), "tagging"),
     )
     before = list(read_texts(path, task, True, left_out))
@@ -218,19 +223,19 @@ def test_a_real_file_in_an_older_way_says_what_helps_and_reads_once_it_is_writte
         lines.append(line.removesuffix(tag) + f"B-{tag[2:]}" if is_new else line)
         last = tag[2:] if tag[:2] in ("B-", "I-") else ""
     (tmp_path / "labelled.conll").write_text("\n".join(lines))
-    left = LeftOut()
+    left = Accounting()
     assert len(list(read_texts(tmp_path / "labelled.conll", task, True, left))) > 3900
-    assert not left.is_any
+    assert not left.left_out
 
 
 def test_other_columns_of_json_are_there_for_whoever_asks(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     row = {"id": 7, "tokens": ["Aspirin"], "tags": ["B-Drug"], "language": "de", "home": "x"}
     path.write_text(json.dumps(row) + "\n" + json.dumps({"tokens": [], "tags": []}) + "\n")
-    left_out = LeftOut()
+    left_out = Accounting()
     ((line, example, columns),) = read_texts(path, DRUGS, True, left_out)
     assert (line, example.language, columns["home"]) == (1, "de", "x")
-    assert left_out.empty == 1 and not left_out.bad
+    assert left_out.reasons["empty"] == 1 and not left_out.bad
 
 
 def test_a_text_as_long_as_a_line_may_be_is_read(tmp_path: Path) -> None:

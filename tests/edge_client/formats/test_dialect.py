@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
 from edge_client.formats.dialect import DELIMITERS, PLAIN, Dialect, find
-from edge_client.formats.opened import DataError, streamed_rows
+from edge_client.formats.opened import DataError, Source
+from edge_client.formats.registry import read_stream
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import Example, read_file, read_folder
 from edge_client.texts.tasks import ANY, Labels
@@ -171,7 +172,7 @@ def test_a_file_without_the_mark_that_its_encoding_needs_is_refused(
     assert f"a.csv is not {encoding}: " in said and said.endswith("; give its own --encoding")
     assert encoding == "utf-32" or "does not start with BOM" in said
     with pytest.raises(DataError, match=f"^stdin is not {encoding}: "), path.open("rb") as stream:
-        list(streamed_rows(stream, Dialect(encoding=encoding), []))
+        list(read_stream(Source(Path("stdin"), dialect=Dialect(encoding=encoding), stream=stream)))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.dialect import PLAIN
 from edge_client.formats.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
-from edge_client.formats.opened import DataError, rows_of, streamed_rows
+from edge_client.formats.opened import DataError, Source
+from edge_client.formats.reader import LeftOut, Row
+from edge_client.formats.registry import read, read_stream
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Kind, Labels
 
@@ -106,13 +107,14 @@ def test_parquet_of_too_many_rows_is_refused_by_what_it_says(tmp_path: Path) -> 
     assert len(read_file(path, LABELS, labelled=True)) == 2000
     for bounds in (Bounds(lines=1999), Bounds(characters=10)):
         with pytest.raises(DataError, match=r"a\.parquet holds more than"):
-            next(rows_of(path, bounds=bounds))
+            next(read(Source(path, bounds=bounds)))
 
 
 def test_standard_input_of_one_line_without_end_is_a_bad_row() -> None:
     stream = io.BufferedReader(io.BytesIO(b"y" * 3 * LONGEST_LINE + b"\nx\n"))
-    rows = list(streamed_rows(stream, PLAIN, []))
-    assert [(row, bool(fault)) for _, row, fault in rows] == [({}, True), ({"text": "x"}, False)]
+    long, short = read_stream(Source(Path("stdin"), stream=stream))
+    assert isinstance(long, LeftOut) and long.reason == "too long"
+    assert short == Row(2, {"text": "x"})
 
 
 def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
@@ -171,4 +173,4 @@ def test_a_csv_whose_header_is_too_long_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     path.write_text("text," + "x" * (LONGEST_LINE + 10) + "\nfirst,a\nsecond,b\n")
     with pytest.raises(DataError, match=r"line 1: longer than .* names the columns"):
-        list(rows_of(path))
+        list(read(Source(path)))

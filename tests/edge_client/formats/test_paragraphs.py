@@ -2,14 +2,16 @@ import gzip
 from pathlib import Path
 
 import pytest
-from edge_client.texts.formats import paragraphs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.dialect import PLAIN, Dialect
+from edge_client.formats import paragraphs
+from edge_client.formats.dialect import Dialect
 from edge_client.formats.lines import Bounds
-from edge_client.formats.opened import DataError
-from edge_client.formats.paragraphs import files_in, paragraphs_in
+from edge_client.formats.opened import DataError, Source
+from edge_client.formats.paragraphs import PARAGRAPHS as FOLDER
+from edge_client.formats.paragraphs import files_in
+from edge_client.formats.reader import Row
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import Labels
 
@@ -30,9 +32,9 @@ def test_paragraphs_are_read_in_the_order_of_files_however_many_lines_are_betwee
     for number, texts in enumerate(files):
         body = ("\n" * (blank + 1)).join("\n".join(lines) for lines in texts)
         (folder / f"{number}.txt").write_text(body, encoding="utf-8", newline="")
-    found = list(paragraphs_in(folder, PLAIN, [], None))
-    assert [one.text for one in found] == [" ".join(t) for texts in files for t in texts]
-    assert all(not one.fault and one.line > 0 for one in found)
+    found = [row for row in FOLDER.read(Source(folder)) if isinstance(row, Row)]
+    assert [row.columns["text"] for row in found] == [" ".join(t) for texts in files for t in texts]
+    assert all(row.line > 0 for row in found)
 
 
 def test_other_files_and_deeper_folders_are_not_read(tmp_path: Path) -> None:
@@ -68,10 +70,10 @@ def test_a_text_knows_its_file_and_where_it_ends(tmp_path: Path) -> None:
 def test_bounds_hold_of_all_files_together(tmp_path: Path, bounds: Bounds) -> None:
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("1\n\n")
-    assert len(list(paragraphs_in(tmp_path, PLAIN, [], Bounds(4, 8)))) == 2
+    assert len(list(FOLDER.read(Source(tmp_path, bounds=Bounds(4, 8))))) == 2
     (tmp_path / "c.txt").write_text("1\n\n")
     with pytest.raises(DataError, match=f"{tmp_path} holds more than . (lines|characters)"):
-        list(paragraphs_in(tmp_path, PLAIN, [], bounds))
+        list(FOLDER.read(Source(tmp_path, bounds=bounds)))
 
 
 def test_files_without_number_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.opened import DataError, read_rows
+from edge_client.formats.opened import DataError
+from edge_client.formats.registry import read_rows
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import (
     ClientData,
@@ -106,7 +107,8 @@ def test_one_bad_line_is_left_out_and_told(
     path.write_bytes(body)
     assert read_file(path, LABELS, labelled=True) == [Example("x", label="good")]
     (said,) = caplog.messages
-    assert said.startswith(f"lines left out: 1 bad ({path}, line {line}: {reason}")
+    assert said.startswith(f"{path}: 1 of 2 rows left out (1 ")
+    assert f"): line {line}: {reason}" in said
     said.encode()  # and nothing of its bytes gets into the log
 
 
@@ -121,14 +123,14 @@ def test_a_file_of_bad_lines_alone_names_the_first(
         read_file(path, LABELS, labelled=True)
 
 
-def test_the_log_tells_how_many_lines_and_shows_three(
+def test_the_log_tells_how_many_lines_and_shows_ten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write(tmp_path / "a.csv", "text,label\n" + "x,ugly\n" * 9 + ",good\n" * 2 + "x,bad\n")
+    path = write(tmp_path / "a.csv", "text,label\n" + "x,ugly\n" * 11 + ",good\n" * 2 + "x,bad\n")
     assert read_file(path, LABELS, labelled=True) == [Example("x", label="bad")]
     (said,) = caplog.messages
-    assert said.startswith("lines left out: 9 bad (") and said.endswith("; ...), 2 without a text")
-    assert said.count("a.csv, line ") == 3
+    assert said.startswith(f"{path}: 13 of 14 rows left out (11 label, 2 empty): line 2: ")
+    assert said.endswith("; ...") and said.count("line ") == 10
 
 
 def test_a_row_without_a_text_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -200,9 +202,13 @@ def test_a_part_without_rows_is_as_if_it_were_not_there(tmp_path: Path, body: by
 def test_a_part_of_rows_without_texts_is_useless(tmp_path: Path) -> None:
     write(tmp_path / "labelled.csv", "text,label\n,good\n")
     write(tmp_path / "unlabelled.csv", "text\nx\n")
-    with pytest.raises(DataError, match=r"labelled\.csv holds no texts: 1 without a text"):
+    with pytest.raises(
+        DataError, match=r"labelled\.csv holds no texts: 1 of 1 row left out \(1 empty\)"
+    ):
         check_folder(tmp_path)
-    with pytest.raises(DataError, match=r"labelled\.csv holds no texts: 1 without a text"):
+    with pytest.raises(
+        DataError, match=r"labelled\.csv holds no texts: 1 of 1 row left out \(1 empty\)"
+    ):
         read_folder(tmp_path, LABELS)
 
 

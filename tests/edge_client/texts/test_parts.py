@@ -113,8 +113,8 @@ def test_one_file_stands_for_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (MAIL, r"or jsonl, .gz or not\); put a labelled.csv with columns text,label there"),
-        (DRUGS, r"or jsonl, .gz or not\), and unlabelled.txt is not for .* put a labelled.conll"),
+        (MAIL, r"or feather, .gz or not\); put a labelled.csv with columns text,label there"),
+        (DRUGS, r"or bio, .gz or not\), and unlabelled.txt is not for .* put a labelled.conll"),
         (NOTES, r"and labelled.conll is not for a task of kind mlm; put an unlabelled.txt"),
     ],
 )
@@ -150,7 +150,7 @@ def test_files_without_texts_say_what_is_expected(
 @pytest.mark.parametrize(
     ("name", "body", "said"),
     [
-        ("labelled.conll", "Aspirin I-Drug\n", "labelled.conll, line 1: its tag goes on with a ty"),
+        ("labelled.conll", "Aspirin E-Drug\n", "labelled.conll, line 1: its tag goes on with a ty"),
         ("labelled.csv", "text,stars\nx,1\n", "no column `label`; found text, stars"),
         ("labelled.bio", "Aspirin\n", "labelled.bio, line 1: a word without a tag"),
         ("unlabelled/a.txt", "\0\n", "a.txt, line 1: a NUL byte; .* no other line of the folder"),

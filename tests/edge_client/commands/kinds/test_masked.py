@@ -55,7 +55,9 @@ def test_a_mask_that_is_not_read_is_told(tiny_base: Base, adapter: Path, tmp_pat
     (tmp_path / "in.txt").write_text(f"{far}\nrain [MASK]\n")
     done = client("predict", tiny_base, "--adapter", adapter, "--file", tmp_path / "in.txt")
     assert "line 1: a [MASK] behind the first" in done.stderr and done.exit_code == 0
-    with pytest.raises(smidgen.WrongInput, match=r"1 row left out: line 1: a \[MASK\] behind"):
+    with pytest.raises(
+        smidgen.WrongInput, match=r"1 of 1 row left out \(1 columns\): line 1: a \[MASK\] behind"
+    ):
         smidgen.fill([far], adapter, base=tiny_base.folder, engine="onnx")
 
 
