@@ -409,7 +409,6 @@ class _Texts:
     def close(self) -> None:
         """Note what only all rows together tell."""
         if self._doubled:
-            some = f" (of its first {COMPARED:,})" if len(self._labels) == COMPARED else ""
-            self._source.note(
-                f"{self._doubled} texts that stand there with another label too{some}"
-            )
+            some = f" of its first {COMPARED:,}" if len(self._labels) == COMPARED else ""
+            texts = "text" if self._doubled == 1 else "texts"
+            self._source.note(f"{self._doubled} {texts}{some} that had another label before")

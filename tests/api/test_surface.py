@@ -62,7 +62,7 @@ ONLY_PYTHON = {
 }
 # A command that answers each kind of task has options that one kind alone needs.
 OTHER_KINDS = {"predict": {"top"}, "tag": {"top", "prior"}, "fill": {"prior"}}
-FILES = {"file", "out", "text_column", "delimiter", "encoding"}  # a list has none
+FILES = {"file", "out", "write", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {
     **{name: {"texts", *FILES, *more} for name, more in OTHER_KINDS.items()},
     "evaluate": {"out"},
