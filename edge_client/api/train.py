@@ -1,8 +1,8 @@
 """Training an adapter on this device's texts, all by itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -66,6 +66,7 @@ class TrainedAdapter:
             words `perplexity`.
         score_before: That figure on the test texts before; None without any.
         score_after: The same after training.
+        rows: What became of the rows of `labelled` and the other files, see `Accounting.as_json`.
     """
 
     folder: Path
@@ -82,6 +83,7 @@ class TrainedAdapter:
     measure: Measure = "accuracy"
     score_before: float | None = None
     score_after: float | None = None
+    rows: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,7 @@ def _trained(
         measure=MEASURES[kind],
         score_before=measured(kind, before) if before else None,
         score_after=measured(kind, after) if after else None,
+        rows={part: one.as_json() for part, one in alone.texts.rows.items()},
     )
 
 

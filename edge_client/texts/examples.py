@@ -12,7 +12,7 @@ useless as a whole is an error; one without any row is as if it were not there.
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,13 @@ class ClientData:
         labelled: Texts to train on.
         unlabelled: Texts without label.
         test: Texts kept for evaluation, labelled.
+        rows: What became of the rows of each file, by the part that it holds.
     """
 
     labelled: tuple[Example, ...]
     unlabelled: tuple[Example, ...]
     test: tuple[Example, ...]
+    rows: Mapping[str, Accounting] = field(default_factory=dict, compare=False)
 
 
 def read_folder(folder: Path, wanted: Wanted, dialect: Dialect = PLAIN) -> ClientData:
@@ -112,16 +114,29 @@ def read_folder(folder: Path, wanted: Wanted, dialect: Dialect = PLAIN) -> Clien
         DataError: Nothing there, a column is missing, or a file has rows and no text that can be
             used.
     """
-    return client_data(read_parts(folder, wanted, dialect), wanted.kind)
+    rows = dict[str, Accounting]()
+    return replace(client_data(read_parts(folder, wanted, dialect, rows), wanted.kind), rows=rows)
 
 
 def read_parts(
-    folder: Path, wanted: Wanted, dialect: Dialect = PLAIN
+    folder: Path,
+    wanted: Wanted,
+    dialect: Dialect = PLAIN,
+    rows: dict[str, Accounting] | None = None,
 ) -> dict[str, tuple[Example, ...]]:
-    """The texts of a folder by the file that they are in; see `read_folder`."""
+    """The texts of a folder by the part that they are; see `read_folder`.
+
+    Args:
+        folder: The folder.
+        wanted: See `read_folder`.
+        dialect: Likewise.
+        rows: Gets what became of the rows of each file, by its part; None: nobody asks.
+    """
     paths = files_of(folder, wanted.kind)
+    counted = {} if rows is None else rows
+    counted |= {part: Accounting() for part in paths}
     found = {
-        part: tuple(_read_part(path, wanted, part != "unlabelled", dialect))
+        part: tuple(_read_part(path, wanted, part != "unlabelled", dialect, counted[part]))
         for part, path in paths.items()
     }
     if not any(found.values()):
@@ -170,7 +185,7 @@ def read_file(
         DataError: No such format or column, or no line can be used; names the file, and the first
             bad line.
     """
-    examples = _read_part(path, wanted, labelled, dialect)
+    examples = _read_part(path, wanted, labelled, dialect, Accounting())
     if not examples:
         is_told = labelled or wanted.kind != "labels"  # lines have no columns
         expected = f"; {_expected(wanted.kind, labelled, dialect)}" if is_told else ""
@@ -178,9 +193,10 @@ def read_file(
     return examples
 
 
-def _read_part(path: Path, wanted: Wanted, labelled: bool, dialect: Dialect) -> list[Example]:
+def _read_part(
+    path: Path, wanted: Wanted, labelled: bool, dialect: Dialect, accounting: Accounting
+) -> list[Example]:
     """As `read_file`, but a file without rows is one without texts."""
-    accounting = Accounting()
     found = read_texts(path, wanted, labelled, accounting, dialect)
     examples = [example for _, example, _ in found]
     if not examples and accounting.left_out:
