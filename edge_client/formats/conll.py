@@ -40,6 +40,7 @@ class Conll:
     endings: tuple[str, ...] = (".conll", ".conllu", ".iob", ".bio", ".tsv")
 
     def sniff(self, head: Head) -> float:
+        """See `Reader`; a `.tsv` may as well be a table, which its first row tells."""
         if head.ending != ".tsv":
             return 0.5
         first = next(_rows_in(head.text), "")

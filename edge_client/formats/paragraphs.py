@@ -33,6 +33,7 @@ class PlainLines:
         return frozenset(("text",))
 
     def read(self, source: Source) -> Rows:
+        """Each line is a row, blank ones too."""
         with source.lines() as lines:
             for number, line, fault in each_line(lines):
                 text = line.rstrip("\r\n")
@@ -61,6 +62,7 @@ class Paragraphs:
         return frozenset(("text",))
 
     def read(self, source: Source) -> Rows:
+        """Each paragraph of each file is a row, with the line that it ends in."""
         whole, folder = Whole(source.path), source.path
         for path in _listed(folder):
             one = replace(source, path=path)

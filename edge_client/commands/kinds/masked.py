@@ -45,6 +45,7 @@ class GuessTelling:
     def results(
         self, out: Path | None, *, has_id: bool
     ) -> Iterator[Callable[[Guessing | Skipped], None]]:
+        """Writes an answer per row as JSONL, an empty one for `Skipped`; without `out`, nothing."""
         if out is None:
             yield lambda answer: None
             return

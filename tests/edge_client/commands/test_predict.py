@@ -11,6 +11,7 @@ import pytest
 
 from edge_client.api import labeller as room
 from edge_client.bases.base import Base
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from smidgen import main
 from tests.command_line import Done, smidgen
@@ -122,7 +123,7 @@ def test_no_more_texts_are_read_than_are_labelled_at_once(
             taken.append(line)
             yield Found(line, {}, Example("rain"))
 
-    found = room.answers(labeller, texts(), room.Accounting())
+    found = room.answers(labeller, texts(), Accounting())
     assert [next(found).found.line for _ in range(4)] == [1, 2, 3, 4] == taken
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.opened import DataError
-from edge_client.texts.tasks import OUTSIDE
+from edge_client.formats.tags import OUTSIDE
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.entities import READERS, begun, tagged_texts
 from tests.conftest import shared
