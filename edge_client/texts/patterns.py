@@ -5,7 +5,7 @@ put together from tokens. Where one is too long its texts are cut, in characters
 and tokenized again.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -63,6 +63,21 @@ class Sentence:
 def slots_of(pattern: str) -> list[str]:
     """The slots of a pattern that take texts, in their order."""
     return [slot for slot in SLOTS.findall(pattern) if slot != MASK]
+
+
+def refuse_control_words(pattern: str, control_words: Iterable[str]) -> None:
+    """Refuse a pattern that spells a control word of the base.
+
+    Raises:
+        TaskError: Names it.
+    """
+    parts = SLOTS.split(pattern)[::2]
+    for word in sorted(control_words):
+        if any(word in part for part in parts):
+            raise TaskError(
+                f"pattern {pattern!r:.200} holds {word}, a control word of this base's tokenizer; "
+                "leave it out"
+            )
 
 
 def written(read: Read, pattern: str, contents: Mapping[str, str]) -> Sentence:

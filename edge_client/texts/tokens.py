@@ -8,6 +8,7 @@ ever cut to fit: the pattern and its mask stay whole. Of a long text only what m
 import json
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from edge_client.errors import WrongInput
 from edge_client.texts.control_words import content_of, marked, named_in, set_apart
 from edge_client.texts.examples import Example
-from edge_client.texts.patterns import fitted, label_words, slots_of, written
-from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
+from edge_client.texts.patterns import fitted, label_words, refuse_control_words, slots_of, written
+from edge_client.texts.tasks import MASK, Task, TaskError
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
 LONGEST_PIECED = 1_000  # characters of a word that is tagged; what lies behind them is not read
+BARE = b'"add_prefix_space":false'  # in the state of a splitting into bytes
 CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
 REMEMBERED = 32_768  # prompts that are held where they are read again and again
 Packed: TypeAlias = "tuple[array[int], int, array[int] | None]"  # ids, place, segments
@@ -86,9 +88,10 @@ class Tokens:
         self.unknown_id = self._find(config.get("unk_token"), ("[UNK]", "<unk>"))
         self.size = int(self._tokenizer.get_vocab_size())  # added tokens included
         frame = self._tokenizer.encode("").ids
-        own = {self._word(id_) for id_ in (self.mask_id, self.pad_id, *frame)}
+        own = {str(self._tokenizer.id_to_token(id_)) for id_ in (self.mask_id, *frame)}
         self._control_words = set_apart(self._tokenizer, own | named_in(config), self.unknown_id)
         self._mark, self._mark_id = marked(self._tokenizer, self.mask_id)
+        self._splitting = self._tokenizer.pre_tokenizer
         inputs = config.get("model_input_names")
         self._has_segments = not isinstance(inputs, list) or "token_type_ids" in inputs
 
@@ -97,9 +100,6 @@ class Tokens:
             if isinstance(token, str) and (found := self._tokenizer.token_to_id(token)) is not None:
                 return int(found)
         return None
-
-    def _word(self, id_: int) -> str:
-        return str(self._tokenizer.id_to_token(id_))
 
     def _special(self, configured: object, usual: Sequence[str]) -> int:
         found = self._find(configured, usual)
@@ -122,7 +122,7 @@ class Tokens:
         Args:
             ids: Of the text alone.
             places: Where in it something is asked.
-            answers: What the right answers are.
+            answers: The right ones.
         """
         before, after = self.frame
         moved = [len(before) + place for place in places]
@@ -187,8 +187,10 @@ class Tokens:
         tokenizers with `add_prefix_space`, as it asks for). A word that the tokenizer drops is an
         unknown one, so that none is lost; of a first word that does not fit, the start is kept.
         """
-        asked = [f"{self._before_word}{word[:LONGEST_PIECED]}" for word in words[:room]]
+        asked, usual = [word[:LONGEST_PIECED] for word in words[:room]], self._splitting
+        self._tokenizer.pre_tokenizer = self._splitting_words
         encoded = self._tokenizer.encode_batch(asked, add_special_tokens=False)
+        self._tokenizer.pre_tokenizer = usual
         found: list[list[int]] = []
         left = room
         for one in encoded:
@@ -200,11 +202,13 @@ class Tokens:
         return found or [list(one.ids[:room]) or [self._unknown] for one in encoded[:1]]
 
     @cached_property
-    def _before_word(self) -> str:
-        """What stands before a word that is tokenized alone: a space, where bytes count it."""
-        splitting = self._tokenizer.pre_tokenizer
-        is_bare = splitting and b'"add_prefix_space":false' in splitting.__getstate__()
-        return " " if is_bare else ""
+    def _splitting_words(self) -> Any:
+        """The splitting that puts a space before each word where bytes count spaces."""
+        found = deepcopy(self._splitting)
+        if found is not None:
+            spaced = found.__getstate__().replace(BARE, BARE.replace(b"false", b"true"))
+            found.__setstate__(spaced)
+        return found
 
     @property
     def _unknown(self) -> int:
@@ -214,12 +218,10 @@ class Tokens:
     @cached_property
     def ordinary_ids(self) -> list[int]:
         """Ids that are no specials and not unknown, ascending."""
-        special = {int(id_) for id_, one in self._added() if one.special}
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        special = {id_ for id_, one in added if one.special}
         special |= {self.mask_id, self.pad_id, self.unknown_id or 0}
         return [id_ for id_ in range(self.size) if id_ not in special]
-
-    def _added(self) -> Iterable[tuple[int, Any]]:
-        return self._tokenizer.get_added_tokens_decoder().items()
 
     def text_of(self, ids: Iterable[int]) -> str:
         """A text of these tokens without specials; read again it may have a few other ones."""
@@ -230,10 +232,7 @@ class Tokens:
 
         The same as `encode(text)[:limit]` for texts of words, since a text is cut between two.
         """
-        length = limit * CHARACTERS
-        while len(ids := self.encode(_start(text, length))) < limit and length < len(text):
-            length *= 2
-        return ids[:limit]
+        return self.encode(self._enough(text, limit))[:limit]
 
     def label_word_ids(self, task: Task) -> list[list[int]]:
         """The token ids of each label word, in label order.
@@ -243,12 +242,11 @@ class Tokens:
         softmax over labels drops, this is the mean of their logits, and that is what one row of
         the head gives: the mean of the tokens' rows, with the mean of their biases.
 
-        Its ids are those that it has in the written sentence, in the mask's place.
+        The ids are those that it has in the written sentence, in the mask's place.
 
         Raises:
-            TaskError: A word has no token or one unknown to this tokenizer, is a control word, has
-                no ids of its own, or other ones in another pattern that is asked; or two labels
-                have the same tokens; names task, label and word.
+            TaskError: A word is unknown to this tokenizer, a control word, without ids of its own,
+                or of others in another pattern that is asked; or two labels have the same.
         """
         read = self._tokenizer.encode
         return label_words(read, task, self._control_words, self.unknown_id)
@@ -267,13 +265,7 @@ class Tokens:
     def _fixed_part(self, pattern: str) -> int:
         """Tokens of a pattern without its texts, specials included."""
         if pattern not in self._fixed:
-            parts = SLOTS.split(pattern)[::2]
-            for word in sorted(self._control_words):
-                if any(word in part for part in parts):
-                    raise TaskError(
-                        f"pattern {pattern!r:.200} holds {word}, a control word of this base's "
-                        "tokenizer; leave it out"
-                    )
+            refuse_control_words(pattern, self._control_words)
             slots = slots_of(pattern)
             contents = {**dict.fromkeys(slots, "a"), MASK: self._mark}
             sentence = written(self._tokenizer.encode, pattern, contents)
