@@ -26,7 +26,7 @@ from edge_client.bases.layout import (
 )
 from edge_client.files import file_sha256
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
 NEEDED = (WEIGHTS, "tokenizer.json", "config.json")
 KNOWN = (*NEEDED, "tokenizer_config.json")

@@ -66,16 +66,21 @@ class ActivationCache:
         """What all entries' blocks take on the disk."""
         return self._held
 
-    def key(self, layers: int, ids: np.ndarray, what: str) -> str:
+    def key(
+        self, layers: int, ids: np.ndarray, what: str, segments: np.ndarray | None = None
+    ) -> str:
         """The name of what some of the lowest layers give for one text.
 
         Args:
             layers: How many.
             ids: The text's token ids, without padding.
             what: Which part of it, computed in what.
+            segments: Of each id; None: all 0.
         """
-        told = hashlib.sha256(f"{self._base_id}\n{layers}\n{what}\n".encode())
-        told.update(np.ascontiguousarray(ids, np.dtype("<i8")).tobytes())
+        told = hashlib.sha256(f"{self._base_id}\n{layers}\n{what}\n{len(ids)}\n".encode())
+        for numbers in (ids, segments):
+            if numbers is not None:
+                told.update(np.ascontiguousarray(numbers, np.dtype("<i8")).tobytes())
         return told.hexdigest()
 
     def get(self, key: str) -> np.ndarray | None:

@@ -14,6 +14,7 @@ import numpy as np
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
 from edge_client.bases.quantization import Stored
+from edge_client.errors import demand
 from edge_client.planning.allocator import trim_above
 from edge_client.planning.chunks import TABLE_ROWS, WORD_ROWS
 
@@ -76,15 +77,38 @@ class FrozenBase:
         rows: np.ndarray = table[places.reshape(ids.shape)]
         return rows
 
-    def places(self, tokens: int) -> list[np.ndarray]:
-        """What is added to the words: positions (T, embedding), one segment (1, embedding)."""
+    def places(
+        self, tokens: int, segments: np.ndarray | None = None, prompt: int = 0
+    ) -> list[np.ndarray]:
+        """What is added to the words: positions (T, embedding), and segments.
+
+        These are (1, embedding), or (B, T, embedding) where a batch has several. A base of one
+        segment, or of none, has all texts in that.
+
+        Args:
+            tokens: T, of a soft prompt and of the texts.
+            segments: See `Batch`, (B, T - P).
+            prompt: P, tokens of a soft prompt, which stand before the first text.
+
+        Raises:
+            WrongInput: The tokenizer counts more segments than the base has.
+        """
         family, found = self.family, []
         if family.positions:
             first = family.first_position(self.shape.pad_id)
             rows = np.arange(first, first + tokens)
             found.append(self.weights.rows(f"{family.positions}.weight", rows))
-        if family.token_types and f"{family.token_types}.weight" in self.weights:
-            found.append(self.weights.rows(f"{family.token_types}.weight", [0]))
+        table = f"{family.token_types}.weight"
+        if family.token_types and table in self.weights:
+            known = self.weights.shape(table)[0]
+            if segments is None or known == 1:
+                found.append(self.weights.rows(table, [0]))
+            else:
+                highest = int(segments.max())
+                said = f"this base's tokenizer counts {highest + 1} segments, its weights hold"
+                demand(highest < known, f"{said} {known}; pack or copy the base again")
+                rows = self.weights.rows(table, np.arange(highest + 1))
+                found.append(rows[np.pad(segments, ((0, 0), (prompt, 0)))])
         return found
 
     def label_rows(self, words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

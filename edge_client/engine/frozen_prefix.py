@@ -71,7 +71,9 @@ class FrozenPrefix:
         lengths, keys, missing = batch.attention.sum(axis=1), [], []
         with phase("cache"):
             for row, what in enumerate(whats):
-                keys.append(self.cache.key(layers, batch.ids[row, : lengths[row]], what))
+                own = slice(lengths[row])
+                segments = None if batch.segments is None else batch.segments[row, own]
+                keys.append(self.cache.key(layers, batch.ids[row, own], what, segments))
                 found = self.cache.get(keys[row])
                 if found is None:
                     missing.append(row)
@@ -124,7 +126,9 @@ def some_of(batch: Batch, rows: slice | list[int]) -> Batch:
     """Some texts of a batch, padded to the longest of them."""
     part = batch.some(rows)
     width = int(part.attention.sum(axis=1).max())
-    return replace(part, ids=part.ids[:, :width], attention=part.attention[:, :width])
+    segments = None if part.segments is None else part.segments[:, :width]
+    ids, attention = part.ids[:, :width], part.attention[:, :width]
+    return replace(part, ids=ids, attention=attention, segments=segments)
 
 
 def _place(target: np.ndarray, states: np.ndarray) -> None:

@@ -177,7 +177,7 @@ def bound_by(
         training: How it is trained.
         seed: Of the order of the texts.
     """
-    asked = [(prompt.ids, prompt.places, prompt.answers) for prompt in prompts]
+    asked = [(one.ids, one.places, one.answers, one.segments) for one in prompts]
     parts = {"texts": (asked, weights), "training terms": training, "seed": seed}
     return {name: sha256(msgspec.json.encode(part)) for name, part in parts.items()}
 

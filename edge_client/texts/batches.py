@@ -30,6 +30,8 @@ class Batch:
         weights: Each answer's weight in the loss, float32, shape (answers,); None: all have 1.
         offsets: Added to the labels' logits in the loss, float32, shape (labels,); None: nothing.
         texts: Of which text each answer is, int64, shape (answers,), ascending; None: one of each.
+        segments: The number of each token's text, 1 for the second of a pair, int64, shape (batch,
+            tokens), padded with 0; None: 0 for all.
     """
 
     ids: np.ndarray
@@ -39,6 +41,7 @@ class Batch:
     weights: np.ndarray | None = None
     offsets: np.ndarray | None = None
     texts: np.ndarray | None = None
+    segments: np.ndarray | None = None
 
     def some(self, rows: slice | list[int]) -> "Batch":
         """Some of its texts, ascending, as wide as all are.
@@ -60,6 +63,7 @@ class Batch:
             labels=self.labels[answers],
             weights=None if self.weights is None else self.weights[answers],
             texts=texts,
+            segments=None if self.segments is None else self.segments[rows],
         )
 
     def by_text(self, answers: np.ndarray) -> list[np.ndarray]:
@@ -73,11 +77,11 @@ class PackedPrompts:
     """Prompts held as plain numbers, a tenth of what they take as lists."""
 
     def __init__(self) -> None:
-        self._parts = [(array("i"), array("q", [0])) for _ in range(3)]  # numbers, where they end
+        self._parts = [(array("i"), array("q", [0])) for _ in range(4)]  # numbers, where they end
 
     def add(self, prompts: Iterable[Prompt]) -> None:
         for prompt in prompts:
-            lists = prompt.ids, prompt.places, prompt.answers
+            lists = prompt.ids, prompt.places, prompt.answers, prompt.segments or []
             for (numbers, ends), more in zip(self._parts, lists, strict=True):
                 numbers.extend(more)
                 ends.append(len(numbers))
@@ -88,8 +92,10 @@ class PackedPrompts:
         return [end - start for start, end in pairwise(self._parts[0][1])]
 
     def __getitem__(self, row: int) -> Prompt:
-        parts = [numbers[ends[row] : ends[row + 1]].tolist() for numbers, ends in self._parts]
-        return Prompt(*parts)
+        ids, places, answers, segments = (
+            numbers[ends[row] : ends[row + 1]].tolist() for numbers, ends in self._parts
+        )
+        return Prompt(ids, places, answers, segments or None)
 
 
 @dataclass(frozen=True)
@@ -203,15 +209,18 @@ class Encoder:
         width = max(len(prompt.ids) for prompt in prompts)
         ids = np.full((len(prompts), width), self.tokens.pad_id, np.int64)
         attention = np.zeros_like(ids)
+        segments = np.zeros_like(ids) if any(one.segments for one in prompts) else None
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt.ids)] = prompt.ids
             attention[row, : len(prompt.ids)] = 1
+            if segments is not None and prompt.segments:
+                segments[row, : len(prompt.ids)] = prompt.segments
         places = np.array([place for prompt in prompts for place in prompt.places], np.int64)
         answers = np.array([answer for prompt in prompts for answer in prompt.answers], np.int64)
         counts = [len(prompt.places) for prompt in prompts]
         weighed = None if weights is None else np.repeat(np.array(weights, np.float32), counts)
         texts = None if self.task.kind == "labels" else np.repeat(np.arange(len(prompts)), counts)
-        return Batch(ids, attention, places, answers, weighed, offsets, texts)
+        return Batch(ids, attention, places, answers, weighed, offsets, texts, segments)
 
     def by_length(
         self, examples: Sequence[Example], rows: int, tokens: int, draw: int = 0

@@ -71,7 +71,6 @@ def _count(masking: Masking, tokens: int) -> int:
 def _masked(
     tokens: Tokens, masking: Masking, pieces: Pieces, generator: np.random.Generator
 ) -> Prompt:
-    before, after = tokens.frame
     ids, words = list(pieces[0]), pieces[1]
     groups = _words(words) if masking.whole_words else [[place] for place in range(len(ids))]
     chosen = _chosen(groups, _count(masking, len(ids)), generator)
@@ -82,7 +81,7 @@ def _masked(
             ids[place] = tokens.mask_id
         elif how < MASKED + CHANGED:
             ids[place] = int(tokens.ordinary_ids[generator.integers(len(tokens.ordinary_ids))])
-    return Prompt([*before, *ids, *after], [len(before) + place for place in chosen], answers)
+    return tokens.framed(ids, chosen, answers)
 
 
 def _words(words: Sequence[int]) -> list[list[int]]:

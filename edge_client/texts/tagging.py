@@ -89,14 +89,12 @@ def tagged(tokens: Tokens, task: Task, examples: Sequence[Example], limit: int) 
         limit: Tokens of an input, specials included.
     """
     index = {tag: number for number, tag in enumerate(task.tags)}
-    before, after = tokens.frame
-    room = tokens.plain_room(limit)
-    found = []
+    room, found = tokens.plain_room(limit), []
     for example in examples:
-        ids, places = list(before), []
+        ids, places = list[int](), []
         for pieces in tokens.words(words_of(example), room):
             places.append(len(ids))
             ids += pieces
         answers = [index[tag] for tag in example.tags[: len(places)]] or [-1] * len(places)
-        found.append(Prompt(ids + after, places, answers))
+        found.append(tokens.framed(ids, places, answers))
     return found

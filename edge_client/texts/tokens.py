@@ -1,24 +1,33 @@
 """Texts and patterns to token ids, with the tokenizer of the base and without transformers.
 
-A prompt is put together from pieces, so that only the text is ever cut to fit: the pattern and
-its mask always stay whole. Of a long text only what may fit is read.
+A prompt has the ids of the sentence that a person would write (`patterns`), and what people type is
+text: `[MASK]`, `<s>` and the like in it are letters and signs (`control_words`). Only the text is
+ever cut to fit: the pattern and its mask stay whole. Of a long text only what may fit is read.
 """
 
 import json
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edge_client.errors import WrongInput
+from edge_client.texts.control_words import content_of, marked, named_in, set_apart
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
+from edge_client.texts.patterns import fitted, label_words, refuse_control_words, slots_of, written
+from edge_client.texts.tasks import MASK, Task, TaskError
 
-LONGEST_PIECED = 100  # characters of a word that is tagged
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+LONGEST_PIECED = 1_000  # characters of a word that is tagged; what lies behind them is not read
+BARE = b'"add_prefix_space":false'  # in the state of a splitting into bytes
 CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
-REMEMBERED = 32_768  # texts whose ids are held where they are read again and again
+REMEMBERED = 32_768  # prompts that are held where they are read again and again
+Packed: TypeAlias = "tuple[array[int], int, array[int] | None]"  # ids, place, segments
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,14 @@ class Prompt:
         places: Index in `ids` of each answer: of a mask, of a word's first token, or 0 (the first
             special) where a classifier reads the whole; ascending.
         answers: Index of each right answer; -1 where unknown.
+        segments: Of each id the number of its text, 1 for the second of a pair where the tokenizer
+            counts so; None: 0 for all.
     """
 
     ids: list[int]
     places: list[int]
     answers: list[int]
+    segments: list[int] | None = None
 
     @property
     def mask_position(self) -> int:
@@ -68,17 +80,23 @@ class Tokens:
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._split: dict[str, list[tuple[str, list[int]]]] = {}
-        self._known: Callable[[str], array[int]] | None = None
+        self._fixed: dict[str, int] = {}
+        self._known: dict[tuple[object, ...], Packed] | None = None
         config = _configured(folder)
         self.mask_id = self._special(config.get("mask_token"), ("[MASK]", "<mask>"))
         self.pad_id = self._special(config.get("pad_token"), ("[PAD]", "<pad>"))
         self.unknown_id = self._find(config.get("unk_token"), ("[UNK]", "<unk>"))
+        self.size = int(self._tokenizer.get_vocab_size())  # added tokens included
+        frame = self._tokenizer.encode("").ids
+        own = {str(self._tokenizer.id_to_token(id_)) for id_ in (self.mask_id, *frame)}
+        self._control_words = set_apart(self._tokenizer, own | named_in(config), self.unknown_id)
+        self._mark, self._mark_id = marked(self._tokenizer, self.mask_id)
+        self._splitting = self._tokenizer.pre_tokenizer
+        inputs = config.get("model_input_names")
+        self._has_segments = not isinstance(inputs, list) or "token_type_ids" in inputs
 
     def _find(self, configured: object, usual: Sequence[str]) -> int | None:
-        if isinstance(configured, dict):  # older files keep a whole AddedToken here
-            configured = configured.get("content")
-        for token in (configured, *usual):
+        for token in (content_of(configured), *usual):
             if isinstance(token, str) and (found := self._tokenizer.token_to_id(token)) is not None:
                 return int(found)
         return None
@@ -94,33 +112,32 @@ class Tokens:
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """The specials before and after a text, such as ([CLS], [SEP])."""
-        ids = self._tokenizer.encode("", add_special_tokens=True).ids
-        half = (len(ids) + 1) // 2
-        return ids[:half], ids[half:]
+        ids = self._tokenizer.encode(self._mark).ids
+        place = ids.index(self._mark_id)
+        return ids[:place], ids[place + 1 :]
 
-    @property
-    def size(self) -> int:
-        """Entries of the vocabulary, added tokens included."""
-        return int(self._tokenizer.get_vocab_size())
+    def framed(self, ids: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> Prompt:
+        """A text's tokens between its specials.
+
+        Args:
+            ids: Of the text alone.
+            places: Where in it something is asked.
+            answers: The right ones.
+        """
+        before, after = self.frame
+        moved = [len(before) + place for place in places]
+        return Prompt([*before, *ids, *after], moved, list(answers))
 
     def remember(self) -> None:
-        """Hold the ids of the texts that are encoded from now on: one process for many clients.
+        """Hold the prompts of the texts that are encoded from now on: one process for many clients.
 
         Law: the same ids. A device does without: it has its texts' prompts for as long as it
         trains, and memory for nothing else.
         """
-        tokenizer = self._tokenizer  # not of `self`, which would hold itself then
-
-        @lru_cache(REMEMBERED)
-        def known(text: str) -> "array[int]":
-            return array("i", tokenizer.encode(text, add_special_tokens=False).ids)
-
-        self._known = known
+        self._known = {}
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text without specials."""
-        if self._known is not None:
-            return self._known(text).tolist()
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def pieces(self, text: str, room: int) -> tuple[list[int], list[int]]:
@@ -136,19 +153,17 @@ class Tokens:
     def gaps(self, text: str, limit: int) -> Prompt:
         """A text as a language model reads it, cut to `limit` tokens, asked at each of its masks.
 
-        Masks behind that are not asked.
+        Masks behind that are not asked. A mask is `[MASK]`, whatever the base's own is called.
         """
-        (before, after), first, *rest = self.frame, *text.split(MASK)
-        room, places = limit - len(before) - len(after), list[int]()
-        ids = self.first_ids(first.rstrip() if rest else first, room)
-        for number, part in enumerate(rest, start=1):
-            if len(ids) >= room:
-                break
-            places.append(len(before) + len(ids))
-            is_last = number == len(rest)
-            more = self.first_ids(part if is_last else part.rstrip(), room) if part.strip() else []
-            ids = [*ids, self.mask_id, *more]
-        return Prompt([*before, *ids[:room], *after], places, [-1] * len(places))
+        room = self.plain_room(limit)
+        start = _start(text, room * CHARACTERS).replace(MASK, self._mark)
+        ids = self.encode(start)[:room]
+        places = [place for place, id_ in enumerate(ids) if id_ == self._mark_id]
+        return self.framed(self._asked(ids), places, [-1] * len(places))
+
+    def _asked(self, ids: Sequence[int]) -> list[int]:
+        """Ids with the base's own mask where the mark is."""
+        return [self.mask_id if id_ == self._mark_id else id_ for id_ in ids]
 
     def word_of(self, id_: int) -> str:
         """A token as people read it, without what marks that it begins or goes on with a word."""
@@ -168,13 +183,14 @@ class Tokens:
     def words(self, words: Sequence[str], room: int) -> list[list[int]]:
         """Ids of each of a text's words, as many whole ones as fit into `room`, and one at least.
 
-        A word that the tokenizer drops is an unknown one, so that none is lost; of a first word
-        that does not fit, the start is kept.
+        Law: those that transformers gives words one by one (`is_split_into_words`; byte-level
+        tokenizers with `add_prefix_space`, as it asks for). A word that the tokenizer drops is an
+        unknown one, so that none is lost; of a first word that does not fit, the start is kept.
         """
-        asked = words[:room]
-        encoded = self._tokenizer.encode_batch(
-            [f" {word[:LONGEST_PIECED]}" for word in asked], add_special_tokens=False
-        )
+        asked, usual = [word[:LONGEST_PIECED] for word in words[:room]], self._splitting
+        self._tokenizer.pre_tokenizer = self._splitting_words
+        encoded = self._tokenizer.encode_batch(asked, add_special_tokens=False)
+        self._tokenizer.pre_tokenizer = usual
         found: list[list[int]] = []
         left = room
         for one in encoded:
@@ -185,6 +201,15 @@ class Tokens:
             found.append(ids)
         return found or [list(one.ids[:room]) or [self._unknown] for one in encoded[:1]]
 
+    @cached_property
+    def _splitting_words(self) -> Any:
+        """The splitting that puts a space before each word where bytes count spaces."""
+        found = deepcopy(self._splitting)
+        if found is not None:
+            spaced = found.__getstate__().replace(BARE, BARE.replace(b"false", b"true"))
+            found.__setstate__(spaced)
+        return found
+
     @property
     def _unknown(self) -> int:
         """The id of what the tokenizer does not know; a mask where there is none."""
@@ -193,12 +218,10 @@ class Tokens:
     @cached_property
     def ordinary_ids(self) -> list[int]:
         """Ids that are no specials and not unknown, ascending."""
-        special = {int(id_) for id_, one in self._added() if one.special}
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        special = {id_ for id_, one in added if one.special}
         special |= {self.mask_id, self.pad_id, self.unknown_id or 0}
         return [id_ for id_ in range(self.size) if id_ not in special]
-
-    def _added(self) -> Iterable[tuple[int, Any]]:
-        return self._tokenizer.get_added_tokens_decoder().items()
 
     def text_of(self, ids: Iterable[int]) -> str:
         """A text of these tokens without specials; read again it may have a few other ones."""
@@ -209,13 +232,7 @@ class Tokens:
 
         The same as `encode(text)[:limit]` for texts of words, since a text is cut between two.
         """
-        length = limit * CHARACTERS
-        while length < len(text):
-            ids = self.encode(_whole_words(text[:length]))
-            if len(ids) >= limit:
-                return ids[:limit]
-            length *= 2
-        return self.encode(text)[:limit]
+        return self.encode(self._enough(text, limit))[:limit]
 
     def label_word_ids(self, task: Task) -> list[list[int]]:
         """The token ids of each label word, in label order.
@@ -225,40 +242,41 @@ class Tokens:
         softmax over labels drops, this is the mean of their logits, and that is what one row of
         the head gives: the mean of the tokens' rows, with the mean of their biases.
 
+        The ids are those that it has in the written sentence, in the mask's place.
+
         Raises:
-            TaskError: A word has no token or one unknown to this tokenizer, or two labels have
-                the same tokens; names task, label and word.
+            TaskError: A word is unknown to this tokenizer, a control word, without ids of its own,
+                or of others in another pattern that is asked; or two labels have the same.
         """
-        whose: dict[tuple[int, ...], str] = {}
-        for label, word in zip(task.labels, task.words(), strict=True):
-            ids, named = tuple(self.encode(f" {word}")), f"task {task.name!r}: label word {word!r}"
-            if not ids or self.unknown_id in ids:
-                raise TaskError(
-                    f"{named} of {label!r} is unknown to this base's tokenizer; choose another word"
-                )
-            if ids in whose:
-                raise TaskError(
-                    f"{named} of {label!r} is to this base's tokenizer the same as the word of "
-                    f"{whose[ids]!r}; choose another word"
-                )
-            whose[ids] = label
-        return [list(ids) for ids in whose]
+        read = self._tokenizer.encode
+        return label_words(read, task, self._control_words, self.unknown_id)
 
     def room(self, pattern: str, limit: int) -> int:
         """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one per text.
 
         Raises:
-            TaskError: Fewer.
+            TaskError: Fewer, or a pattern that this tokenizer cannot read.
         """
-        parts = self._parts(pattern)
-        texts = sum(_is_text(part) for part, _ in parts)
-        left = limit - sum(len(ids) for _, ids in parts) - sum(map(len, self.frame))
-        if left < texts:
-            raise TaskError(
-                f"pattern {pattern!r} leaves no room for a text in {max(limit, 0)} tokens; shorten "
-                "it or a soft prompt, or raise --tokens"
-            )
+        left = limit - self._fixed_part(pattern)
+        if left < len(slots_of(pattern)):
+            raise _no_room(pattern, limit)
         return left
+
+    def _fixed_part(self, pattern: str) -> int:
+        """Tokens of a pattern without its texts, specials included."""
+        if pattern not in self._fixed:
+            refuse_control_words(pattern, self._control_words)
+            slots = slots_of(pattern)
+            contents = {**dict.fromkeys(slots, "a"), MASK: self._mark}
+            sentence = written(self._tokenizer.encode, pattern, contents)
+            if sentence.found.ids.count(self._mark_id) != 1:
+                raise TaskError(
+                    f"pattern {pattern!r:.200}: this base's tokenizer reads a mask only between "
+                    f"spaces; put one before and behind {MASK}"
+                )
+            texts = sum(len(sentence.tokens_of(slot)) for slot in slots)
+            self._fixed[pattern] = len(sentence.found.ids) - texts
+        return self._fixed[pattern]
 
     def plain_room(self, limit: int) -> int:
         """Tokens that an input of `limit` leaves for a text without a pattern, at least one.
@@ -268,63 +286,97 @@ class Tokens:
         """
         left = limit - sum(map(len, self.frame))
         if left < 1:
-            raise TaskError(
-                f"{max(limit, 0)} tokens leave no room for a text beside this base's specials; "
-                "shorten a soft prompt, or raise --tokens"
-            )
+            raise _no_room_plain(limit)
         return left
 
     def cloze(self, pattern: str, example: Example, limit: int) -> Prompt:
         """Fill a pattern; the text is cut so that at most `limit` tokens come out.
 
+        Laws: the ids are those of the written sentence, with the text or what is kept of its
+        beginning, and the base's mask in place of [MASK]; a pair in one pattern is one sentence.
+
         Raises:
             TaskError: The pattern alone is longer than `limit`.
         """
-        before, after = self.frame
-        room = self.room(pattern, limit)
-        parts = self._parts(pattern)
-        texts = {part: self._text(part, example, room) for part, _ in parts if _is_text(part)}
-        lengths = [len(text) for text in texts.values()]
-        ids, mask_position = list(before), 0
-        for part, piece in parts:
-            if part == MASK:
-                mask_position = len(ids)
-            text = texts.get(part, [])
-            ids += piece + text[: _share(room, lengths, len(text))]
-        return Prompt(ids + after, [mask_position], [-1])
+        key = (pattern, example.text, example.text_b, limit)
+        return self._once(key, lambda: self._cloze(pattern, example, limit))
+
+    def _cloze(self, pattern: str, example: Example, limit: int) -> Prompt:
+        room, slots = self.room(pattern, limit), slots_of(pattern)
+        texts = {slot: example.text_b if slot == "{text_b}" else example.text for slot in slots}
+        contents = {slot: self._enough(text, room) for slot, text in texts.items()}
+        contents[MASK] = self._mark
+        sentence = fitted(self._tokenizer.encode, pattern, contents, slots, limit)
+        if sentence is None:
+            raise _no_room(pattern, limit)
+        return self._prompt(sentence.found, sentence.found.ids.index(self._mark_id))
 
     def plain(self, example: Example, limit: int) -> Prompt:
-        """A text (or pair) as a classifier reads it, cut to `limit` tokens; read at position 0."""
-        before, after = self.frame
-        ids = self.first_ids(example.text, limit)
-        if example.text_b:
-            ids = ids[: limit // 2] + after[-1:] + self.first_ids(example.text_b, limit)
-        return Prompt(before + ids[: limit - len(before) - len(after)] + after, [0], [-1])
+        """A text (or pair) as a classifier reads it, cut to `limit` tokens; read at position 0.
 
-    def _parts(self, pattern: str) -> list[tuple[str, list[int]]]:
-        """A pattern's pieces in order, with their ids; a text's are not known yet."""
-        if pattern not in self._split:
-            parts = [part for part in SLOTS.split(pattern) if part.strip()]
-            self._split[pattern] = [(part, self._fixed(part)) for part in parts]
-        return self._split[pattern]
+        Law: what transformers' tokenizer gives with `truncation="longest_first"`.
 
-    def _fixed(self, part: str) -> list[int]:
-        if _is_text(part):
-            return []
-        return [self.mask_id] if part == MASK else self.encode(part.rstrip())
+        Raises:
+            TaskError: The limit leaves no room for a pair.
+        """
+        key = (example.text, example.text_b, limit)
+        return self._once(key, lambda: self._plain(example, limit))
 
-    def _text(self, part: str, example: Example, room: int) -> list[int]:
-        text = example.text_b if part == "{text_b}" else example.text
-        return self.first_ids(f" {text}", room)
+    def _plain(self, example: Example, limit: int) -> Prompt:
+        first, second = self._enough(example.text, limit), self._enough(example.text_b, limit)
+        is_pair = bool(second)
+        if limit < self._tokenizer.num_special_tokens_to_add(is_pair) + 1 + is_pair:
+            raise _no_room_plain(limit)
+        self._tokenizer.enable_truncation(limit)
+        try:
+            found = self._tokenizer.encode(first, second or None)
+        finally:
+            self._tokenizer.no_truncation()
+        return self._prompt(found, 0)
+
+    def _prompt(self, found: "Encoding", place: int) -> Prompt:
+        """What was tokenized, asked at one place."""
+        has_more = self._has_segments and any(found.type_ids)
+        segments = list(found.type_ids) if has_more else None
+        return Prompt(self._asked(found.ids), [place], [-1], segments)
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Prompt]) -> Prompt:
+        """A prompt, from what is remembered if it is in there."""
+        if self._known is None:
+            return make()
+        if key not in self._known:
+            prompt = make()
+            segments = None if prompt.segments is None else array("b", prompt.segments)
+            packed = array("i", prompt.ids), prompt.mask_position, segments
+            if len(self._known) >= REMEMBERED:
+                return prompt
+            self._known[key] = packed
+        ids, place, parts = self._known[key]
+        return Prompt(ids.tolist(), [place], [-1], None if parts is None else parts.tolist())
+
+    def _enough(self, text: str, room: int) -> str:
+        """A text, or as much of its beginning as has `room` tokens, however long it is."""
+        length = room * CHARACTERS
+        while length < len(text):
+            start = _start(text, length)
+            if len(self.encode(start)) >= room:
+                return start
+            length *= 2
+        return text
 
 
-def _share(room: int, texts: Sequence[int], length: int) -> int:
-    """Tokens one text may keep: all of them if all fit, else the shorter one first."""
-    if sum(texts) <= room or len(texts) == 1:
-        return min(length, room)
-    half = room // 2
-    others = sum(texts) - length
-    return min(length, room - others if others < half else max(half, 1))
+def _no_room(pattern: str, limit: int) -> TaskError:
+    return TaskError(
+        f"pattern {pattern!r} leaves no room for a text in {max(limit, 0)} tokens; shorten it or a "
+        "soft prompt, or raise --tokens"
+    )
+
+
+def _no_room_plain(limit: int) -> TaskError:
+    return TaskError(
+        f"{max(limit, 0)} tokens leave no room for a text beside this base's specials; shorten a "
+        "soft prompt, or raise --tokens"
+    )
 
 
 def _configured(folder: Path) -> dict[str, Any]:
@@ -340,11 +392,9 @@ def _configured(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _is_text(part: str) -> bool:
-    return part != MASK and SLOTS.fullmatch(part) is not None
-
-
-def _whole_words(start: str) -> str:
-    """The start of a longer text without its last word, which may be cut."""
-    words = start.rsplit(None, 1)
-    return words[0] if len(words) == 2 else start
+def _start(text: str, length: int) -> str:
+    """A text, or the start of a longer one without its last word, which may be cut."""
+    if len(text) <= length:
+        return text
+    words = text[:length].rsplit(None, 1)
+    return words[0] if len(words) == 2 else text[:length]

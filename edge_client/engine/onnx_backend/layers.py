@@ -38,6 +38,7 @@ class Pass:
             all rows.
         places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
+        segments: See `Batch`; read before the first layer.
     """
 
     ids: np.ndarray
@@ -46,6 +47,7 @@ class Pass:
     answers: np.ndarray | None
     places: np.ndarray | None = None
     is_quick: bool = False
+    segments: np.ndarray | None = None
 
     @property
     def texts(self) -> int:

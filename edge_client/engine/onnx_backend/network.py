@@ -150,7 +150,8 @@ class Network:
         tokens, texts = attention.shape[1], batch.texts
         of = np.arange(len(ids)) if texts is None else texts
         places = batch.mask_positions + prompt + tokens * of
-        return Pass(ids, tokens, mask, *((places, None) if texts is None else (None, places)))
+        answers, several = (places, None) if texts is None else (None, places)
+        return Pass(ids, tokens, mask, answers, several, segments=batch.segments)
 
     def _summed(self, run: Pass) -> np.ndarray:
         """Words, or a soft prompt before them, with their places, (N, embedding)."""
@@ -159,7 +160,7 @@ class Network:
         if prompt is not None:
             h = np.concatenate((np.broadcast_to(prompt, (len(h), *prompt.shape)), h), axis=1)
         # h: (B, T, embedding)
-        for table in self.frozen.places(run.tokens):
+        for table in self.frozen.places(run.tokens, run.segments, self.spec.prompt_tokens):
             h += table
         return h.reshape(run.rows, -1)
 
@@ -214,7 +215,7 @@ class Network:
         The top layer is computed for all tokens here. An array is overwritten by the next.
         """
         whole = self._pass(batch)
-        run = Pass(whole.ids, whole.tokens, whole.mask, None)
+        run = Pass(whole.ids, whole.tokens, whole.mask, None, segments=whole.segments)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))  # (N, H)
         self._embed(run, x)
         yield run.by_text(x)

@@ -23,6 +23,7 @@ class Pass:
         dtype: What is computed in.
         places: Rows of the top layer's states, texts one behind the other, that the head reads,
             (answers,); None: all that it has.
+        segments: See `Batch`; read before the first layer.
     """
 
     ids: Tensor
@@ -30,6 +31,7 @@ class Pass:
     context: Context
     dtype: torch.dtype
     places: Tensor | None = None
+    segments: np.ndarray | None = None
 
     def some(self, rows: np.ndarray) -> "Pass":
         """The pass restricted to some texts; an encoder's alone."""
@@ -61,6 +63,6 @@ def open_pass(
         return Pass(ids, attention, Context(mask, None, rotary), dtype)
     answers = torch.from_numpy(batch.mask_positions).to(device) + prompt
     if batch.texts is None:
-        return Pass(ids, attention, Context(mask, answers), dtype)
+        return Pass(ids, attention, Context(mask, answers), dtype, None, batch.segments)
     places = answers + torch.from_numpy(batch.texts).to(device) * attention.shape[1]
-    return Pass(ids, attention, Context(mask, None), dtype, places)
+    return Pass(ids, attention, Context(mask, None), dtype, places, batch.segments)

@@ -159,7 +159,7 @@ class Network:
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None:
             h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)  # (B, P + T, ...)
-        for table in self.frozen.places(h.shape[1]):
+        for table in self.frozen.places(h.shape[1], run.segments, self.spec.prompt_tokens):
             h = h + self._tensor(table)
         if self.family.embedding_norm:
             h = self._embedding_norm(h)

@@ -167,14 +167,20 @@ class FullBackend:
         of = np.arange(len(ids)) if batch.texts is None else batch.texts
         rows, places = self._there(of), self._there(batch.mask_positions)
         if self._has_head:
-            logits: torch.Tensor = self._model(ids, attention).logits
+            logits: torch.Tensor = self._model(ids, attention, **self._segments(batch)).logits
             return logits[rows, places] if self._is_tagging else logits
         # The head at the masks alone: at all places it is most of a small model's work.
-        states = self._model.base_model(ids, attention)[0]  # (B, T, H)
+        states = self._model.base_model(ids, attention, **self._segments(batch))[0]  # (B, T, H)
         answers: torch.Tensor = getattr(self._model, self._head)(states[rows, places])
         if not self._words:
             return answers
         return torch.stack([answers[:, word].mean(dim=1) for word in self._words], dim=1)
+
+    def _segments(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Which text of a pair each token is of, where the model tells them apart."""
+        if batch.segments is None or self._model.config.type_vocab_size == 1:
+            return {}
+        return {"token_type_ids": self._there(batch.segments)}
 
     def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
         """As many numbers as the model has; zero where the batch moves nothing."""
@@ -212,7 +218,8 @@ class FullBackend:
     @torch.no_grad()
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
         ids, attention = self._there(batch.ids), self._there(batch.attention)
-        found = self._model.base_model(ids, attention, output_hidden_states=True)
+        more = self._segments(batch)
+        found = self._model.base_model(ids, attention, output_hidden_states=True, **more)
         self.layer_forwards += self._layers * len(ids)
         weights = attention.unsqueeze(-1).float()
         mean: torch.Tensor = (found.hidden_states[layer] * weights).sum(1) / weights.sum(1)
@@ -221,9 +228,11 @@ class FullBackend:
     @torch.no_grad()
     def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
         ids, attention = self._there(batch.ids), self._there(batch.attention)
-        states = self._model.base_model(ids, attention, output_hidden_states=True).hidden_states
+        more = self._segments(batch)
+        found = self._model.base_model(ids, attention, output_hidden_states=True, **more)
         self.layer_forwards += self._layers * len(ids)
-        own = [one[attention == 1].double() for one in states[: self._layers]]
+        states = found.hidden_states[: self._layers]
+        own = [one[attention == 1].double() for one in states]
         return np.array([[float(h.sum()), float(h.square().sum())] for h in own])
 
     def adapter(self) -> AdapterState:

@@ -306,13 +306,13 @@ def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
     said = encode(replace(enrolled_as("hub"), protocol=11))
-    with pytest.raises(ClientError, match="speaks protocol 11, this client 10"):
+    with pytest.raises(ClientError, match="speaks protocol 12, this client 11"):
         home.join(Gate(home.terms, refusal=(200, said)))
 
 
 def test_a_server_that_is_no_coordinator_is_named(home: Home) -> None:
     gate = Gate(home.terms, refusal=(404, b'{"detail":"Not Found"}'))
-    with pytest.raises(ClientError, match="not as a coordinator of protocol 10; check --coor"):
+    with pytest.raises(ClientError, match="not as a coordinator of protocol 11; check --coor"):
         home.join(gate)
 
 

@@ -20,8 +20,8 @@ def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:
     tokens = Tokens(real_base.folder)
     prompt = tokens.cloze("a [MASK] news : {text}", Example("the cup final"), 64)
     before, after = tokens.frame
-    joined = before + tokens.encode("a [MASK] news : the cup final") + after
-    assert prompt.ids == joined
+    joined = tokens.encode("a"), [tokens.mask_id], tokens.encode("news : the cup final")
+    assert prompt.ids == [*before, *sum(joined, []), *after]
     assert prompt.ids[prompt.mask_position] == tokens.mask_id
 
 

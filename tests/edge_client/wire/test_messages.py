@@ -49,11 +49,11 @@ REPORT = messages.Report(
 )
 TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
-# Protocol 10 on the wire, byte for byte: a change here needs a new protocol number.
+# Protocol 11 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
     b'"codec":"float32","control_bytes":0,"control_round":0,"control_sha256":"",'
-    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":10,'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":11,'
     b'"residual_round":0,"round_index":2,"run_id":"r","seed":7,"steps":[],'
     b'"task":{"ensemble":false,"kind":"labels","labels":["a","b"],'
     b'"masking":{"share":0.15,"whole_words":false},"name":"t",'
@@ -82,7 +82,7 @@ GOLDEN_REPORT = (
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":10,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":11,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}      \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
@@ -247,12 +247,12 @@ def test_who_a_device_is_is_these_bytes_in_protocol_10() -> None:
     body = (
         b'{"facts":{"base_id":"base","board":"Pi 5","budget_bytes":null,"cores":4,'
         b'"engine":"onnx","is_on_mains":true,"machine":"aarch64","memory_bytes":8589934592,'
-        b'"python":"3.11","smidgen":"1"},"life":"l1","name":"hall","protocol":10,"tags":{"site":"kitchen"},'
+        b'"python":"3.11","smidgen":"1"},"life":"l1","name":"hall","protocol":11,"tags":{"site":"kitchen"},'
         b'"token":"token"}'
     )
     assert messages.encode(enrol) == body and messages.decode(body, fleet.Enrol) == enrol
     enrolled = fleet.Enrolled(10, "d1", "hall-2")
-    body = b'{"device_id":"d1","name":"hall-2","protocol":10}'
+    body = b'{"device_id":"d1","name":"hall-2","protocol":11}'
     assert messages.encode(enrolled) == body
     assert messages.decode(body, fleet.Enrolled) == enrolled
 

@@ -1,0 +1,118 @@
+"""Control words of a tokenizer, such as [SEP] or <mask>: typed in a text they are plain text.
+
+`tokenizers` leaves out its special tokens where `encode_special_tokens` is set. Two kinds slip
+through. A word that `tokenizer_config.json` alone calls special is not special to the library. And
+a model may hold control words among its own pieces (Unigram does, and any model whose words are
+not split at punctuation): it finds them without the library's list, so they are renamed in there.
+
+A mask is where we put it, not where a text spells it: its place in a sentence is marked by a word
+that no text holds, and which the library treats as it treats the mask.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Rename = Callable[[str], str]
+LISTED = ("additional_special_tokens", "extra_special_tokens")
+
+
+def named_in(config: Mapping[str, Any]) -> set[str]:
+    """The control words that a `tokenizer_config.json` names."""
+    named = [value for key, value in config.items() if key.endswith("_token")]
+    for key in LISTED:
+        more = config.get(key)
+        named += more.values() if isinstance(more, dict) else more if isinstance(more, list) else []
+    added = config.get("added_tokens_decoder")
+    if isinstance(added, dict):
+        named += [one for one in added.values() if isinstance(one, dict) and one.get("special")]
+    return {word for one in named if isinstance(word := content_of(one), str) and word}
+
+
+def content_of(token: object) -> object:
+    """A token's own word; older files keep a whole AddedToken there."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def set_apart(tokenizer: "Tokenizer", named: Iterable[str], unknown_id: int | None) -> set[str]:
+    """Read control words in texts as plain text from now on.
+
+    Args:
+        tokenizer: Changed in place; no word gets another id.
+        named: Control words beside those that the tokenizer itself calls special.
+        unknown_id: The id of what it does not know, which any text may have.
+
+    Returns:
+        All its control words.
+    """
+    from tokenizers import AddedToken
+
+    added = {one.content: one for one in tokenizer.get_added_tokens_decoder().values()}
+    for word in sorted(named):
+        if tokenizer.token_to_id(word) is not None and not (word in added and added[word].special):
+            one = added.get(word, AddedToken(word, normalized=False))
+            flags = {"lstrip": one.lstrip, "rstrip": one.rstrip, "single_word": one.single_word}
+            same = AddedToken(word, special=True, normalized=one.normalized, **flags)
+            tokenizer.add_special_tokens([same])
+    decoder = tokenizer.get_added_tokens_decoder()
+    words = {one.content: id_ for id_, one in decoder.items() if one.special}
+    tokenizer.encode_special_tokens = True
+    if _is_any_reached(tokenizer, words, set(words.values()) - {unknown_id}):
+        _rename(tokenizer, set(words))
+    return set(words)
+
+
+def _is_any_reached(tokenizer: "Tokenizer", words: Iterable[str], ids: set[int]) -> bool:
+    """Whether the model itself makes a control word of a typed one."""
+    typed = [text for word in words for text in (word, f"a {word}")]
+    found = tokenizer.encode_batch(typed, add_special_tokens=False)
+    return any(not ids.isdisjoint(one.ids) for one in found)
+
+
+def _rename(tokenizer: "Tokenizer", words: set[str]) -> None:
+    """Give control words names in the model that no text spells; their ids stay."""
+    prefix = secrets.token_hex(8)
+    model = tokenizer.model
+    state = json.loads(model.__getstate__())
+
+    def renamed(word: str) -> str:
+        return prefix + word if word in words else word
+
+    vocabulary = state["vocab"]
+    if isinstance(vocabulary, dict):
+        state["vocab"] = {renamed(word): id_ for word, id_ in vocabulary.items()}
+    else:  # Unigram's, with scores
+        state["vocab"] = [[renamed(word), score] for word, score in vocabulary]
+    if isinstance(state.get("unk_token"), str):
+        state["unk_token"] = renamed(state["unk_token"])
+    if "merges" in state:
+        state["merges"] = [pair for pair in state["merges"] if not _touches(pair, words)]
+    other = type(model)()
+    other.__setstate__(json.dumps(state).encode())
+    tokenizer.model = other
+
+
+def _touches(merge: str | list[str], words: set[str]) -> bool:
+    """Whether two pieces of BPE, or what becomes of them, are a control word."""
+    first, second = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return not words.isdisjoint((first, second, first + second))
+
+
+def marked(tokenizer: "Tokenizer", mask_id: int) -> tuple[str, int]:
+    """Add a word that marks a mask's place in a sentence, and its id, which no base knows.
+
+    It takes in the spaces around it as the mask does. Drawn at random, so that no text holds it;
+    of letters and digits, which no normalizer drops, between two that no accent changes.
+    """
+    from tokenizers import AddedToken
+
+    mask = tokenizer.get_added_tokens_decoder()[mask_id]
+    word = f"q{secrets.token_hex(12)}q"
+    flags = {"lstrip": mask.lstrip, "rstrip": mask.rstrip, "single_word": mask.single_word}
+    tokenizer.add_tokens([AddedToken(word, normalized=mask.normalized, special=False, **flags)])
+    added = tokenizer.get_added_tokens_decoder().items()
+    return word, next(id_ for id_, one in added if one.content == word)

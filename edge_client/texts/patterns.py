@@ -1,0 +1,199 @@
+"""A pattern with its texts put in: one sentence, which is tokenized whole.
+
+Which ids a word has depends on what stands beside it for most tokenizers, so a sentence is never
+put together from tokens. Where one is too long its texts are cut, in characters, and it is written
+and tokenized again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Span: TypeAlias = tuple[int, int]
+Read: TypeAlias = "Callable[[str], Encoding]"
+SAMPLES = ("a", "B7", "!", "日")  # texts beside which a label word has to have the same ids
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A pattern with something in each of its slots.
+
+    Attributes:
+        text: What a person would write.
+        spans: Where each slot's content lies in it, in characters.
+        found: Its tokens.
+    """
+
+    text: str
+    spans: Mapping[str, Span]
+    found: "Encoding"
+
+    def tokens_of(self, slot: str) -> list[int]:
+        """Places of the tokens that lie in a slot's content, spaces before them aside."""
+        start, end = self.spans[slot]
+        return [place for place, (first, last) in self._own() if start <= first and last <= end]
+
+    def word_in(self, slot: str) -> list[int] | None:
+        """The ids of a slot's content; None where a token of it holds something else as well."""
+        start, end = self.spans[slot]
+        over = [(place, span) for place, span in self._own() if span[0] < end and span[1] > start]
+        if any(first < start or last > end for _, (first, last) in over):
+            return None
+        return [self.found.ids[place] for place, _ in over]
+
+    def _own(self) -> list[tuple[int, Span]]:
+        """Each token but the tokenizer's own ones, and where it lies without spaces around it."""
+        found = []
+        tokens = zip(self.found.offsets, self.found.special_tokens_mask, strict=True)
+        for place, ((start, end), is_special) in enumerate(tokens):
+            piece = self.text[start:end]
+            if piece.strip():
+                end -= len(piece) - len(piece.rstrip())
+                start += len(piece) - len(piece.lstrip())
+            if not is_special:
+                found.append((place, (start, end)))
+        return found
+
+
+def slots_of(pattern: str) -> list[str]:
+    """The slots of a pattern that take texts, in their order."""
+    return [slot for slot in SLOTS.findall(pattern) if slot != MASK]
+
+
+def refuse_control_words(pattern: str, control_words: Iterable[str]) -> None:
+    """Refuse a pattern that spells a control word of the base.
+
+    Raises:
+        TaskError: Names it.
+    """
+    parts = SLOTS.split(pattern)[::2]
+    for word in sorted(control_words):
+        if any(word in part for part in parts):
+            raise TaskError(
+                f"pattern {pattern!r:.200} holds {word}, a control word of this base's tokenizer; "
+                "leave it out"
+            )
+
+
+def written(read: Read, pattern: str, contents: Mapping[str, str]) -> Sentence:
+    """A pattern with a content in each slot, the mask's included."""
+    text, spans = "", {}
+    for part in SLOTS.split(pattern):
+        if part in contents:
+            spans[part] = (len(text), len(text) + len(contents[part]))
+        text += contents.get(part, part)
+    return Sentence(text, spans, read(text))
+
+
+def fitted(
+    read: Read, pattern: str, contents: Mapping[str, str], slots: Sequence[str], limit: int
+) -> Sentence | None:
+    """As `written`, some contents cut at the end so that at most `limit` tokens come out.
+
+    Laws: the ids are those of the sentence with the beginnings that were kept; each ends where a
+    token does; what fits stays whole. Of two texts that do not fit the shorter one is kept first.
+
+    Args:
+        read: Gives a sentence's tokens.
+        pattern: The pattern.
+        contents: Of each slot.
+        slots: Those that may be cut.
+        limit: Tokens, specials included.
+
+    Returns:
+        None if even without these contents it has more.
+    """
+    whole = written(read, pattern, contents)
+    if len(whole.found.ids) <= limit:
+        return whole
+    places = {slot: whole.tokens_of(slot) for slot in slots}
+    lengths = {slot: len(found) for slot, found in places.items()}
+    room = limit - (len(whole.found.ids) - sum(lengths.values()))
+    bounded = [min(length, max(room, 0)) for length in lengths.values()]
+    kept = {slot: _share(room, bounded, lengths[slot]) for slot in slots}
+    while True:
+        cut = {slot: _beginning(whole, contents[slot], slot, places[slot], kept) for slot in slots}
+        sentence = written(read, pattern, {**contents, **cut})
+        over = len(sentence.found.ids) - limit
+        if over <= 0:
+            return sentence
+        longest = max(slots, key=lambda slot: kept[slot])
+        if not kept[longest]:
+            return None
+        kept[longest] = max(0, kept[longest] - over)
+
+
+def _beginning(
+    whole: Sentence, content: str, slot: str, places: Sequence[int], kept: Mapping[str, int]
+) -> str:
+    count = kept[slot]
+    if count >= len(places):
+        return content
+    return content[: whole.found.offsets[places[count - 1]][1] - whole.spans[slot][0]] * (count > 0)
+
+
+def _share(room: int, texts: Sequence[int], length: int) -> int:
+    """Tokens one text may keep: all of them if all fit, else the shorter one first."""
+    if sum(texts) <= room or len(texts) == 1:
+        return max(0, min(length, room))
+    half = room // 2
+    others = sum(texts) - min(length, room)
+    return max(0, min(length, room - others if others < half else max(half, 1)))
+
+
+def word_at_mask(read: Read, pattern: str, word: str) -> list[int] | None:
+    """The ids that a word has in a pattern's sentence, in the mask's place.
+
+    Returns:
+        None where it has no ids of its own: they depend on the text, or belong to more than it.
+    """
+    found = []
+    for sample in SAMPLES:
+        contents = dict.fromkeys(slots_of(pattern), sample)
+        found.append(written(read, pattern, {**contents, MASK: word}).word_in(MASK))
+    return found[0] if all(one == found[0] for one in found) else None
+
+
+def label_words(
+    read: Read, task: Task, control_words: Collection[str], unknown_id: int | None
+) -> list[list[int]]:
+    """See `Tokens.label_word_ids`."""
+    whose: dict[tuple[int, ...], str] = {}
+    for label, word in zip(task.labels, task.words(), strict=True):
+        named = f"task {task.name!r}: label word {word!r} of {label!r}"
+        if word.strip() == MASK or word.strip() in control_words:
+            raise TaskError(f"{named} is a control word of this base's tokenizer; choose another")
+        ids = tuple(_word_of(read, task, word.strip(), named))
+        if not ids or unknown_id in ids:
+            raise TaskError(f"{named} is unknown to this base's tokenizer; choose another word")
+        if ids in whose:
+            raise TaskError(
+                f"{named} is to this base's tokenizer the same as the word of {whose[ids]!r}; "
+                "choose another word"
+            )
+        whose[ids] = label
+    return [list(ids) for ids in whose]
+
+
+def _word_of(read: Read, task: Task, word: str, named: str) -> list[int]:
+    """The ids of a label word in all patterns that are asked."""
+    first, *others = task.asked()
+    known = word_at_mask(read, first, word)
+    for pattern in (first, *others):
+        ids = word_at_mask(read, pattern, word)
+        if ids is None:
+            raise TaskError(
+                f"{named} runs into what stands beside {MASK} in pattern {pattern!r:.200} for this "
+                f"base's tokenizer; put a space before and behind {MASK}"
+            )
+        if ids != known:
+            raise TaskError(
+                f"{named} has other tokens in pattern {pattern!r:.200} than in {first!r:.200}; let "
+                f"all patterns of an ensemble have something before {MASK}, or nothing"
+            )
+    return known or []
