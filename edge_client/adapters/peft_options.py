@@ -176,7 +176,8 @@ def is_target(config: Mapping[str, Any], module: str) -> bool:
         module: Such as `bert.encoder.layer.0.attention.self.query`.
     """
     targets, excluded = config["target_modules"], config.get("exclude_modules") or []
-    if _is_named(excluded, module) or is_saved(config, module):
+    whole = any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in _saved(config))
+    if whole or _is_named(excluded, module):
         return False
     if isinstance(targets, str):
         return targets.lower() == ALL_LINEAR or _is_named(targets, module)
@@ -184,10 +185,18 @@ def is_target(config: Mapping[str, Any], module: str) -> bool:
 
 
 def is_saved(config: Mapping[str, Any], module: str) -> bool:
-    """Whether PEFT saves a module of this full name as a whole, as it does classifiers."""
-    saved = [*(config.get("modules_to_save") or [])]
-    saved += CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else []
-    return any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in saved)
+    """Whether PEFT saves a module of this full name as a whole, as it does classifiers.
+
+    It, or one that it lies in, has a name that ends so; `pre_classifier` ends in `classifier`.
+    """
+    parts = module.split(".")
+    around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(one.endswith(tuple(_saved(config))) for one in around)
+
+
+def _saved(config: Mapping[str, Any]) -> list[str]:
+    is_classifier = config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS")
+    return [*(config.get("modules_to_save") or []), *(CLASSIFIERS if is_classifier else ())]
 
 
 def _is_named(names: str | Sequence[str], module: str) -> bool:

@@ -1,6 +1,7 @@
 """The Python in an export's card gives smidgen's own answers, with nothing of smidgen imported."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -81,14 +82,14 @@ def theirs(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     path.write_text(json.dumps(asked))
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     line = [sys.executable, "-I", "-c", RUN, str(path)]
-    known = {"capture_output": True, "text": True, "env": env | {"HF_HUB_OFFLINE": "1"}}
-    done = subprocess.run(line, timeout=300, cwd=path.parent, check=False, **known)
+    more: Any = {"capture_output": True, "text": True, "env": env | {"HF_HUB_OFFLINE": "1"}}
+    done = subprocess.run(line, timeout=300, cwd=path.parent, check=False, **more)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(EVERY, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def check(scene: Scene, base: Base, folder: Path, theirs: list[Any]) -> None:
-    known = {"adapter": folder, "base": base.folder, "engine": "torch"}
+    known: Any = {"adapter": folder, "base": base.folder, "engine": "torch"}
     if scene.task.kind == "labels":
         ours = smidgen.predict(scene.texts, **known)
         for one, other in zip(ours, theirs, strict=True):
@@ -96,17 +97,15 @@ def check(scene: Scene, base: Base, folder: Path, theirs: list[Any]) -> None:
             assert list(one.probabilities) == list(other)
             assert one.probabilities == pytest.approx(other, abs=1e-4)
     elif scene.task.kind == "tagging":
-        for one, words in zip(smidgen.tag(scene.texts, **known), theirs, strict=True):
-            assert list(zip(one.tokens, one.tags, strict=True)) == [(w, t) for w, t, _ in words]
-            for entity in one.entities:
+        for text, words in zip(smidgen.tag(scene.texts, **known), theirs, strict=True):
+            tagged = list(zip(text.tokens, text.tags, strict=True))
+            assert tagged == [(word, tag) for word, tag, _ in words]
+            for entity in text.entities:
                 sure = [probability for _, _, probability in words[entity.start : entity.end]]
-                product = 1.0
-                for probability in sure:
-                    product *= probability
-                assert entity.probability == pytest.approx(product, abs=1e-4)
+                assert entity.probability == pytest.approx(math.prod(sure), abs=1e-4)
     else:
-        for one, masks in zip(smidgen.fill(scene.texts, **known), theirs, strict=True):
-            for guesses, others in zip(one.guesses, masks, strict=True):
+        for filled, masks in zip(smidgen.fill(scene.texts, **known), theirs, strict=True):
+            for guesses, others in zip(filled.guesses, masks, strict=True):
                 assert [guess.word for guess in guesses] == [word for word, _ in others]
                 sure = [guess.probability for guess in guesses]
                 assert sure == pytest.approx([probability for _, probability in others], abs=1e-4)
