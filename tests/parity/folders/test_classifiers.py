@@ -32,7 +32,9 @@ def plain_model(base: Base, kind: str, rows: int) -> Any:
     return auto.from_pretrained(base.folder, num_labels=rows, dtype=torch.float32)
 
 
-ASKED = [(family, kind, TARGETS[family]) for family in TARGETS for kind in HEADS]
+ASKED: list[tuple[str, str, Any]] = [
+    (family, kind, TARGETS[family]) for family in TARGETS for kind in HEADS
+]
 ASKED.remove(("albert", "SEQ_CLS", TARGETS["albert"]))  # reads the base's pooler: test_pooler.py
 ASKED.append(("roberta", "SEQ_CLS", "all-linear"))  # PEFT itself refuses it for the others
 
