@@ -59,7 +59,8 @@ class Scene:
         adapter: Its name.
         task: What it is for.
         texts: Texts, or pairs of them.
-        base: `words` (WordPiece), `segments` (the same) or `bytes` (byte-level BPE).
+        base: `words` (WordPiece), `segments` (the same) `bytes` (byte-level BPE)
+            or `pieces` (Unigram).
         knows_base: Whether the export was written beside its base.
     """
 
@@ -102,6 +103,13 @@ PROMPTS = {  # as prompts are since they have the ids of the written sentence
     "bytes, a head": Scene("lora:4+head", ONE, TEXTS + TYPED, "bytes"),
     "bytes, a head, pairs": Scene("lora:4+head", ONE, PAIRS + LONG_PAIRS, "bytes"),
     "bytes, tags": Scene("lora:4+head", DRUGS, TEXTS + TYPED, "bytes"),
+    **{
+        f"pieces, {task.name}": Scene("lora:4", task, TEXTS + TYPED + LONG, "pieces")
+        for task in (ONE, TIGHT, FIRST)
+    },
+    "pieces, a head, pairs": Scene("lora:4+head", ONE, PAIRS + LONG_PAIRS, "pieces"),
+    "pieces, tags": Scene("lora:4+head", DRUGS, TEXTS + TYPED, "pieces"),
+    "pieces, masked words": Scene("lora:4", NOTES, ["rain at [MASK].", "[MASK] door"], "pieces"),
     "bytes, masked words": Scene("lora:4", NOTES, ["rain at [MASK].", "[MASK] door"], "bytes"),
 }
 
@@ -120,11 +128,24 @@ def with_segments(base: Base, folder: Path) -> Base:
     return open_base(str(folder))
 
 
+def piece_base(folder: Path) -> Base:
+    """A random XLM-R of width 16 with a Unigram tokenizer, which knows control words as pieces."""
+    words = [word for text in [*WORDS.values(), *TEXTS] for word in text.split()]
+    letters = sorted({letter for text in [*words, *map(chr, range(33, 127))] for letter in text})
+    pieces = [*(f"\u2581{word}" for word in dict.fromkeys(words)), "\u2581", *letters]
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocabulary = [(one, 0.0) for one in specials] + [
+        (one, -float(n)) for n, one in enumerate(pieces)
+    ]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=3))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(specials)
+    return _roberta(tokenizer, "xlm-roberta", folder)
+
+
 def byte_base(folder: Path) -> Base:
     """A random RoBERTa of width 16 with a byte-level tokenizer whose mask takes in a space."""
-    import torch
-    import transformers
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -135,6 +156,13 @@ def byte_base(folder: Path) -> Base:
     )
     words = " ".join([*WORDS.values(), *TEXTS, "good bad great news It was about this is they say"])
     tokenizer.train_from_iterator([words] * 3, trainer)
+    return _roberta(tokenizer, "roberta", folder)
+
+
+def _roberta(tokenizer: Tokenizer, family: str, folder: Path) -> Base:
+    import torch
+    import transformers
+
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     folder.mkdir(parents=True)
@@ -148,9 +176,10 @@ def byte_base(folder: Path) -> Base:
     fast.save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 32, "max_position_embeddings": 66, "type_vocab_size": 1}
-    config = transformers.RobertaConfig(vocab_size=len(fast), pad_token_id=1, **sizes)
+    sizes |= {"vocab_size": len(fast), "pad_token_id": 1}
     torch.manual_seed(0)
-    model = transformers.RobertaForMaskedLM(config)
+    config = transformers.AutoConfig.for_model(family, **sizes)
+    model = transformers.AutoModelForMaskedLM.from_config(config)
     for parameter in model.parameters():
         parameter.data.mul_(8 if parameter.dim() > 1 else 1)
     model.save_pretrained(folder)

@@ -24,6 +24,7 @@ from tests.parity.snippet.scenes import (
     Scene,
     byte_base,
     export,
+    piece_base,
     with_segments,
 )
 
@@ -52,6 +53,7 @@ def bases(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "words": tiny_base,
         "segments": with_segments(tiny_base, place / "segments"),
         "bytes": byte_base(place / "bytes"),
+        "pieces": piece_base(place / "pieces"),
     }
 
 
