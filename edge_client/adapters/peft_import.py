@@ -18,6 +18,7 @@ from edge_client.adapters.fitting import fitting
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import BARE, CONFIG, WEIGHTS, adapter_state
 from edge_client.adapters.peft_options import (
+    AT_THE_END,
     READ,
     check_options,
     check_pattern,
@@ -201,7 +202,9 @@ def _patterns(
     if not isinstance(found, dict) or not all(map(is_right, found.values())):
         raise _wrong(folder, config, option, f"a table from names to {expected.format(most)}")
     for pattern in found:
-        check_pattern(pattern, f"{folder / CONFIG}: {option} is {plain(repr(found)):.40}")
+        check_pattern(
+            pattern, AT_THE_END, f"{folder / CONFIG}: {option} is {plain(repr(found)):.40}"
+        )
     return found
 
 

@@ -13,7 +13,17 @@ from edge_client.errors import demand
 from edge_client.tables import plain
 
 LONGEST_LINE = 200
-LONGEST_PATTERN = 10_000  # characters of a regular expression; names of all modules fit in
+LONGEST_PATTERN = 10_000  # characters of a key of ranks or alphas
+LONGEST_TARGETS = 100_000  # of a regular expression; names of all modules fit in
+AT_THE_END = r"(.*\.)?({})$"  # PEFT's regular expressions
+WHOLE = r"(^|.*\.){}($|\..*)"
+LAYER, ANY_LAYER = r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", r".*?\.[^.]*\.(?P<idx>\d+)\."
+FORMS = {  # options that name modules, and what PEFT makes of each name
+    "target_modules": "{}",
+    "exclude_modules": "{}",
+    "modules_to_save": WHOLE,
+    "layers_pattern": LAYER,
+}
 ALL_LINEAR = "all-linear"
 CLASSIFIERS = ("classifier", "score")  # what PEFT saves of every classifier
 _COMMON_READ = {
@@ -176,7 +186,7 @@ def is_target(config: Mapping[str, Any], module: str) -> bool:
         module: Such as `bert.encoder.layer.0.attention.self.query`.
     """
     targets, excluded = config["target_modules"], config.get("exclude_modules") or []
-    whole = any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in _saved(config))
+    whole = any(re.match(WHOLE.format(name), module) for name in _saved(config))
     if whole or _is_named(excluded, module):
         return False
     if isinstance(targets, str):
@@ -210,9 +220,9 @@ def _is_in_layers(config: Mapping[str, Any], module: str) -> bool:
     if layers is None or layers == []:
         return True
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    ways = [rf"(?:^|.*?\.){pattern}\.(\d+)\." for pattern in patterns]
-    found = (re.match(way, module) for way in ways or [r".*?\.[^.]*\.(\d+)\."])
-    index = next((int(match[1]) for match in found if match), None)
+    ways = [LAYER.format(pattern) for pattern in patterns] or [ANY_LAYER]
+    found = (re.match(way, module) for way in ways)
+    index = next((int(match["idx"]) for match in found if match), None)
     return index in (layers if isinstance(layers, list) else [layers])
 
 
@@ -222,16 +232,16 @@ def check_targets(config: Mapping[str, Any]) -> None:
     Raises:
         AdapterError: Names the option and what is expected.
     """
-    for option in ("target_modules", "exclude_modules", "modules_to_save", "layers_pattern"):
+    for option, form in FORMS.items():
         value = config.get(option)
         texts = [value] if isinstance(value, str) else value
         is_list = isinstance(texts, list) and all(isinstance(one, str) for one in texts)
         is_right = is_list and (option != "modules_to_save" or not isinstance(value, str))
         is_right = is_right or (value is None and option != "target_modules")
         demand(is_right, f"{_option(config, option)}; names of modules are expected", AdapterError)
-        if is_list and (isinstance(value, str) or option in ("modules_to_save", "layers_pattern")):
+        if isinstance(value, str) or form != "{}":
             for one in texts or []:
-                check_pattern(one, _option(config, option))
+                check_pattern(one, form, _option(config, option))
     layers = config.get("layers_to_transform")
     numbers = [] if layers is None else layers if isinstance(layers, list) else [layers]
     demand(
@@ -246,32 +256,27 @@ def _option(config: Mapping[str, Any], option: str) -> str:
     return f"PEFT option {option} {value}"
 
 
-def check_pattern(pattern: str, said: str) -> None:
+def check_pattern(pattern: str, form: str, said: str) -> None:
     """Refuse what is not a regular expression that PEFT could use.
 
     Args:
         pattern: The expression.
+        form: What PEFT puts it into; some are well-formed only by themselves.
         said: Beginning of the message.
 
     Raises:
         AdapterError: It is too long, or is none.
     """
-    demand(
-        len(pattern) <= LONGEST_PATTERN,
-        f"{said}; names of up to {LONGEST_PATTERN} characters is expected",
-        AdapterError,
-    )
+    most = LONGEST_PATTERN if form == AT_THE_END else LONGEST_TARGETS
+    told = f"{said}; names of up to {most} characters is expected"
+    demand(len(pattern) <= most, told, AdapterError)
     try:
-        re.compile(_at_the_end(pattern))  # some are well-formed only by themselves
+        re.compile(form.format(pattern))
     except (re.error, RecursionError, OverflowError) as error:
         raise AdapterError(f"{said}; names as regular expressions is expected") from error
 
 
 def matching(patterns: Mapping[str, float], module: str, other: float) -> float:
     """The number of the first pattern that fits the end of a module's name, as PEFT has it."""
-    fits = (key for key in patterns if re.match(_at_the_end(key), module))
+    fits = (key for key in patterns if re.match(AT_THE_END.format(key), module))
     return next((patterns[key] for key in fits), other)
-
-
-def _at_the_end(pattern: str) -> str:
-    return rf"(.*\.)?({pattern})$"

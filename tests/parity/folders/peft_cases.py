@@ -155,6 +155,18 @@ LORA = [
         has_pooler=True,
     ),
     *_unused("lora_dropout", 0.5),
+    Case("target_modules", {"target_modules": "(?i).*QUERY"}),
+    Case("target_modules", QV, "target_modules is .*regular expressions", {"target_modules": ")("}),
+    Case("exclude_modules", QV, "exclude_modules is .*regular expr", {"exclude_modules": ")("}),
+    Case("modules_to_save", QV, "modules_to_save is .*regular expr", {"modules_to_save": ["("]}),
+    Case("modules_to_save", QV, "modules_to_save is 'a'; names", {"modules_to_save": "a"}),
+    Case(
+        "layers_pattern",
+        QV | {"layers_to_transform": [1], "layers_pattern": ["(layer|h)"]},
+    ),
+    Case(
+        "layers_pattern", QV, "layers_pattern is .*regular expr", {"layers_pattern": "(?P<idx>a)"}
+    ),
     *_unused("fan_in_fan_out", True),
     *_refused("bias", "all", "lora_only"),
     *_same("init_lora_weights", False, "gaussian", "orthogonal", "mica"),
