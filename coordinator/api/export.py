@@ -19,7 +19,7 @@ from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
 from edge_client.bases.base import Base, open_base
-from edge_client.errors import WrongInput, demand
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.wire.tensors import decode_adapter
 
 
@@ -125,7 +125,7 @@ def _base_of(run: Run, *, is_needed: bool) -> Base | None:
     """
     try:
         base = open_base(run.base_reference)
-    except WrongInput as error:
+    except (WrongInput, Failed) as error:
         said = f"--with-base: {error}; a folder is looked for where the command is started"
         demand(not is_needed, said)
         return None
