@@ -137,7 +137,7 @@ def new_folder(option: str, folder: Path, mark: str, mine: Collection[str] = ())
         part.mkdir()
         yield part
         for path in part.iterdir():
-            _sync_file(path)
+            _sync(path)
         sync_folder(part)
         is_kept = True
         _put_in_place(part, place, mark, mine)
@@ -245,9 +245,22 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _sync_file(path: Path) -> None:
+def _sync(path: Path) -> None:
+    """Write a file, or a folder of files, through to the disk."""
+    if path.is_dir():
+        for inner in path.iterdir():
+            _sync(inner)
+        sync_folder(path)
+        return
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _real(path: Path) -> Path:
@@ -298,10 +311,12 @@ def _fill(place: Path, part: Path, mark: str, mine: Collection[str]) -> None:
     names = sorted({path.name for path in part.iterdir()} - {mark})
     (place / mark).unlink(missing_ok=True)
     for name in {*mine} - {*names}:
-        (place / name).unlink(missing_ok=True)
+        _remove(place / name)
     for name in [*names, mark]:
+        if (part / name).is_dir():
+            _remove(place / name)
         shutil.move(part / name, place / name)  # a rename, or a copy from another disk
-        _sync_file(place / name)
+        _sync(place / name)
     sync_folder(place)
 
 

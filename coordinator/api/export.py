@@ -16,9 +16,10 @@ from coordinator.storage.figures import accuracies, entities_by_round, losses_by
 from coordinator.storage.place import place_of
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Run, Store
-from edge_client.adapters.card import Card
+from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
-from edge_client.errors import demand
+from edge_client.bases.base import Base, open_base
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.wire.tensors import decode_adapter
 
 
@@ -53,6 +54,7 @@ def export(
     run: str | None = None,
     round_index: int | Literal["best", "last"] | None = None,
     base_name: str = "",
+    with_base: bool = False,
     database: str = "",
     blobs: str = "",
 ) -> ExportedAdapter:
@@ -69,12 +71,14 @@ def export(
             the run keeps: the last, unless it says `keep = "best"`.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
+        with_base: Copy the base into the folder, in Hugging Face's form, so that PEFT's auto
+            classes find it there by its absolute path.
         database: URL of a PostgreSQL database that machines share; by default SQLite's file.
         blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
     Raises:
-        WrongInput: No such store or run, a round whose adapter is gone or never was, or a place
-            that cannot be written to.
+        WrongInput: No such store or run, a round whose adapter is gone or never was, a base
+            that is to be copied and is not here, or a place that cannot be written to.
         Failed: It could not be written after all.
     """
     folder = Path(out)
@@ -88,6 +92,7 @@ def export(
             index, sha256 = _round_of(opened, history, round_index)
         there = opened.blobs.present()
         demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
+        base = _base_of(chosen, is_needed=with_base)
         exported = Exported(
             adapter=config.adapter,
             base_name=base_name or chosen.base_reference,
@@ -96,6 +101,7 @@ def export(
             task=config.task,
         )
         card = _card(opened, chosen, index)
+        card = replace(card, licence=licence_of(base) if base else "")
         score = history.best_score
         if sha256 == history.best_sha256 and score and index in card.accuracies:
             # Its round may have been evaluated again, with an adapter that the run went back to.
@@ -107,8 +113,26 @@ def export(
             f"--round {index}: its adapter holds numbers that nothing can compute with; take "
             "another round's, such as --round best",
         )
-        write_peft_folder(folder, exported, body, card)
+        write_peft_folder(folder, exported, body, card, base, with_base=with_base)
     return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index)
+
+
+def _base_of(run: Run, *, is_needed: bool) -> Base | None:
+    """The run's base, whose tokenizer says which tokens label words have; None: it is not here.
+
+    Raises:
+        WrongInput: It is needed, and not here or another one by now.
+    """
+    try:
+        base = open_base(run.base_reference)
+    except (WrongInput, Failed) as error:
+        said = f"--with-base: {error}; a folder is looked for where the command is started"
+        demand(not is_needed, said)
+        return None
+    is_same = base.base_id == run.base_id
+    said = f"--with-base: {run.base_reference} is another base by now ({base.base_id[:12]})"
+    demand(is_same or not is_needed, f"{said}; put back the run's, {run.base_id[:12]}")
+    return base if is_same else None
 
 
 def _round_of(store: Store, history: History, asked: int | str) -> tuple[int, str]:

@@ -39,11 +39,21 @@ def export(
             "base, of a folder its last part."
         ),
     ] = "",
+    with_base: Annotated[
+        bool,
+        typer.Option(
+            "--with-base",
+            help="Copy the base into the folder, so that PEFT's auto classes find it from any "
+            "working folder of this machine.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a round's adapter as a folder that PEFT loads, by default what the run keeps."""
     chosen = None if round_index is None else round_of(round_index)
-    found = export_adapter(store, out, run=run, round_index=chosen, base_name=base_name)
+    found = export_adapter(
+        store, out, run=run, round_index=chosen, base_name=base_name, with_base=with_base
+    )
     plain = {
         "run_id": found.run_id,
         "round_index": found.round_index,

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
 from edge_client.bases.base import EMBEDDED, Base
-from edge_client.texts.tasks import Kind, Task
+from edge_client.texts.tasks import MASK, Kind, Task
 from edge_client.wire.figures import perplexity
 
 README = "README.md"
+SNIPPET = Path(__file__).with_name("with_peft.py.txt")  # a text here, and never imported
 READABLE = 1e6  # from which on a figure is told by its order of magnitude
 BEGINNING = 4096  # characters of a base's card in which its licence is looked for
 
@@ -99,7 +100,7 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
     if spec.net:
         return _net_card(spec, base_name, task, card)
     parts = [
-        _front_matter(spec, base_name, task),
+        _front_matter(spec, base_name, task, card.licence),
         f"# {_line(task.name)}: {adapter} for {base_name}\n",
         "An adapter of a frozen language model, trained by smidgen on devices whose texts stayed "
         f"there. {ANSWERS[task.kind]}\n",
@@ -154,9 +155,11 @@ def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
     """How it is used without smidgen's commands."""
     if has_peft_form(spec, task.kind):
         return [
-            "With PEFT (`pip install peft transformers`):\n",
-            f"```python\n{_loading(spec, base_name, task)}```\n",
-            _note(spec, base_name),
+            "With PEFT (`pip install peft transformers`), from this folder; these lines give the "
+            "answers of smidgen itself:\n",
+            f"```python\n{SNIPPET.read_text(encoding='utf-8')}```\n",
+            f"```python\n{_used(spec, task)}```\n",
+            _note(spec, base_name, task),
         ]
     base = json.dumps(_base_option(base_name).strip("'"))
     return [
@@ -192,13 +195,24 @@ def _net_card(spec: AdapterSpec, base_name: str, task: Task, card: Card) -> str:
     return "\n".join(parts)
 
 
-def _front_matter(spec: AdapterSpec, base_name: str, task: Task) -> str:
+def _licence(licence: str) -> list[str]:
+    """The hub's identifier, or `other` with the licence's own name; nothing where none is known."""
+    if not licence:
+        return []
+    if re.fullmatch(r"[a-z0-9.-]+", licence.lower()):
+        return [f"license: {licence.lower()}"]
+    return ["license: other", f"license_name: {json.dumps(_line(licence), ensure_ascii=False)}"]
+
+
+def _front_matter(spec: AdapterSpec, base_name: str, task: Task, licence: str) -> str:
+    """What the hub reads. It wants ids of the hub: a base without one is not named there."""
     kind = "lora" if spec.rank else "prompt-tuning" if spec.prompt_tokens else "bitfit"
     tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
     lines = [
         *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
         f"library_name: {'peft' if has_peft_form(spec, task.kind) else 'smidgen'}",
         f"pipeline_tag: {_pipeline(spec, task)}",
+        *_licence(licence),
         f"tags: [{', '.join(tags)}]",
     ]
     return "\n".join(["---", *lines, "---", ""])
@@ -264,40 +278,38 @@ def _base_option(base_name: str) -> str:
     return base_name if base_name == EMBEDDED or is_hub_name(base_name) else f"'{base_name}'"
 
 
-def _loading(spec: AdapterSpec, base_name: str, task: Task) -> str:
-    """Python that loads the adapter where it lies."""
-    what = "TokenClassification" if task.kind == "tagging" else "SequenceClassification"
-    model = f"AutoModelFor{what}" if spec.head else "AutoModelForMaskedLM"
-    more, tags = f", num_labels={len(task.labels)}" if spec.head else "", ""
+def _used(spec: AdapterSpec, task: Task) -> str:
+    """Python that answers a text, behind the lines of `with_peft.py`."""
     if task.kind == "tagging":
-        more = ", id2label=dict(enumerate(tags)), label2id={t: i for i, t in enumerate(tags)}"
-        tags = f"tags = {json.dumps(task.tags)}\n"
-    if is_hub_name(base_name) and not spec.prompt_tokens:
-        auto = f"AutoPeftModelFor{what}" if spec.head else "AutoPeftModel"
-        return f'from peft import {auto}\n\n{tags}model = {auto}.from_pretrained("."{more})\n'
-    return (
-        "from peft import PeftModel\n"
-        f"from transformers import {model}\n\n{tags}"
-        f"base = {model}.from_pretrained({json.dumps(loadable_name(base_name))}{more})\n"
-        'model = PeftModel.from_pretrained(base, ".")\n'
-    )
+        return 'print(tag("a text"))\n'
+    if task.kind == "mlm":
+        return f'print(fill("a {MASK} text"))\n'
+    is_pair = not spec.head and any("{text_b}" in pattern for pattern in task.asked())
+    return f'print(predict("a text"{", " + json.dumps("a second one") if is_pair else ""}))\n'
 
 
-def _note(spec: AdapterSpec, base_name: str) -> str:
+def _note(spec: AdapterSpec, base_name: str, task: Task) -> str:
+    """Where the base is, and which of PEFT's auto classes load the adapter."""
+    place, auto = loadable_name(base_name), f"AutoPeftModel{_auto(spec, task)}"
     notes = []
-    if base_name == EMBEDDED:
+    if not is_hub_name(base_name):
         notes.append(
-            "`smidgen client base --path embedded` prints where the base lies: give that folder "
-            "instead of `./embedded`, or link it so where Python is started."
+            "The base is looked for in the folder `base` here, where `smidgen coordinator export "
+            f"--with-base` copies it, and as `{place}` where Python is started."
         )
-    elif not is_hub_name(base_name):
-        notes.append(f"The base is a folder of the exporting machine; put it at `{base_name}`.")
+    if base_name == EMBEDDED:
+        notes.append("`smidgen client base embedded --path` prints where it lies.")
     if spec.prompt_tokens:
-        why = "PEFT's auto classes have none for soft prompts of masked language models, so the "
-        why += "base is loaded first. "
-        after = "The logits are those of the prompt's tokens, then the text's."
-        notes.append(after if spec.head else f"{why}{after}")
-    return " ".join(notes) + "\n" if notes else ""
+        notes.append("PEFT's auto classes have none for soft prompts of masked language models.")
+    else:
+        notes.append(f'Where the base is found, `{auto}.from_pretrained(".")` loads it, too.')
+    return " ".join(notes) + "\n"
+
+
+def _auto(spec: AdapterSpec, task: Task) -> str:
+    if not spec.head:
+        return ""
+    return "ForTokenClassification" if task.kind == "tagging" else "ForSequenceClassification"
 
 
 def _line(text: str) -> str:

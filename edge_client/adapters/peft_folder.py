@@ -2,7 +2,8 @@
 
 Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it, and so
 do PEFT's auto classes (soft prompts apart) where the base is found by its name. Beside PEFT's two
-files lie `smidgen.json`, which says where the adapter comes from, and a model card.
+files lie `smidgen.json`, which says where the adapter comes from and how it asks, and a model card.
+The Python in the card (`with_peft.py.txt`) needs no more than these to answer texts.
 
 One adapter that answers texts has no form there: a soft prompt with a head that reads the text's
 first token, where PEFT's reads the prompt's. Its folder has `smidgen_adapter.safetensors` instead.
@@ -10,7 +11,8 @@ first token, where PEFT's reads the prompt's. Its folder has `smidgen_adapter.sa
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+import shutil
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,22 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.errors import demand
 from edge_client.files import from_json
 from edge_client.outputs import check_out_folder, new_folder
+from edge_client.tables import plain
 from edge_client.texts.tasks import Kind, Task
+from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
+from edge_client.wire.training import Training
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 OWN_WEIGHTS = "smidgen_adapter.safetensors"  # of what PEFT has no form for
-MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, README)
+COPY = "base"  # folder of a base that is copied beside its adapter
+MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, README, COPY)
+COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors", README)
+FORMAT = 2  # of `smidgen.json`; adapters of format 1 were asked by prompts of other ids
 BARE = "base_model."  # what `PREFIX` is beside a soft prompt
 MASKED = {"base_model_class": "AutoModelForMaskedLM", "parent_library": "transformers"}
 
@@ -55,6 +64,10 @@ class Exported:
         base_id: SHA-256 of the base it was trained on.
         architecture: The base's `model_type`.
         task: What it was trained for.
+        words: Label -> its word's token ids at the mask, of an adapter that is asked by patterns;
+            the label's logit is the mean of theirs. Alike in all patterns that are asked.
+        tokens: Longest input in tokens, a soft prompt's aside.
+        format: Of this file, and of the prompts behind the adapter.
     """
 
     adapter: str
@@ -62,6 +75,9 @@ class Exported:
     base_id: str
     architecture: str
     task: Task
+    words: dict[str, list[int]] = field(default_factory=dict)
+    tokens: int = Training.tokens
+    format: int = FORMAT
 
 
 def peft_config(
@@ -182,7 +198,13 @@ def check_adapter_folder(option: str, folder: Path) -> None:
 
 
 def write_peft_folder(
-    folder: Path, exported: Exported, body: bytes, card: Card | None = None
+    folder: Path,
+    exported: Exported,
+    body: bytes,
+    card: Card | None = None,
+    base: Base | None = None,
+    *,
+    with_base: bool = False,
 ) -> None:
     """Write a PEFT folder, in one step; `read_peft_folder` gives origin and adapter back.
 
@@ -193,16 +215,26 @@ def write_peft_folder(
         exported: Where the adapter comes from; a path in its base's name is left out.
         body: A safetensors file, which is copied, but where PEFT has other names (`peft_state`).
         card: What the model card tells beside it.
+        base: The base, whose tokenizer says which tokens label words have; None: they are left out,
+            and the Python in the card asks its tokenizer.
+        with_base: Whether the base is copied beside it, so that PEFT's auto classes find it from
+            any working folder, by its absolute path.
 
     Raises:
         OutputError: The folder holds other things, or is a file.
+        AdapterError: The base that is to be copied is a pack.
         Failed: It cannot be written.
     """
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
     known = replace(exported, base_name=portable_name(exported.base_name))
+    if base is not None:
+        known = _asked_of(known, spec, base)
+        said = f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out"
+        demand(not (with_base and base.manifest), said, AdapterError)
     name, task, config = known.base_name, known.task, {}
     if has_peft_form(spec, task.kind):
-        config = peft_config(spec, loadable_name(name), known.architecture, state)
+        place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
+        config = peft_config(spec, place, known.architecture, state)
         if spec.bias or spec.prompt_tokens:
             body = encode_adapter(peft_state(spec, known.architecture, state))
     text = model_card(known.adapter, name, task, card or Card())
@@ -212,6 +244,21 @@ def write_peft_folder(
         (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
         (part / weights_name(spec, task.kind)).write_bytes(body)
+        if with_base and base is not None:
+            (part / COPY).mkdir()
+            for file in COPIED:
+                if (base.folder / file).is_file():
+                    shutil.copyfile(base.folder / file, part / COPY / file)
+
+
+def _asked_of(exported: Exported, spec: AdapterSpec, base: Base) -> Exported:
+    """With what the base says of how texts are asked."""
+    task, words = exported.task, dict[str, list[int]]()
+    if task.kind == "labels" and not spec.head and not spec.net:
+        ids = Tokens(base.folder).label_word_ids(task)
+        words = dict(zip(task.labels, ids, strict=True))
+    tokens = min(Training.tokens, base.shape.positions - spec.prompt_tokens)
+    return replace(exported, words=words, tokens=tokens)
 
 
 def weights_name(spec: AdapterSpec, kind: Kind) -> str:
@@ -265,9 +312,16 @@ def read_origin(folder: Path) -> Exported:
         AdapterError: No such folder, or an adapter that was not written here.
     """
     try:
-        return from_json((folder / ORIGIN).read_bytes(), Exported)
+        body = (folder / ORIGIN).read_bytes()
+        found = from_json(body, dict[str, Any]).get("format", 1)
+        if found == FORMAT:
+            return from_json(body, Exported)
     except (OSError, ValueError) as error:
         raise _not_exported(folder, WEIGHTS) from error
+    raise AdapterError(
+        f"{folder} is an adapter of format {plain(str(found)):.20}, this smidgen reads {FORMAT}: "
+        "its prompts had other token ids; export it again from a run of today, or train it again"
+    )
 
 
 def _not_exported(folder: Path, weights: str) -> AdapterError:

@@ -1,8 +1,14 @@
-"""Adapters that PEFT made elsewhere: read into our own spec and tensors, without PEFT or torch."""
+"""Adapters that PEFT made elsewhere: read into our own spec and tensors, without PEFT or torch.
+
+The tensors of the file are exactly those that its configuration explains: PEFT leaves others out
+without an error, and draws missing ones at random.
+"""
 
 import json
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +16,35 @@ import numpy as np
 
 from edge_client.adapters.fitting import fitting
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import (
-    CONFIG,
-    WEIGHTS,
-    adapter_state,
-    decode_weights,
+from edge_client.adapters.peft_folder import BARE, CONFIG, WEIGHTS, adapter_state
+from edge_client.adapters.peft_options import (
+    AT_THE_END,
+    READ,
+    check_options,
+    check_pattern,
+    check_targets,
+    is_saved,
+    is_target,
+    matching,
+    task_type,
 )
 from edge_client.adapters.ranks import LORA_ALPHA, ModuleRank
 from edge_client.adapters.spec import (
     PREFIX,
+    TARGETS,
     AdapterError,
     AdapterSpec,
     has_peft_form,
+    head_modules,
+    head_sizes,
     layer_pattern,
     layers_of,
 )
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.bases.header import WeightsError, read_header
+from edge_client.bases.layout import pooler_of
+from edge_client.bases.quantization import from_bfloat16
 from edge_client.errors import demand
 from edge_client.tables import plain
 from edge_client.texts.tasks import Task
@@ -34,24 +52,19 @@ from edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000
-LONGEST_LINE = 200
-# Options of LoRA that say nothing of the function, or that are read; whatever else is on may.
-KNOWN = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights"} | {
-    *("peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path"),
-    *("revision", "inference_mode", "runtime_config", "lora_dropout", "modules_to_save", "bias"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-    *("megatron_core", "loftq_config", "eva_config", "qalora_group_size", "ensure_weight_tying"),
-}
-LEAVES_BASE = (True, False, None, "gaussian", "eva", "orthogonal")  # ways to begin that change none
-LONGEST_PATTERN = 10_000  # characters of a regular expression; names of all modules fit in
+PICKLED = "adapter_model.bin"
+FLOATS = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "BF16": "<u2"}  # numpy's; bfloat16 as its bits
+KINDS = {"labels": "SEQ_CLS", "tagging": "TOKEN_CLS"}
 
 
 def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:
     """Read `adapter_config.json` and `adapter_model.safetensors` of LoRA or prompt tuning.
 
-    Another alpha than 16 (or rank-stabilized LoRA) is folded into LoRA's B, so the adapted model
-    is the same function; what that is not said of is refused. Linears without LoRA get one of
-    zeros, but in layers below all LoRA.
+    Another alpha than 16 (or rank-stabilized LoRA) is folded into LoRA's B, and LoRA on a
+    classifier's pooler into the pooler, so the adapted model is the same function. Linears without
+    LoRA get one of zeros, but in layers below all LoRA.
+
+    Law: the logits are PEFT's, or the option that makes others is refused by its name.
 
     Args:
         folder: What `PeftModel.save_pretrained` wrote.
@@ -64,30 +77,94 @@ def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec
     """
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        body = (folder / WEIGHTS).read_bytes()
         kind = config["peft_type"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise AdapterError(
-            f"{folder} is not a PEFT adapter; a folder with {CONFIG} and {WEIGHTS} is expected"
-        ) from error
-    state = decode_weights(folder / WEIGHTS, body)
+        raise _no_adapter(folder) from error
+    demand(
+        isinstance(kind, str) and kind in READ,
+        f"{folder}: PEFT type {plain(str(kind)):.40} is not supported; LORA or PROMPT_TUNING is",
+        AdapterError,
+    )
+    state = _tensors(folder)
+    check_options(config)
     if kind == "PROMPT_TUNING":
-        tokens = _count(folder, config, "num_virtual_tokens")
-        spec = AdapterSpec(prompt_tokens=tokens, head=len(state) > 1)
-        _check_place(folder, spec, task)
-        state = adapter_state(spec, state)
-    elif kind == "LORA":
-        rank, alpha = _count(folder, config, "r"), _alpha(folder, config)
-        spec, state = _lora(folder, config, state, base, rank, alpha)
+        spec, state = _prompt(folder, config, state, task)
     else:
-        raise AdapterError(f"{folder}: PEFT type {kind} is not supported; LORA or PROMPT_TUNING is")
+        spec, state = _lora(folder, config, state, base, task)
     return spec, fitting(folder, spec, base, task, state)
 
 
-def _check_place(folder: Path, spec: AdapterSpec, task: Task) -> None:
-    """Refuse a head that PEFT had read the prompt's first token, where ours reads the text's."""
+def _no_adapter(folder: Path) -> AdapterError:
+    return AdapterError(
+        f"{folder} is not a PEFT adapter; a folder with {CONFIG} and {WEIGHTS} is expected"
+    )
+
+
+def _tensors(folder: Path) -> AdapterState:
+    """The file's tensors, widened to float32.
+
+    Raises:
+        AdapterError: No such file, a damaged one, or numbers that float32 does not hold.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file() and (folder / PICKLED).is_file():
+        raise AdapterError(
+            f"{folder / PICKLED} is a pickle, which may hold code and is never opened here; load "
+            "it with PEFT and save it again (`save_pretrained` writes safetensors)"
+        )
+    try:
+        with path.open("rb") as file:
+            entries = read_header(file, path)
+            body = path.read_bytes()
+    except OSError as error:
+        raise _no_adapter(folder) from error
+    except WeightsError as error:
+        raise AdapterError(f"{path}: {error}; copy or save it again") from error
+    state = {}
+    for name, entry in entries.items():
+        said = f"{path}: tensor {plain(name):.200} is {entry.dtype}; {', '.join(FLOATS)} is"
+        demand(entry.dtype in FLOATS, f"{said} expected", AdapterError)
+        flat = np.frombuffer(body[entry.start : entry.end], FLOATS[entry.dtype])
+        with np.errstate(over="ignore"):
+            wide = from_bfloat16(flat) if entry.dtype == "BF16" else flat.astype(np.float32)
+        said = f"{path}: tensor {plain(name):.200} holds NaN, infinity or more than float32 does"
+        demand(bool(np.isfinite(wide).all()), f"{said}; copy or save it again", AdapterError)
+        state[name] = wide.reshape(entry.shape)
+    return state
+
+
+def _prompt(
+    folder: Path, config: dict[str, Any], state: AdapterState, task: Task
+) -> tuple[AdapterSpec, AdapterState]:
+    tokens, kind = _count(folder, config, "num_virtual_tokens"), task_type(config)
+    head = [name for name in state if name.startswith(BARE)]
+    spec = AdapterSpec(prompt_tokens=tokens, head=bool(head) or kind != "")
     said = f"{folder}: a head behind a soft prompt reads the prompt in PEFT, and here the text"
     demand(has_peft_form(spec, task.kind), f"{said}; train it here, or as LoRA there", AdapterError)
+    demand(
+        config.get("task_type") is not None,
+        "PEFT option task_type is missing, and without one PEFT leaves a soft prompt out; "
+        "FEATURE_EXTRACTION or TOKEN_CLS is expected",
+        AdapterError,
+    )
+    demand(
+        config.get("num_transformer_submodules") in (None, 1),
+        "PEFT option num_transformer_submodules is not supported but as 1",
+        AdapterError,
+    )
+    _check_kind(folder, kind, spec, task)
+    return spec, adapter_state(spec, state)
+
+
+def _check_kind(folder: Path, kind: str, spec: AdapterSpec, task: Task) -> None:
+    """Refuse a head of tags for labels and the other way round: their tensors may be alike."""
+    if spec.head and kind != KINDS.get(task.kind):
+        found = f"PEFT option task_type is {kind or 'none'}"
+        wanted = KINDS.get(task.kind, "none")
+        raise AdapterError(
+            f"{folder}: {found}, and task {task.name!r} of kind {task.kind} needs {wanted}; save "
+            "the adapter with its task_type, or name a task of its kind"
+        )
 
 
 def _count(folder: Path, config: dict[str, Any], option: str) -> int:
@@ -110,69 +187,6 @@ def _wrong(folder: Path, config: dict[str, Any], option: str, expected: str) -> 
     return AdapterError(f"{folder / CONFIG}: {option} {found}; {expected} is expected")
 
 
-def _lora(
-    folder: Path, config: dict[str, Any], state: AdapterState, base: Base, rank: int, alpha: float
-) -> tuple[AdapterSpec, AdapterState]:
-    _check_plain(config)
-    ranks = _patterns(folder, config, "rank_pattern", "a whole number from 1 to {}", LARGEST)
-    alphas = _patterns(folder, config, "alpha_pattern", "a number up to {}", LARGEST_ALPHA)
-    targets = _targets(state, base)
-    has_head = any("lora_" not in name for name in state)
-    named: list[ModuleRank] = []
-    scaled = dict(state)
-    family = FAMILIES[base.architecture]
-    for layer in range(base.shape.stored_layers):
-        for target in targets:
-            module = family.linear(layer, target)
-            r, known = _matching(ranks, module, rank), _matching(alphas, module, alpha)
-            factor = known / math.sqrt(r) if config.get("use_rslora") else known / r
-            _check_whole(folder, f"{PREFIX}{module}", state)
-            name = f"{PREFIX}{module}.lora_B.weight"
-            if name in state:
-                scaled[name] = _scaled(folder, name, state[name], factor * r / LORA_ALPHA)
-            if r != rank:
-                named.append(ModuleRank(layer, target, int(r)))
-    top = _top(state, base)
-    spec = AdapterSpec(rank=rank, targets=targets, head=has_head, top=top, ranks=tuple(named))
-    zeros = {
-        name: np.zeros_like(tensor)
-        for name, tensor in initial_adapter(spec, base, 1, 0).items()
-        if "lora_" in name
-    }
-    return spec, zeros | scaled
-
-
-def _check_plain(config: dict[str, Any]) -> None:
-    """Refuse what makes another function of base and tensors than LoRA's, or may."""
-    for option in sorted(set(config) - KNOWN):
-        if config[option]:
-            said = f"PEFT option {option} is not supported; plain LoRA is"
-            raise AdapterError(plain(said)[:LONGEST_LINE])
-    bias = config.get("bias", "none")
-    demand(bias == "none", "PEFT option bias is not supported; plain LoRA is", AdapterError)
-    begun = config.get("init_lora_weights")
-    demand(
-        begun in LEAVES_BASE,
-        f"PEFT option init_lora_weights = {plain(str(begun)):.40} changes the base too; save it as "
-        "plain LoRA (`save_pretrained` with `path_initial_model_for_weight_conversion`)",
-        AdapterError,
-    )
-
-
-def _check_whole(folder: Path, module: str, state: AdapterState) -> None:
-    a, b = f"{module}.lora_A.weight", f"{module}.lora_B.weight"
-    if (a in state) != (b in state):
-        raise AdapterError(f"{folder / WEIGHTS}: tensor {a if b in state else b} is missing")
-
-
-def _scaled(folder: Path, name: str, tensor: np.ndarray, factor: float) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        found = tensor * np.float32(factor)
-    said = f"{folder}: {name} times {factor:g} (lora_alpha) leaves float32's range"
-    demand(bool(np.isfinite(found).all()), said, AdapterError)
-    return found
-
-
 def _patterns(
     folder: Path, config: dict[str, Any], option: str, expected: str, most: int
 ) -> dict[str, float]:
@@ -188,44 +202,189 @@ def _patterns(
     if not isinstance(found, dict) or not all(map(is_right, found.values())):
         raise _wrong(folder, config, option, f"a table from names to {expected.format(most)}")
     for pattern in found:
-        if len(pattern) > LONGEST_PATTERN:
-            raise _wrong(folder, config, option, f"names of up to {LONGEST_PATTERN} characters")
-        try:
-            re.compile(_at_the_end(pattern))  # some are well-formed only by themselves
-        except (re.error, RecursionError, OverflowError) as error:
-            said = "names as regular expressions"
-            raise _wrong(folder, config, option, said) from error
+        check_pattern(
+            pattern, AT_THE_END, f"{folder / CONFIG}: {option} is {plain(repr(found)):.40}"
+        )
     return found
 
 
-def _matching(patterns: dict[str, float], module: str, other: float) -> float:
-    """The number of the first pattern that fits the end of a module's name, as PEFT has it."""
-    fits = (key for key in patterns if re.match(_at_the_end(key), module))
-    return next((patterns[key] for key in fits), other)
+@dataclass(frozen=True)
+class _Ranks:
+    """What `r`, `lora_alpha`, their patterns and `use_rslora` say of each module."""
+
+    rank: int
+    alpha: float
+    ranks: dict[str, float]
+    alphas: dict[str, float]
+    is_stabilized: bool
+
+    def of(self, module: str) -> int:
+        """LoRA's r."""
+        return int(matching(self.ranks, module, self.rank))
+
+    def scaling(self, module: str) -> float:
+        """What LoRA's product is multiplied by."""
+        rank = self.of(module)
+        alpha = matching(self.alphas, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.is_stabilized else rank)
 
 
-def _at_the_end(pattern: str) -> str:
-    return rf"(.*\.)?({pattern})$"
+def _ranks(folder: Path, config: dict[str, Any]) -> _Ranks:
+    return _Ranks(
+        _count(folder, config, "r"),
+        _alpha(folder, config),
+        _patterns(folder, config, "rank_pattern", "a whole number from 1 to {}", LARGEST),
+        _patterns(folder, config, "alpha_pattern", "a number up to {}", LARGEST_ALPHA),
+        bool(config.get("use_rslora")),
+    )
+
+
+def _lora(
+    folder: Path, config: dict[str, Any], state: AdapterState, base: Base, task: Task
+) -> tuple[AdapterSpec, AdapterState]:
+    check_targets(config)
+    ranks, kind = _ranks(folder, config), task_type(config)
+    modules = _linears(base)
+    carried = [module for module in modules if is_target(config, module)]
+    pooler = pooler_of(base.architecture) if kind == "SEQ_CLS" else ""
+    folded = [pooler] if pooler and is_target(config, pooler) else []
+    lora = [name for module in (*carried, *folded) for name in _lora_names(module)]
+    _check_names(folder, base, state, lora, _head_names(base, kind, config))
+    scaled: AdapterState = {}
+    for module in carried:
+        a, b = _lora_names(module)
+        factor = ranks.scaling(module) * ranks.of(module) / LORA_ALPHA
+        scaled |= {a: state[a], b: _scaled(folder, b, state[b], factor)}
+    head = _head(folder, config, state, base, kind)
+    for module in folded:
+        head[f"{PREFIX}{module}.weight"] = _folded(folder, state, head, module, ranks)
+    used = {modules[module][1] for module in carried}
+    targets = tuple(target for target in TARGETS if target in used)
+    named = tuple(
+        ModuleRank(layer, target, own)
+        for module, (layer, target) in modules.items()
+        if target in targets and (own := ranks.of(module)) != ranks.rank
+    )
+    rank = ranks.rank if carried else 0
+    spec = AdapterSpec(rank, targets, head=bool(head), top=_top(scaled, base), ranks=named)
+    said = "PEFT option target_modules names no linear of this base's layers"
+    demand(bool(carried or head), f"{said}; its LoRA is on none", AdapterError)
+    _check_kind(folder, kind, spec, task)
+    first = initial_adapter(spec, base, 1, 0)
+    zeros = {name: np.zeros_like(one) for name, one in first.items() if ".lora_" in name}
+    return spec, zeros | scaled | head
+
+
+def _linears(base: Base) -> dict[str, tuple[int, str]]:
+    """Full name of each linear of the layers that may carry LoRA -> layer and short name."""
+    family = FAMILIES[base.architecture]
+    return {
+        family.linear(layer, target): (layer, target)
+        for layer in range(base.shape.stored_layers)
+        for target in family.linears
+        if target in TARGETS
+    }
+
+
+def _lora_names(module: str) -> tuple[str, str]:
+    return f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
+
+
+def _head_names(base: Base, kind: str, config: Mapping[str, Any]) -> list[str]:
+    """The tensors of a classifier that the adapter holds itself."""
+    linears = head_sizes(base.architecture, is_of_words=kind == "TOKEN_CLS") if kind else ()
+    saved = [name for name in linears if is_saved(config, name)]
+    return [f"{PREFIX}{name}.{part}" for name in saved for part in ("weight", "bias")]
+
+
+def _check_names(
+    folder: Path, base: Base, state: AdapterState, lora: list[str], head: list[str]
+) -> None:
+    """Refuse tensors that the configuration does not explain, and missing ones.
+
+    Raises:
+        AdapterError: Names the first of them, and the option.
+    """
+    path, known = folder / WEIGHTS, {*lora, *head}
+    for name in sorted(set(state) - known):
+        module, is_lora, _ = name.removeprefix(PREFIX).partition(".lora_")
+        said = f"{path}: tensor {plain(name):.200} is not explained by "
+        if not is_lora:
+            said += "modules_to_save; a classifier is read, and no other module"
+        elif module in _linears(base):
+            said += "target_modules, so PEFT leaves it out; save the adapter again"
+        elif re.match(layer_pattern(base.architecture), module):
+            said += f"base {base.name}, which wants LoRA on {base.shape.stored_layers} layers"
+        else:
+            linears = ", ".join(FAMILIES[base.architecture].linears.values())
+            said = f"LoRA on {plain(module):.200} is not supported for a {base.architecture}; "
+            said += f"expected the linears {linears} of its layers"
+        raise AdapterError(said)
+    for name in sorted(known - set(state)):
+        raise AdapterError(f"{path}: tensor {name} is missing; save the adapter again")
+
+
+def _head(
+    folder: Path, config: dict[str, Any], state: AdapterState, base: Base, kind: str
+) -> AdapterState:
+    """A classifier's tensors: the adapter's, and the pooler of BERT and ALBERT from the base.
+
+    Raises:
+        AdapterError: Neither holds a linear of the classifier; says what to do.
+    """
+    found: AdapterState = {}
+    linears = head_sizes(base.architecture, is_of_words=kind == "TOKEN_CLS") if kind else ()
+    for name in linears:
+        if is_saved(config, name):
+            parts = {f"{PREFIX}{name}.{part}" for part in ("weight", "bias")}
+            found |= {part: state[part] for part in sorted(parts)}
+        elif not (own := _of_base(base, name)):
+            modules = head_modules(base.architecture)
+            known = "pooler" if name == pooler_of(base.architecture) else name
+            raise AdapterError(
+                f"{folder}: neither the adapter nor base {base.name} holds {name}, so PEFT's "
+                "classifier reads one that transformers drew at random; train it again with "
+                f'modules_to_save=["{known}", "{modules[-1]}"], or for a checkpoint that has it'
+            )
+        else:
+            found |= own
+    return found
+
+
+def _of_base(base: Base, name: str) -> AdapterState:
+    """The pooler that a base holds, by the names of an adapter; empty without one."""
+    with base.open_weights() as weights:
+        if name != pooler_of(base.architecture) or f"{name}.weight" not in weights:
+            return {}
+        rows, _ = weights.shape(f"{name}.weight")
+        return {
+            f"{PREFIX}{name}.weight": weights.rows(f"{name}.weight", range(rows)),
+            f"{PREFIX}{name}.bias": weights.vector(f"{name}.bias"),
+        }
+
+
+def _folded(
+    folder: Path, state: AdapterState, head: AdapterState, module: str, ranks: _Ranks
+) -> np.ndarray:
+    """A linear's weight with its LoRA added to it."""
+    (a, b), weight = _lora_names(module), head[f"{PREFIX}{module}.weight"]
+    shapes = (ranks.of(module), weight.shape[1]), (weight.shape[0], ranks.of(module))
+    found = state[a].shape, state[b].shape
+    said = f"{folder}: LoRA of {module} is {found}, {shapes} is expected"
+    demand(found == shapes, said, AdapterError)
+    whole: np.ndarray = weight + _scaled(folder, b, state[b], ranks.scaling(module)) @ state[a]
+    return whole
+
+
+def _scaled(folder: Path, name: str, tensor: np.ndarray, factor: float) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        found = tensor * np.float32(factor)
+    said = f"{folder}: {name} times {factor:g} (lora_alpha) leaves float32's range"
+    demand(bool(np.isfinite(found).all()), said, AdapterError)
+    return found
 
 
 def _top(state: AdapterState, base: Base) -> int:
     """How many top layers hold all of the LoRA; 0: all layers."""
     layers, is_shared = layers_of(state, base.architecture), base.shape.stored_layers < base.layers
     return 0 if is_shared or not layers or not layers[0] else max(0, base.layers - layers[0])
-
-
-def _targets(state: AdapterState, base: Base) -> tuple[str, ...]:
-    """Short names of the linears that carry LoRA, in our order."""
-    family = FAMILIES[base.architecture]
-    layer = layer_pattern(base.architecture)
-    found = set()
-    for name in state:
-        match = re.fullmatch(f"{re.escape(PREFIX)}{layer}(.+)\\.lora_[AB]\\.weight", name)
-        if match:
-            found.add(match[1])
-        elif "lora_" in name:
-            raise AdapterError(
-                f"LoRA on {name.removeprefix(PREFIX)} is not supported for a {base.architecture}; "
-                f"expected the linears {', '.join(family.linears.values())} of its layers"
-            )
-    return tuple(short for short, module in family.linears.items() if module in found)

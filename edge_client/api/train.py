@@ -204,7 +204,7 @@ def train(
         done = _train(computer, alone, tell)
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         body = encode_adapter(computer.adapter())
-        write_peft_folder(folder, origin, body, _card(alone, done))
+        write_peft_folder(folder, origin, body, _card(alone, done), opened)
         return _trained(folder, computer, alone, done, device, span.peak_bytes())
 
 

@@ -1,9 +1,10 @@
 """Which tensors a pack holds, in which order and form, and where in the file each of them lies.
 
-    embeddings | stored layer 0 | stored layer 1 | ... | language-model head
+    embeddings | stored layer 0 | stored layer 1 | ... | language-model head | pooler
 
-Within each of these the float32 tensors come first, so that every one of them is aligned. All of
-it follows from the model's configuration and the bits; a file that differs is not a pack.
+The pooler is there if the checkpoint had one. Within each of these the float32 tensors come first,
+so that every one of them is aligned. All of it follows from the model's configuration, the bits and
+whether there is a pooler; a file that differs is not a pack.
 """
 
 from collections.abc import Mapping
@@ -91,7 +92,7 @@ def checked_shape(config: Mapping[str, Any]) -> Shape:
 def tensors_of(config: Mapping[str, Any]) -> list[list[Tensor]]:
     """The tensors of a base with its language-model head: embeddings, each stored layer, head.
 
-    Poolers and classifiers are left out; so is a decoder that shares the word table.
+    Pooler (`pooler_of`) and classifiers are left out; so is a decoder that shares the word table.
 
     Raises:
         ArchitectureError: See `checked_shape`.
@@ -102,20 +103,41 @@ def tensors_of(config: Mapping[str, Any]) -> list[list[Tensor]]:
     return [_embeddings(family, shape, config), *layers, _head(family, shape)]
 
 
-def lay_out(config: Mapping[str, Any], bits: int) -> Layout:
+def pooler_of(architecture: str) -> str:
+    """The linear below a sequence classifier that is the base's own, or "" where there is none.
+
+    transformers has it in BERT and ALBERT; the other families' classifiers have all linears of
+    their own. Only `AutoModel` and `AutoModelForPreTraining` checkpoints hold it.
+    """
+    family = FAMILIES[architecture]
+    return next((name for name in family.classifier if name.startswith(f"{family.prefix}.")), "")
+
+
+def lay_out(config: Mapping[str, Any], bits: int, *, has_pooler: bool = False) -> Layout:
     """Give every tensor its place.
+
+    Law: without its pooler a pack has the same tensors in the same order and forms.
+
+    Args:
+        config: The model's Hugging Face configuration.
+        bits: 4, 8 or 16.
+        has_pooler: Whether the checkpoint has the linear that `pooler_of` names.
 
     Raises:
         ArchitectureError: See `checked_shape`.
         PackError: 4 bits and a matrix whose columns are not whole blocks.
     """
     groups = tensors_of(config)
+    count = len(groups) - 2
+    if has_pooler:
+        shape = checked_shape(config)
+        groups.append(_linear(pooler_of(shape.architecture), shape.hidden, shape.hidden))
     stored: dict[str, tuple[str, tuple[int, ...]]] = {}
     for group in groups:
         pieces = {name: form for tensor in group for name, form in _stored(tensor, bits).items()}
         stored |= dict(sorted(pieces.items(), key=lambda piece: piece[1][0] != "F32"))
     header, entries = write_header(stored)
-    layers = tuple(_span(group, entries) for group in groups[1:-1])
+    layers = tuple(_span(group, entries) for group in groups[1 : 1 + count])
     tensors = tuple(tensor for group in groups for tensor in group)
     return Layout(tensors, header, entries, layers, max(e.end for e in entries.values()))
 

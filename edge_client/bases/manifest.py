@@ -22,7 +22,9 @@ import msgspec
 from edge_client.bases.header import Entry, WeightsError, read_header
 from edge_client.bases.layout import (
     PackError,  # what everything here raises
+    checked_shape,
     lay_out,
+    pooler_of,
 )
 from edge_client.files import file_sha256
 
@@ -210,12 +212,14 @@ def _check_sizes(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_weights(path: Path, manifest: Manifest) -> None:
-    layout = lay_out(manifest.config, manifest.bits)
     try:
         with path.open("rb") as file:
             entries = read_header(file, path)
     except WeightsError as error:
         raise PackError(str(error)) from error
+    shape = checked_shape(manifest.config)
+    has_pooler = f"{pooler_of(shape.architecture)}.weight" in entries
+    layout = lay_out(manifest.config, manifest.bits, has_pooler=has_pooler)
     if (found := _difference(entries, layout.entries)) is not None:
         raise PackError(f"{path} does not hold what its manifest says: {found}; {AGAIN}")
     if manifest.layers != layout.layers:

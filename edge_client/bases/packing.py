@@ -17,7 +17,14 @@ import numpy as np
 
 from edge_client.bases.base import EMBEDDED, find_folder, read_config
 from edge_client.bases.checkpoints import INDEX, PICKLE, WHOLE, Checkpoint, open_checkpoint
-from edge_client.bases.layout import Layout, PackError, Tensor, lay_out
+from edge_client.bases.layout import (
+    Layout,
+    PackError,
+    Tensor,
+    checked_shape,
+    lay_out,
+    pooler_of,
+)
 from edge_client.bases.manifest import QUANTIZATIONS, Manifest, canonical, is_pack
 from edge_client.bases.random_models import (
     draw_blocks,
@@ -54,8 +61,10 @@ def pack_model(
     config = read_config(folder)
     is_hub_name = model != EMBEDDED and not Path(model).is_dir()
     name = model if is_hub_name or model == EMBEDDED else folder.resolve().name
-    draft, layout = _draft(name, config, bits, licence, None)
     checkpoint = open_checkpoint(folder)
+    pooler = pooler_of(checked_shape(config).architecture)
+    has_pooler = checkpoint.shape(f"{pooler}.weight") is not None
+    draft, layout = _draft(name, config, bits, licence, None, has_pooler=has_pooler)
     names = _found_names(checkpoint, layout, folder)
 
     def blocks(tensor: Tensor) -> Iterator[np.ndarray]:
@@ -110,12 +119,18 @@ def _model_folder(model: str) -> Path:
 
 
 def _draft(
-    name: str, config: dict[str, Any], bits: int, licence: str | None, seed: int | None
+    name: str,
+    config: dict[str, Any],
+    bits: int,
+    licence: str | None,
+    seed: int | None,
+    *,
+    has_pooler: bool = False,
 ) -> tuple[Manifest, Layout]:
     """The manifest but for its files, and where every tensor goes."""
     if bits not in QUANTIZATIONS:
         raise PackError(f"--bits {bits} is not one of {', '.join(map(str, QUANTIZATIONS))}")
-    layout = lay_out(config, bits)
+    layout = lay_out(config, bits, has_pooler=has_pooler)
     architecture, quantization = str(config["model_type"]), QUANTIZATIONS[bits]
     draft = Manifest(name, licence, architecture, config, quantization, seed, layout.layers, {})
     try:

@@ -146,13 +146,13 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
     its = "its adapter" if is_last else f"its best adapter, of round {trained},"
     lack: Exception | None = None
     try:
-        write_peft_folder(newest, exported, body, card)
+        write_peft_folder(newest, exported, body, card, base)
         log.info("%s; %s is in %s", finished, its, newest)
     except (Failed, WrongInput, OSError) as error:
         log.error("the finished adapter cannot be written to %s: %s", newest, error)
         lack = error
     try:
-        write_peft_folder(own, exported, body, card)
+        write_peft_folder(own, exported, body, card, base)
         state.drop_finished_runs(terms.run_name, KEPT)
     except (Failed, WrongInput, OSError) as error:
         if lack is not None:

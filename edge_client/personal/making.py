@@ -277,7 +277,7 @@ def make(
         )
         name = str(own.spec)
         origin = Exported(name, base.peft_name, base.base_id, base.architecture, at.task)
-        write_peft_folder(out, origin, encode_adapter(own.engine.adapter()))
+        write_peft_folder(out, origin, encode_adapter(own.engine.adapter()), base=base)
         return Made(
             method=way.method,
             adapter=name,

@@ -21,9 +21,10 @@ def run(command: str, store: Path, *options: str) -> Done:
     return smidgen("coordinator", command, "--store", str(store), *options)
 
 
-def refused(done: Done, said: str) -> None:
+def refused(done: Done, said: str, option: str = "out") -> None:
     assert done.exit_code == 2 and said in done.stderr, done
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("smidgen coordinator: --out ")
+    started = done.stderr.startswith(f"smidgen coordinator: --{option}")
+    assert done.stderr.count("\n") == 1 and started
 
 
 def test_an_export_replaces_an_earlier_one_and_nothing_else(store: Path, tmp_path: Path) -> None:
@@ -33,6 +34,22 @@ def test_an_export_replaces_an_earlier_one_and_nothing_else(store: Path, tmp_pat
     (out / "letter.txt").write_text("mine")
     refused(run("export", store, "--out", str(out)), "holds other things, such as letter.txt")
     assert (out / "letter.txt").read_text() == "mine" and read_peft_folder(out)[1]
+
+
+def test_a_base_is_copied_that_lies_where_the_command_is_started(
+    store: Path, tmp_path: Path, tiny_base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "adapter"
+    refused(
+        run("export", store, "--out", str(out), "--with-base"), "no base at ./base", "with-base"
+    )
+    assert not out.exists()
+    monkeypatch.chdir(tiny_base.folder.parent)
+    assert run("export", store, "--out", str(out), "--with-base").exit_code == 0
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(out / "base")
+    assert (out / "base" / "tokenizer.json").is_file()
+    assert json.loads((out / "smidgen.json").read_text())["words"]
 
 
 def test_an_export_into_a_file_is_refused(store: Path, tmp_path: Path) -> None:

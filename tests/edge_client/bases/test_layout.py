@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.layout import PackError, checked_shape, lay_out, tensors_of
+from edge_client.bases.layout import PackError, checked_shape, lay_out, pooler_of, tensors_of
 from edge_client.bases.random_models import CONFIGS
 
 # Parameters of the public models' masked-LM checkpoints, tied decoder counted once, no pooler.
@@ -56,6 +56,24 @@ def test_layers_lie_side_by_side_and_every_float_is_aligned(name: str, bits: int
 def test_albert_stores_its_shared_layer_once() -> None:
     layout = lay_out(CONFIGS["albert-base"], 4)
     assert len(layout.layers) == 1 and checked_shape(CONFIGS["albert-base"]).layers == 12
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("name", ["albert-base", "bert-base"])
+def test_a_pooler_lies_behind_everything_else(name: str, bits: int) -> None:
+    config = CONFIGS[name]
+    without, layout = lay_out(config, bits), lay_out(config, bits, has_pooler=True)
+    width, pooler = checked_shape(config).hidden, pooler_of(config["model_type"])
+    extra = {entry: layout.entries[entry] for entry in layout.entries if pooler in entry}
+    assert [t.shape for t in layout.tensors[-2:]] == [(width, width), (width,)]
+    assert layout.tensors[:-2] == without.tensors and len(layout.layers) == len(without.layers)
+    assert min(e.start for e in extra.values()) >= layout.layers[-1][1]
+    assert max(e.end for e in extra.values()) == layout.file_bytes
+
+
+def test_only_bert_and_albert_have_a_pooler_below_their_classifiers() -> None:
+    named = {name: pooler_of(name) for name in ("bert", "albert", "roberta", "distilbert", "llama")}
+    assert {name for name, pooler in named.items() if pooler} == {"bert", "albert"}
 
 
 def test_neither_pooler_nor_classifier_is_taken() -> None:
