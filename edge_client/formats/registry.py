@@ -9,6 +9,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from edge_client.formats.annotation.brat import BRAT
+from edge_client.formats.annotation.exports import EXPORTS
 from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET
 from edge_client.formats.conll import CONLL
 from edge_client.formats.dialect import PLAIN, Dialect, Wants
@@ -23,6 +25,7 @@ GROUP = "smidgen.formats"
 OURS: tuple[Reader, ...] = (
     *(TABLE, JSON_LINES, JSON_ARRAY, PARQUET, ARROW, SAVED_DATASET),
     *(CONLL, PLAIN_LINES, PARAGRAPHS),
+    *(*EXPORTS, BRAT),
 )
 GENERIC = 0.6  # readers that are surer than that are named
 

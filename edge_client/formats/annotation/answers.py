@@ -7,13 +7,13 @@ are left out: which answer is right, a person has to say in the tool.
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.formats.annotation.spans import Span, Unaligned, trimmed
 from edge_client.formats.dialect import Dialect
-from edge_client.formats.reader import LeftOut, Reason, Row
+from edge_client.formats.reader import LeftOut, Reason, Row, Rows, Wants
 from edge_client.tables import plain
 
 TEXTS = ("text", "text_b")
@@ -55,28 +55,28 @@ class Answered:
     fault: LeftOut | None = None
 
 
-def settled(rows: Iterable[Answered], labelled: bool, notes: list[str]) -> Iterator[Row | LeftOut]:
+def settled(rows: Iterable[Answered], wants: Wants, notes: list[str]) -> Rows:
     """What each row comes to, in order.
 
     Law: one `Row` or `LeftOut` for each that is given.
 
     Args:
         rows: All rows of a file.
-        labelled: Whether answers are wanted; else each row is its text, whatever was said of it.
+        wants: What is looked for; where it is a text, each row is one, whatever was said of it.
         notes: Gets how many spans were read without the white space at their ends.
     """
-    if not labelled:
+    if wants == "text":
         yield from (one.fault or one.row for one in rows)
         return
-    every = [(one, set(map(_plain, one.answers))) for one in rows]
-    cut = sum(_count_trimmed(one) for one, _ in every)
+    every = [(one, {_wanted(answer, wants) for answer in one.answers} - {Answer()}) for one in rows]
+    cut = sum(_count_trimmed(one) for one, _ in every) if wants == "tags" else 0
     together: dict[Hashable, set[Answer]] = {}
     for number, (one, answers) in enumerate(every):
         together.setdefault(_key(one, number), set()).update(answers)
     read: set[Hashable] = set()
     for number, (one, answers) in enumerate(every):
         key = _key(one, number)
-        yield _settled(one, together[key], key in read)
+        yield _settled(one, together[key] if answers else set(), key in read)
         read |= {key} if answers else set()
     if cut:
         notes.append(f"{cut} spans without the white space at their ends")
@@ -90,8 +90,9 @@ def _settled(one: Answered, answers: set[Answer], is_read: bool) -> Row | LeftOu
     line = one.row.line
     if one.fault is not None:
         return one.fault
-    if not one.answers:
-        return LeftOut(line, one.reason, one.said)
+    if not answers:
+        said = "an answer of another kind than what is asked for" if one.answers else one.said
+        return LeftOut(line, one.reason, said)
     if len(answers) > 1:
         return LeftOut(line, "ambiguous", f"annotators answered it in {len(answers)} ways")
     if is_read:
@@ -103,10 +104,11 @@ def _settled(one: Answered, answers: set[Answer], is_read: bool) -> Row | LeftOu
     return replace(one.row, columns={**one.row.columns, **label}, spans=answer.spans)
 
 
-def _plain(answer: Answer) -> Answer:
-    """An answer whatever the order in which it was given."""
-    spans = None if answer.spans is None else tuple(sorted(set(answer.spans)))
-    return Answer(tuple(sorted(set(answer.labels))), spans)
+def _wanted(answer: Answer, wants: Wants) -> Answer:
+    """What of an answer is looked for, whatever the order in which it was given."""
+    if wants == "label":
+        return Answer(tuple(sorted(set(answer.labels))))
+    return Answer((), None if answer.spans is None else tuple(sorted(set(answer.spans))))
 
 
 def _count_trimmed(one: Answered) -> int:
@@ -205,9 +207,9 @@ def named(names: Sequence[str]) -> str:
 def answered_in(
     items: Iterable[Row | LeftOut],
     reading: Callable[[Sequence[Row]], Iterable[Answered]],
-    labelled: bool,
+    wants: Wants,
     notes: list[str],
-) -> Iterator[Row | LeftOut]:
+) -> Rows:
     """What each item of a file comes to, those that could not be read included, in order.
 
     Law: one `Row` or `LeftOut` for each that is given.
@@ -215,7 +217,7 @@ def answered_in(
     Args:
         items: What JSON or a table holds, as its own reader has it.
         reading: What annotators answered, for each row.
-        labelled: See `settled`.
+        wants: See `settled`.
         notes: Likewise.
     """
     every = list(items)
@@ -224,7 +226,7 @@ def answered_in(
         Answered(Row(one.line), fault=one) if isinstance(one, LeftOut) else next(answers)
         for one in every
     ]
-    return settled(rows, labelled, notes)
+    return settled(rows, wants, notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,14 @@ Whatever is not a span (relations, events, attributes, notes) is counted and lef
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.formats.annotation.spans import Span
-from edge_client.formats.reader import LeftOut, Row
+from edge_client.formats.opened import DataError, Source
+from edge_client.formats.paragraphs import files_in
+from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
 
 SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}
@@ -87,3 +91,47 @@ def _row(number: int, line: str, start: int, entities: Sequence[Entity] | None) 
             return LeftOut(number, "ambiguous", one.fault or "a span over several lines")
         spans.append((first - start, last - start, one.label))
     return Row(number, {"text": line}, spans=tuple(spans))
+
+
+@dataclass(frozen=True)
+class Brat:
+    """A folder that brat annotates."""
+
+    name: str = "brat's standoff"
+    endings: tuple[str, ...] = ("",)
+
+    def sniff(self, head: Head) -> float:
+        return 0.9 if head.path is not None and any(head.path.glob("*.ann")) else 0.0
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return frozenset(("text", "tags"))
+
+    def read(self, source: Source) -> Rows:
+        labelled, left_aside = source.wants == "tags", dict[str, None]()
+        for path in files_in(source.path):
+            found = list[Entity]()
+            text, annotations = _whole(source, path), path.with_suffix(".ann")
+            if labelled and annotations.is_file():
+                found, others = entities_of(_whole(source, annotations), text)
+                left_aside |= dict.fromkeys(others)
+            for row in rows_of(text, found, labelled):
+                if labelled and not annotations.is_file():
+                    row = LeftOut(row.line, "unanswered", "no .ann file beside its text")
+                yield replace(row, file=f"{source.path.name}/{path.name}")
+        if left_aside:
+            source.note(f"its {', '.join(left_aside)} left aside")
+
+
+def _whole(source: Source, path: Path) -> str:
+    """All of a file.
+
+    Raises:
+        DataError: It cannot be read, or its bytes are not of its encoding.
+    """
+    text = replace(source, path=path).whole()
+    if unread := source.unread(text):
+        raise DataError(f"{path}: {unread}")
+    return text
+
+
+BRAT = Brat()

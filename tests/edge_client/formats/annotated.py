@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edge_client.formats.annotation.answers import Answered, answered_in
 from edge_client.formats.annotation.spans import Span
 from edge_client.formats.dialect import PLAIN, Dialect
-from edge_client.formats.reader import LeftOut, Reason, Row
+from edge_client.formats.reader import LeftOut, Reason, Row, Wants
 
 WORDS = ("Ann", "went", "to", "Köln", "2024", "(", ")", ".", "’", "📉", "𐐷𐐷", "東京")
 GAPS = (" ", "  ", "\n", "\t", "\u00a0")
@@ -67,11 +67,23 @@ def read(
     dialect: Dialect = PLAIN,
     labelled: bool = True,
 ) -> Read:
-    """What a reader makes of rows; holds it to the law of accounting."""
-    notes = list[str]()
+    """What a reader makes of rows: their labels, and their spans where they have such."""
+    if not labelled:
+        return _read(reading, rows, dialect, "text")
+    labels = _read(reading, rows, dialect, "label")
+    spans = _read(reading, rows, dialect, "tags")
+    both = spans if spans.spans else labels
+    return both._replace(labels=labels.labels, spans=spans.spans)
+
+
+def _read(
+    reading: Reading, rows: Sequence[Mapping[str, Any]], dialect: Dialect, wants: Wants
+) -> Read:
+    """Holds what is read to the law of accounting."""
+    notes, labelled = list[str](), wants != "text"
     given = [Row(number, row) for number, row in enumerate(rows, start=1)]
     found = list(
-        answered_in(given, lambda some: reading(some, dialect, labelled, notes), labelled, notes)
+        answered_in(given, lambda some: reading(some, dialect, labelled, notes), wants, notes)
     )
     assert [one.line for one in found] == [one.line for one in given]
     kept = [one for one in found if isinstance(one, Row)]
