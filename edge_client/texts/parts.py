@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from edge_client.errors import demand
+from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.arrow import SAVED_DATASET, SPLITS
 from edge_client.formats.conll import CONLL
 from edge_client.formats.opened import DataError
@@ -49,7 +50,8 @@ def files_of(folder: Path, kind: Kind = "labels") -> dict[str, Path]:
     Raises:
         DataError: There are none, or two of one kind, or a file is for tasks of another one.
     """
-    if folder.is_file() or SAVED_DATASET.sniff(Head("", "", folder)):
+    is_one = any(reader.sniff(Head("", "", folder)) for reader in (SAVED_DATASET, BRAT))
+    if folder.is_file() or is_one:
         told = f"{folder} is not for a task of kind {kind}; {WHAT[kind]} is expected"
         demand(_is_of(folder, "labelled", kind), told, DataError)
         return {"labelled": folder}

@@ -7,16 +7,15 @@ called is not asked, as in Devlin et al. 2019 (arXiv:1810.04805, section 5.3).
 A text that is too long is cut, or read in windows that overlap, where every word is to be tagged.
 """
 
-import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from edge_client.formats.annotation.spans import WORD
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Prompt, Tokens
 
 OVERLAP = 4  # a window shares one of so many words with the next
-WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def words_of(example: Example) -> tuple[str, ...]:

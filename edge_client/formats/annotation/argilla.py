@@ -109,7 +109,7 @@ def _of_flat(row: Mapping[str, Any]) -> Record:
     questions = [name.removesuffix(FLAT) for name in row if name.endswith(FLAT)]
     found = []
     for question in questions:
-        values, statuses = row[question + FLAT] or [], row.get(f"{question}{FLAT}.status") or []
+        values, statuses = (_list(row.get(question + end)) for end in (FLAT, f"{FLAT}.status"))
         for number, value in enumerate(values):
             status = _string(statuses[number]) if number < len(statuses) else ""
             found.append(Response(question, value, status))
@@ -124,7 +124,8 @@ def _of_flat(row: Mapping[str, Any]) -> Record:
 
 def _of_first(row: Mapping[str, Any]) -> Record:
     """A record of 1.x for one task, whose annotation counts once it is validated."""
-    fields = {"text": row["text"]} if isinstance(row.get("text"), str) else _object(row["inputs"])
+    text = row.get("text")
+    fields = {"text": text} if isinstance(text, str) else _object(row.get("inputs"))
     status = FIRST.get(_string(row.get("status")), "draft")
     value = row["annotation"]
     if isinstance(value, list) and value and not isinstance(value[0], str):
@@ -221,6 +222,10 @@ def _answer(value: Any, are_spans: bool) -> Answer | None:
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _objects(values: Any) -> list[Mapping[str, Any]]:

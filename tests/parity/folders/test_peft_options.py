@@ -27,6 +27,11 @@ transformers = pytest.importorskip("transformers")
 
 CONFIGS = {"LORA": peft.LoraConfig, "PROMPT_TUNING": peft.PromptTuningConfig}
 CASES = [("LORA", case) for case in LORA] + [("PROMPT_TUNING", case) for case in PROMPTS]
+FIRST = {(kind, case.option): case for kind, case in reversed(CASES)}.values()
+ASKED = [  # an option's first case is fast, the others are slow
+    pytest.param(*one, id=f"{one[0]}-{one[1]}", marks=() if one[1] in FIRST else pytest.mark.slow)
+    for one in CASES
+]
 RTOL, ATOL = 1e-4, 1e-5  # float32 sums in another order
 pytestmark = pytest.mark.filterwarnings("ignore")  # PEFT's about options that it ignores
 
@@ -82,7 +87,7 @@ def rows_in_peft(model: Any, case: Case, base: Base, task: Task, engine: Any) ->
     return [rows_of(model, one.ids, [place + soft for place in one.places]) for one in prompts]
 
 
-@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{k}-{c}" for k, c in CASES])
+@pytest.mark.parametrize(("kind", "case"), ASKED)
 def test_an_option_gives_pefts_logits_or_is_refused_by_name(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, case: Case
 ) -> None:

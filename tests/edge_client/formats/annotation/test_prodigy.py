@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from edge_client.formats.annotation import prodigy
 from edge_client.formats.dialect import Dialect
-from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
+from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 OPTIONS = [{"id": "bill", "text": "Bill"}, {"id": "delivery", "text": "Delivery"}]
 

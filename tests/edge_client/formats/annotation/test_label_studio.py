@@ -11,7 +11,7 @@ from edge_client.formats.annotation import label_studio
 from edge_client.formats.annotation.answers import Answered, Proposal
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
-from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
+from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 LABELS = ("delivery", "bill", "bill, or not", 'the "best"')
 

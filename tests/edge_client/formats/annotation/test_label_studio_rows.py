@@ -11,7 +11,7 @@ from edge_client.formats.annotation.answers import Answered
 from edge_client.formats.annotation.label_studio_rows import cell
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
-from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
+from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 LABELS = ("delivery", "bill, or not", 'the "best"', "[1, 2]", "{odd")
 SPANS = '[{"start":0,"end":3,"text":"Ann","labels":["PER"]}]'

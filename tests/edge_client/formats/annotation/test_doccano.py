@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edge_client.formats.annotation import doccano
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.formats.dialect import Dialect
-from tests.edge_client.formats.annotated import Read, Spanned, read, spanned
+from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 
 def exported(*rows: Any, labelled: bool = True, **dialect: str) -> Read:

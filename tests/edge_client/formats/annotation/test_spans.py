@@ -12,7 +12,7 @@ from edge_client.formats.annotation.spans import (
     tagged,
     trimmed,
 )
-from tests.edge_client.formats.annotated import Spanned, spanned
+from tests.edge_client.formats.annotation.annotated import Spanned, spanned
 
 TEXT = "Ann Lee’s dog, in Rome"
 
