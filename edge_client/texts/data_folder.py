@@ -18,16 +18,9 @@ from typing import get_args
 from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.formats.opened import DataError, ending_of
 from edge_client.formats.paragraphs import LINES, files_in
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import (
-    ClientData,
-    client_data,
-    read_parts,
-    read_texts,
-    useless,
-    without_texts,
-)
-from edge_client.texts.parts import endings_of, files_of
+from edge_client.texts.accounting import Accounting, useless
+from edge_client.texts.examples import ClientData, client_data, read_parts, read_texts
+from edge_client.texts.parts import endings_of, files_of, without_texts
 from edge_client.texts.tasks import ANY, Kind, Labels, Wanted
 
 log = logging.getLogger(__name__)

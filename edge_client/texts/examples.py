@@ -25,9 +25,17 @@ from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.formats.registry import read, read_stream
 from edge_client.formats.tags import Fault, Scheme, is_iob1
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.faults import NUMBERS, fault_of, is_other_count, missing_column, value_of
-from edge_client.texts.parts import PARTS, files_of
+from edge_client.texts.accounting import (
+    NUMBERS,
+    Accounting,
+    fault_of,
+    is_other_count,
+    missing_column,
+    tell,
+    useless,
+    value_of,
+)
+from edge_client.texts.parts import PARTS, expected, files_of, without_texts
 from edge_client.texts.tasks import Kind, Wanted
 
 LOOKED_AT = 500  # texts whose tags say how the tags of a file are meant
@@ -152,24 +160,6 @@ def client_data(parts: Mapping[str, tuple[Example, ...]], kind: Kind) -> ClientD
     return ClientData(labelled, unlabelled, test)
 
 
-def without_texts(paths: Mapping[str, Path], kind: Kind, dialect: Dialect) -> DataError:
-    """The error of files that hold nothing."""
-    holds = " holds" if len(paths) == 1 else " hold"
-    wanted = _expected(kind, bool({"labelled", "test"} & paths.keys()), dialect)
-    return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts; {wanted}")
-
-
-def _expected(kind: Kind, labelled: bool, dialect: Dialect) -> str:
-    """What a file holds, in words."""
-    if kind == "mlm":
-        return (
-            "a text on each line, a column `text`, or paragraphs in a folder's files are expected"
-        )
-    if kind == "tagging" and labelled:
-        return "a word and its tag on each line are expected, and blank lines between texts"
-    return dialect.wanted(labelled)
-
-
 def read_file(
     path: Path, wanted: Wanted, *, labelled: bool, dialect: Dialect = PLAIN
 ) -> list[Example]:
@@ -188,8 +178,8 @@ def read_file(
     examples = _read_part(path, wanted, labelled, dialect, Accounting())
     if not examples:
         is_told = labelled or wanted.kind != "labels"  # lines have no columns
-        expected = f"; {_expected(wanted.kind, labelled, dialect)}" if is_told else ""
-        raise DataError(f"{path} holds no texts{expected}")
+        said = f"; {expected(wanted.kind, labelled, dialect)}" if is_told else ""
+        raise DataError(f"{path} holds no texts{said}")
     return examples
 
 
@@ -203,26 +193,6 @@ def _read_part(
         raise useless(path, accounting)
     tell(path, accounting)
     return examples
-
-
-def tell(path: Path | str, accounting: Accounting) -> None:
-    """Say in the log how a file was read, and which rows are left out."""
-    if accounting.notes:
-        log.warning("%s is read with %s", path, ", ".join(accounting.notes))
-    if accounting.bad:
-        log.warning("%s: %s", path, accounting)
-    elif accounting.left_out:
-        log.info("%s: %s", path, accounting)
-
-
-def useless(path: Path, accounting: Accounting) -> DataError:
-    """The error of a file with rows none of which can be used."""
-    if accounting.faults:
-        what = "folder" if path.is_dir() else "file"
-        fault = accounting.faults[0]
-        fault = f"{path}, {fault}" if fault.startswith("line ") else fault
-        return DataError(f"{fault}; no other line of the {what} can be used either")
-    return DataError(f"{path} holds no texts: {accounting}")
 
 
 def read_texts(

@@ -4,7 +4,7 @@ Which files are looked at depends on the kind of task, so that one folder may se
 file holds, its beginning says (`formats.registry.holds`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +12,7 @@ from edge_client.errors import demand
 from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.arrow import SAVED_DATASET, SPLITS
 from edge_client.formats.conll import CONLL
+from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import DataError
 from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import Head
@@ -114,3 +115,21 @@ def _is_of(path: Path, part: str, kind: Kind) -> bool:
     if kind == "labels" and part != "unlabelled":
         return "label" in given
     return given != {"text", "tags"}
+
+
+def without_texts(paths: Mapping[str, Path], kind: Kind, dialect: Dialect) -> DataError:
+    """The error of files that hold nothing."""
+    holds = " holds" if len(paths) == 1 else " hold"
+    wanted = expected(kind, bool({"labelled", "test"} & paths.keys()), dialect)
+    return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts; {wanted}")
+
+
+def expected(kind: Kind, labelled: bool, dialect: Dialect) -> str:
+    """What a file holds, in words."""
+    if kind == "mlm":
+        return (
+            "a text on each line, a column `text`, or paragraphs in a folder's files are expected"
+        )
+    if kind == "tagging" and labelled:
+        return "a word and its tag on each line are expected, and blank lines between texts"
+    return dialect.wanted(labelled)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.formats.dialect import find
 from edge_client.formats.reader import Reason
-from edge_client.texts.accounting import Accounting
+from edge_client.texts.accounting import Accounting, value_of
 from edge_client.texts.examples import Found
-from edge_client.texts.faults import value_of
 
 Told = TypeVar("Told")
 

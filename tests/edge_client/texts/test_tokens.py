@@ -21,7 +21,7 @@ def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:
     prompt = tokens.cloze("a [MASK] news : {text}", Example("the cup final"), 64)
     before, after = tokens.frame
     joined = tokens.encode("a"), [tokens.mask_id], tokens.encode("news : the cup final")
-    assert prompt.ids == [*before, *sum(joined, []), *after]
+    assert prompt.ids == [*before, *(id_ for part in joined for id_ in part), *after]
     assert prompt.ids[prompt.mask_position] == tokens.mask_id
 
 

@@ -146,7 +146,6 @@ def test_the_lines_of_the_card_answer_as_smidgen_does(
     check(SCENES[name], bases[SCENES[name].base], folders[name], theirs)
 
 
-@pytest.mark.xfail(reason="until prompts have the ids of the written sentence (branch prompts)")
 @pytest.mark.parametrize("name", first_fast(PROMPTS))
 def test_they_read_pairs_control_words_and_bytes_as_smidgen_does(
     bases: dict[str, Base], folders: dict[str, Path], theirs: list[Any], name: str
