@@ -124,7 +124,8 @@ def test_a_lost_file_is_named(pack: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "what_to_do"), [(1, "pack the model again"), (3, "update smidgen, or pack the model")]
+    ("schema", "what_to_do"),
+    [(1, "pack the model again"), (3, "update smidgen, or pack the model")],
 )
 def test_another_schema_is_refused_with_what_to_do(
     pack: Path, schema: int, what_to_do: str
