@@ -18,7 +18,13 @@ from coordinator.serving.log.rests import pace_texts
 from coordinator.serving.log.steps import step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
-from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, shapes_of
+from edge_client.wire.tensors import (
+    UPDATES_SINCE,
+    decode_adapter,
+    decode_update,
+    encode_adapter,
+    shapes_of,
+)
 
 LOG = logging.getLogger(__name__)
 MOST_TRIES = 8  # at a step in one look, where answers come in between; the next look tries again
@@ -145,7 +151,7 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     answers = (
         Answer(
             device_id,
-            decode_update(store.read(one.update_sha256 or ""), shapes),
+            decode_update(store.read(one.update_sha256 or ""), shapes, UPDATES_SINCE),
             one.norm,
             rule.share(step.staleness(one.work_id)) if rule else 1.0,
             one.steps,

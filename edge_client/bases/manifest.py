@@ -154,10 +154,11 @@ def read_manifest(path: Path) -> Manifest:
     """
     raw = read_json(path)
     schema = raw.get("schema")
-    if type(schema) is int and schema > SCHEMA:
+    if type(schema) is int and schema != SCHEMA:
+        newer = "update smidgen, or " if schema > SCHEMA else ""
         raise PackError(
-            f"{path} is of schema {schema}, this smidgen reads up to {SCHEMA}; update smidgen, or "
-            "pack the model again with this one"
+            f"{path} is of schema {schema}, this smidgen reads {SCHEMA}, which tokenizes texts "
+            f"otherwise; {newer}pack the model again with this one"
         )
     try:
         manifest = msgspec.convert(raw, Manifest)

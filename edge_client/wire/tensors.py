@@ -176,12 +176,14 @@ def _file(coded: Mapping[str, np.ndarray], header: UpdateHeader | StepHeader) ->
     return bytes(save_safetensors(dict(sorted(coded.items())), metadata=told))
 
 
-def decode_update(body: bytes, shapes: Shapes | None = None) -> Update:
+def decode_update(body: bytes, shapes: Shapes | None = None, since: int = PROTOCOL) -> Update:
     """Decode an update.
 
     Args:
         body: A safetensors file.
         shapes: Those of the adapter that it answers; without them a coded one is refused.
+        since: The oldest protocol that is read; `UPDATES_SINCE` of updates in a store, which were
+            taken before it was upgraded.
 
     Raises:
         WireError: Not safetensors, no header, another protocol, no examples, or not what its codec
@@ -189,8 +191,11 @@ def decode_update(body: bytes, shapes: Shapes | None = None) -> Update:
     """
     tensors = _loaded(body)
     header = decode_message(header_of(body), UpdateHeader)
-    if not UPDATES_SINCE <= header.protocol <= PROTOCOL:
-        raise WireError(f"update of protocol {header.protocol}, {PROTOCOL} expected")
+    if not since <= header.protocol <= PROTOCOL:
+        raise WireError(
+            f"update of protocol {header.protocol}, {PROTOCOL} expected: another version tokenizes "
+            "texts otherwise; install the same version of smidgen on both sides"
+        )
     if header.codec == PLAIN:
         delta = _checked(tensors)
     elif shapes is None:

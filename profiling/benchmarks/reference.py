@@ -84,7 +84,10 @@ def reference_gradients(
     """
     model.zero_grad()
     ids, attention = torch.from_numpy(batch.ids), torch.from_numpy(batch.attention)
-    logits = model(input_ids=ids, attention_mask=attention).logits
+    types = {}
+    if batch.segments is not None:
+        types = {"token_type_ids": torch.from_numpy(batch.segments)}
+    logits = model(input_ids=ids, attention_mask=attention, **types).logits
     if base.shape.is_decoder:
         loss = _causal_loss(logits, batch, spec)
     else:

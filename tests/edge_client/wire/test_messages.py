@@ -87,12 +87,12 @@ GOLDEN_UPDATE = (
 )
 
 
-def test_work_is_these_bytes_in_protocol_10() -> None:
+def test_work_is_these_bytes_in_protocol_11() -> None:
     assert messages.encode(WORK) == GOLDEN_WORK
     assert messages.decode(GOLDEN_WORK, messages.Work) == WORK
 
 
-def test_label_work_is_these_bytes_in_protocol_10() -> None:
+def test_label_work_is_these_bytes_in_protocol_11() -> None:
     golden = GOLDEN_WORK.replace(b'"keep":0.0,"kind":"train"', b'"keep":0.25,"kind":"label"')
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
     golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
@@ -118,7 +118,7 @@ def test_label_work_is_these_bytes_in_protocol_10() -> None:
         ),
     ],
 )
-def test_other_kinds_of_task_are_these_bytes_in_protocol_10(task: Task, golden: bytes) -> None:
+def test_other_kinds_of_task_are_these_bytes_in_protocol_11(task: Task, golden: bytes) -> None:
     work = replace(WORK, task=task)
     before, after = GOLDEN_WORK.index(b'{"ensemble"'), GOLDEN_WORK.index(b',"test_share"')
     body = GOLDEN_WORK[:before] + golden + GOLDEN_WORK[after:]
@@ -127,7 +127,7 @@ def test_other_kinds_of_task_are_these_bytes_in_protocol_10(task: Task, golden: 
     assert b'"verbalizer"' not in brief and messages.decode(brief, messages.Work) == work
 
 
-def test_training_on_samples_is_these_bytes_in_protocol_10() -> None:
+def test_training_on_samples_is_these_bytes_in_protocol_11() -> None:
     work = replace(WORK, training=Training(least_samples=500, sample_share=0.5))
     body = GOLDEN_WORK.replace(b'"least_samples":0', b'"least_samples":500')
     body = body.replace(b'"sample_share":0.0', b'"sample_share":0.5')
@@ -190,21 +190,21 @@ def test_a_brief_report_leaves_out_defaults_and_says_the_same(report: messages.R
     assert b"null" not in brief
 
 
-def test_a_report_travels_as_these_bytes_in_protocol_10() -> None:
+def test_a_report_travels_as_these_bytes_in_protocol_11() -> None:
     assert messages.encode_brief(REPORT) == (
         b'{"cost":{"phases_s":{"label":0.5},"tcp_up_bytes":7},"labelled":3,"num_examples":5,'
         b'"outcome":"done","pseudo_labels":2,"work_id":"w"}'
     )
 
 
-def test_a_report_is_these_bytes_in_protocol_10() -> None:
+def test_a_report_is_these_bytes_in_protocol_11() -> None:
     assert messages.encode(REPORT) == GOLDEN_REPORT
     assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
     assert messages.decode(old, messages.Report) == messages.Report("w", "done")
 
 
-def test_how_sure_a_device_is_is_these_bytes_in_protocol_10() -> None:
+def test_how_sure_a_device_is_is_these_bytes_in_protocol_11() -> None:
     report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
     golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
     golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
@@ -212,7 +212,7 @@ def test_how_sure_a_device_is_is_these_bytes_in_protocol_10() -> None:
     assert messages.decode(golden, messages.Report) == report
 
 
-def test_what_was_found_of_entities_is_these_bytes_in_protocol_10() -> None:
+def test_what_was_found_of_entities_is_these_bytes_in_protocol_11() -> None:
     report = replace(REPORT, entities=Entities((4, 1), (3, 0), (2, 0), 3, 5))
     told = b'{"found":[3,0],"partial_halves":5,"strict":[2,0],"there":[4,1],"typed":3}'
     golden = GOLDEN_REPORT.replace(b'"entities":null', b'"entities":' + told)
@@ -223,7 +223,7 @@ def test_what_was_found_of_entities_is_these_bytes_in_protocol_10() -> None:
             messages.decode(golden.replace(told, wrong), messages.Report)
 
 
-def test_an_invitation_is_these_bytes_in_protocol_10() -> None:
+def test_an_invitation_is_these_bytes_in_protocol_11() -> None:
     task, training = GOLDEN_WORK.split(b'"task":')[1].split(
         b',"test_share":1.0,"thresholds":[],"training":'
     )
@@ -239,7 +239,7 @@ def test_an_invitation_is_these_bytes_in_protocol_10() -> None:
     assert messages.encode(given) == body and messages.decode(body, messages.Next) == given
 
 
-def test_who_a_device_is_is_these_bytes_in_protocol_10() -> None:
+def test_who_a_device_is_is_these_bytes_in_protocol_11() -> None:
     facts = fleet.DeviceFacts(
         "aarch64", 4, 8 << 30, "3.11", "1", "onnx", "base", None, "Pi 5", True
     )
@@ -257,7 +257,7 @@ def test_who_a_device_is_is_these_bytes_in_protocol_10() -> None:
     assert messages.decode(body, fleet.Enrolled) == enrolled
 
 
-def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_10() -> None:
+def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_11() -> None:
     for told, body in (
         (fleet.Membership("joined", peak_bytes=7), b'{"peak_bytes":7,"state":"joined"}'),
         (fleet.Membership("declined", "base"), b'{"failure":"base","state":"declined"}'),
@@ -280,7 +280,7 @@ def test_a_devices_id_follows_from_its_key_and_tells_nothing_of_it() -> None:
     assert drawn != fleet.draw_key() and drawn[:8] not in fleet.device_id_of(drawn)
 
 
-def test_waiting_and_the_end_are_these_bytes_in_protocol_10() -> None:
+def test_waiting_and_the_end_are_these_bytes_in_protocol_11() -> None:
     waiting = messages.Waiting("train", "mail", 2, 9, 1, 4, 12.5, ("hall",))
     body = (
         b'{"asked":4,"closes_in_s":12.5,"missing":1,"names":["hall"],"phase":"train",'
@@ -356,7 +356,7 @@ def test_means_are_finite_numbers(mean: bytes) -> None:
         )
 
 
-def test_an_update_is_these_bytes_in_protocol_10() -> None:
+def test_an_update_is_these_bytes_in_protocol_11() -> None:
     body = encode_update(Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
     update = decode_update(GOLDEN_UPDATE)
