@@ -5,7 +5,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found, every_row, streamed
-from edge_client.texts.tasks import ANY
+from edge_client.texts.tasks import Labels
 
 FROM = (
     "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
@@ -108,6 +108,7 @@ def predict(
     labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
+    source = replace(source, labels=labeller.task.labels)
     telling = telling_of(with_prior(labeller, prior, source.dialect), top)
     _check(telling, out, write)
     _predict(telling, source, out, json_output, write)
@@ -121,11 +122,13 @@ class Source:
         given: Texts of the command line.
         file: A file, or `-`; None: the command line.
         dialect: How the file is written down.
+        labels: The task's, which may tell which of two ways to read a row is right.
     """
 
     given: list[str]
     file: Path | None
     dialect: Dialect
+    labels: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -154,7 +157,7 @@ class Source:
         if self.file == STDIN:
             stream = sys.stdin.buffer
             return streamed(File(Path("stdin"), "text", self.dialect, notes=notes, stream=stream))
-        return every_row(self.file, ANY, False, notes, self.dialect)
+        return every_row(self.file, Labels(self.labels), False, notes, self.dialect)
 
 
 def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
