@@ -6,8 +6,10 @@ without regard to that, with quotes that are characters of a text, so the rules 
 care:
 
 - In TSV a quote that does not enclose a whole cell is a character. A quoted cell over several lines
-  is one only if the row has the header's number of tabs, all of its lines together (as
-  spreadsheets write them); otherwise each line is a row.
+  is one, as spreadsheets write it, if all of these together have the header's number of tabs, or if
+  it holds tabs and at most the first or the last of its lines can be a row by itself: by its tabs
+  and, where the task's labels are known, by its label. If all of them can be, each line is a row;
+  if some can, all of them are left out.
 - In CSV a row with a quote that never closes, or that text follows, is left out, and reading goes
   on with the next line, so that at most this row is lost.
 - A quoted CSV cell over lines each of which has the header's number of delimiters can be read in
@@ -163,7 +165,7 @@ class _Rows:
             return cells
         return self._quoted(text, piece, width)
 
-    def _tabbed(self, text: str, piece: Piece, width: int) -> list[str]:
+    def _tabbed(self, text: str, piece: Piece, width: int) -> list[str] | LeftOut:
         plain = text.split("\t")
         if len(plain) > width > 0 and (cells := cells_of(text, "\t")) and len(cells) == width:
             return cells
@@ -172,6 +174,15 @@ class _Rows:
             found = self._joined(piece, most=max(width, 1) - 1)
             if found and len(found.cells) == max(width, 1):
                 return self._take(found)
+        if width > 1 and '"' in text and _is_open(text, "\t"):
+            found = self._joined(piece)
+            if found and len(found.cells) == width:
+                are_rows = self._which_are_rows(found, width)
+                if not any(are_rows[1:]) or not any(are_rows[:-1]):
+                    return self._take(found)
+                if not all(are_rows):
+                    self._take(found)
+                    return LeftOut(self._last, "ambiguous", f"lines {piece.number} on: {TWO_WAYS}")
         return [_unquoted(cell) for cell in plain]
 
     def _quoted(self, text: str, piece: Piece, width: int) -> list[str] | LeftOut:
@@ -191,6 +202,15 @@ class _Rows:
     def _is_rows(self, found: "Joined", width: int) -> bool:
         """Whether each of its lines has the header's number of delimiters."""
         return all(_count(line, self._delimiter) == width - 1 for line in found.lines)
+
+    def _which_are_rows(self, found: "Joined", width: int) -> list[bool]:
+        """Which lines may be rows of TSV by themselves: by their tabs, and a label if any known."""
+        label, labels = self._source.dialect.columns(self._names).label, self._source.labels
+        place = self._names.index(label) if label is not None and labels else None
+        rows = (line.split("\t") for line in found.lines)
+        return [
+            len(row) == width and (place is None or _unquoted(row[place]) in labels) for row in rows
+        ]
 
     def _labels_fit(self, found: "Joined") -> bool | None:
         """Whether each line, read alone, has one of the task's labels; None: nothing tells."""
@@ -212,22 +232,28 @@ class _Rows:
             piece: The first.
             most: Delimiters that all of them have together, at most; None: any number.
         """
-        lines, size, number = [piece.text], len(piece.text), 0
-        delimiters = piece.text.count(self._delimiter)
-        while size <= LONGEST_LINE and (further := self._peek(number)) is not None:
-            lines.append(further.text)
-            size, number = size + len(further.text), number + 1
-            delimiters += further.text.count(self._delimiter)
+        taken = [piece.text]
+        try:
+            cells = next(
+                csv.reader(self._further(taken, most), delimiter=self._delimiter, strict=True)
+            )
+        except csv.Error:
+            return None
+        return Joined([line.rstrip("\r\n") for line in taken], cells)
+
+    def _further(self, taken: list[str], most: int | None) -> Iterator[str]:
+        """A line, then those behind it as far as they may be of its row; `taken` gets them."""
+        yield taken[0]
+        size, delimiters = len(taken[0]), taken[0].count(self._delimiter)
+        while size <= LONGEST_LINE and (further := self._peek(len(taken) - 1)) is not None:
+            size, delimiters = (
+                size + len(further.text),
+                delimiters + further.text.count(self._delimiter),
+            )
             if further.fault or (most is not None and delimiters > most):
-                return None
-            if '"' not in further.text:
-                continue
-            text = "".join(lines).rstrip("\r\n")
-            if (cells := cells_of(text, self._delimiter)) is not None:
-                return Joined([line.rstrip("\r\n") for line in lines], cells)
-            if not _is_open(text, self._delimiter):
-                return None
-        return None
+                return
+            taken.append(further.text)
+            yield further.text
 
     def _take(self, found: "Joined") -> list[str]:
         for _ in found.lines[1:]:
