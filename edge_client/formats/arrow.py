@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edge_client.errors import demand
 from edge_client.formats.dialect import Wants, named
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 256  # decoded at once
 STATE, SPLITS = "state.json", "dataset_dict.json"  # of a saved Dataset, and of a DatasetDict
+NOT_UTF_8 = "\udcff"
 ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
 
 
@@ -119,14 +120,47 @@ def _rows(source: Source, files: Sequence[Path]) -> Rows:
             with _opened(path, source) as (schema, batches):
                 columns = _Columns(schema, source)
                 for batch in batches:
-                    for row in batch.to_pylist():
+                    for row in _rows_of(batch):
                         number += 1
                         yield columns.row(number, row)
-    except (pyarrow.ArrowException, OSError, ValueError, NotImplementedError) as error:
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        ValueError,
+        NotImplementedError,
+        ArithmeticError,
+    ) as error:
         if isinstance(error, DataError):
             raise
         said = plain(str(error))[:200]
         raise DataError(f"{source.path} cannot be read as {what}: {said}") from error
+
+
+def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
+    """The rows of a batch; of several columns of one name, none of which is in use, the last."""
+    columns = [_values(column) for column in batch.columns]
+    names = batch.schema.names
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: "pyarrow.Array") -> list[Any]:
+    """A column's values; one that Python has no value for, such as a time of nanoseconds, is None.
+
+    A string that is not UTF-8 is one with a lone surrogate, as `Source.unread` expects.
+    """
+    try:
+        return cast("list[Any]", column.to_pylist())
+    except (ArithmeticError, ValueError):  # pyarrow's own are of the latter
+        return [_value(one) for one in column]
+
+
+def _value(one: "pyarrow.Scalar") -> Any:
+    try:
+        return one.as_py()
+    except UnicodeDecodeError:
+        return NOT_UTF_8
+    except (ArithmeticError, ValueError):
+        return None
 
 
 @contextmanager

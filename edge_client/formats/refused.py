@@ -10,6 +10,7 @@ MARKS = (
     (r"\s*TOKEN\tNE-COARSE-LIT", "HIPE-2022 TSV", "keep TOKEN and one column NE-, as .conll"),
     (r"\s*(?:<\?xml[^>]*>\s*)?<(?:xmi:XMI|cas:)", "UIMA CAS XMI", COLUMNS),
     (r'\s*\{\s*"%(?:TYPES|FEATURE_STRUCTURES|VIEWS|HEADER)"', "UIMA CAS JSON", COLUMNS),
+    (r"FEA1", "a Feather file of version 1", "save it as version 2, or as Parquet"),
     (r"PK\x03\x04", "a zip archive (or a spreadsheet)", "unpack it, or save it as CSV"),
 )
 
