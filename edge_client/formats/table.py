@@ -9,8 +9,9 @@ care:
   characters. That is told by the lines which read alone are rows: have as many cells as the header,
   and one of the task's labels where these are known and have a column.
 - In TSV a quote that does not enclose a whole cell is a character. A quoted cell over several lines
-  is one if they have the header's number of tabs together (as spreadsheets write them), or none of
-  them is a row alone. Where one of them is, all are left out; where more are, each line is a row.
+  is one if they have the header's number of tabs together (as spreadsheets write them), or if only
+  the first or only the last of them is a row alone. If another one is, all are left out; if more
+  are, each line is a row.
 - In CSV a row with a quote that never closes, or that text follows, is left out, and reading goes
   on with the next line, so that at most this row is lost. The same holds of a cell over several
   lines where labels are known and two of its lines or more are rows alone. Where no labels are
@@ -173,30 +174,33 @@ class _Rows:
         found = self._joined(piece) if width and cells is None and _is_open(text, "\t") else None
         if found and len(found.cells) == width:
             tabs = sum(line.count("\t") for line in found.lines)
-            alone = 0 if tabs == width - 1 else self._rows_alone(found)
-            if alone < 2:
-                return self._left_out(piece, found) if alone else self._take(found)
+            alone = self._rows_alone(found)
+            if tabs == width - 1 or not (any(alone[1:]) and any(alone[:-1])):
+                return self._take(found)
+            if sum(alone) == 1:
+                return self._left_out(piece, found)
         return [_unquoted(cell) for cell in plain]
 
     def _quoted(self, text: str, piece: Piece, width: int) -> list[str] | LeftOut:
         found = self._joined(piece) if _is_open(text, self._delimiter) else None
         if found is None:
             return LeftOut(piece.number, "unreadable", UNCLOSED)
-        if width < 2 or (alone := self._rows_alone(found)) < 2:
+        if width < 2 or sum(alone := self._rows_alone(found)) < 2:
             return self._take(found)
         if self._place_of_label() is not None:
             return LeftOut(piece.number, "unreadable", UNCLOSED)
-        are_all = alone == sum(1 for line in found.lines if line.strip())
+        are_all = sum(alone) == sum(1 for line in found.lines if line.strip())
         return self._left_out(piece, found) if are_all else self._take(found)
 
-    def _rows_alone(self, found: "Joined") -> int:
-        """How many of its lines, read alone, have the header's columns and a label of the task."""
-        place, count = self._place_of_label(), 0
+    def _rows_alone(self, found: "Joined") -> list[bool]:
+        """Which of its lines, read alone, have the header's columns and a label of the task."""
+        place, are_rows = self._place_of_label(), list[bool]()
         for line in found.lines:
             cells = cells_of(line, self._delimiter) or line.split(self._delimiter)
-            if line.strip() and len(cells) == len(self._names):
-                count += place is None or cells[place].strip('"') in self._source.labels
-        return count
+            is_row = bool(line.strip()) and len(cells) == len(self._names)
+            is_known = place is None or not is_row or cells[place].strip('"') in self._source.labels
+            are_rows.append(is_row and is_known)
+        return are_rows
 
     def _place_of_label(self) -> int | None:
         """Where labels stand; None: in no column, or they are not known."""
