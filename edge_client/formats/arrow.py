@@ -147,7 +147,18 @@ def _values(column: "pyarrow.Array") -> list[Any]:
     """A column's values; one that Python has no value for, such as a time of nanoseconds, is None.
 
     A string that is not UTF-8 is one with a lone surrogate, as `Source.unread` expects.
+
+    Raises:
+        ArrowInvalid: The file is damaged: its values would be taken from anywhere in memory.
     """
+    import pyarrow
+
+    try:
+        column.validate(full=True)
+    except pyarrow.ArrowInvalid:
+        if not pyarrow.types.is_string(column.type):
+            raise
+        column.view(pyarrow.binary()).validate(full=True)  # whether its bytes alone are wrong
     try:
         return cast("list[Any]", column.to_pylist())
     except (ArithmeticError, ValueError):  # pyarrow's own are of the latter

@@ -4,9 +4,10 @@ A target takes a body and, where it needs one, the ground it stands on: a folder
 Where a value can be written again, the law is that it reads back as the same.
 """
 
+import io
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -29,10 +30,14 @@ from edge_client.client.retries import LONGEST_ASKED_S, asked_pause_s
 from edge_client.client.state import ClientState
 from edge_client.client.transport import Coordinator
 from edge_client.errors import Failed, WrongInput
+from edge_client.formats.arrow import STATE
+from edge_client.formats.dialect import PLAIN
+from edge_client.formats.lines import BOUNDS
+from edge_client.formats.opened import Source
 from edge_client.formats.registry import read_rows
 from edge_client.log_lines import shown
 from edge_client.metering.work import WorkMeter
-from edge_client.texts.examples import read_file, read_folder
+from edge_client.texts.examples import Found, every_row, read_file, read_folder, streamed
 from edge_client.texts.tasks import ANY, Labels, read_task, task_toml
 from edge_client.texts.written import write_tagged
 from edge_client.wire import fleet, messages
@@ -164,11 +169,57 @@ def adapter_name(_: Ground, body: bytes) -> None:
     parse_adapter(body.decode(errors="replace"))
 
 
+def check_accounts(every: Iterable[Found]) -> None:
+    """The law of rows: each has a text or a reason, in ascending lines, and its text is one."""
+    last = ("", 0)
+    for one in every:
+        assert one.file != last[0] or one.line > last[1], (one.line, last)
+        last = (one.file, one.line)
+        if one.example is None:
+            assert one.fault or one.reason == "empty"
+            one.fault.encode()
+        else:
+            assert one.example.text.strip() and not one.fault
+            one.example.text.encode()
+            assert len(one.example.tags) in (0, len(one.example.words))
+
+
+def accounted(name: str, folder: str = "read") -> Target:
+    """A file with such a name, read for labels, for tags and for texts alone."""
+
+    def read(ground: Ground, body: bytes) -> None:
+        path, faults = ground.file(f"{folder}/{name}", body), list[Exception]()
+        path = path.parent if name == STATE else path
+        for wanted, labelled in WAYS:
+            try:
+                check_accounts(every_row(path, wanted, labelled, [], PLAIN, BOUNDS))
+            except OUR_ERRORS as error:
+                faults.append(error)
+        if len(faults) == len(WAYS):
+            raise faults[0]
+
+    return Target(read)
+
+
+def saved_dataset(ground: Ground, body: bytes) -> None:
+    """What a folder of `datasets` says of its files."""
+    ground.file("saved/data-00000-of-00001.arrow", corpus("arrow")["right-stream"])
+    accounted(STATE, "saved").read(ground, body)
+
+
+def stream(_: Ground, body: bytes) -> None:
+    """What comes on stdin."""
+    file = io.BufferedReader(io.BytesIO(body))
+    check_accounts(streamed(Source(Path("stdin"), bounds=BOUNDS, stream=file)))
+
+
 def rows(name: str) -> Target:
     """A file of texts with such a name: of a device's own, and of others."""
 
     def read(ground: Ground, body: bytes) -> None:
         path = ground.file(name, body)
+        with suppress(*OUR_ERRORS):
+            check_accounts(every_row(path, Labels(TASK.labels), True, [], PLAIN, BOUNDS))
         for example in read_file(path, ANY, labelled=True):
             example.text.encode()
         for _, row in read_rows(path):
@@ -181,7 +232,10 @@ def tagged(name: str) -> Target:
     """A file of tagged words with such a name; what is read of it reads back as the same."""
 
     def read(ground: Ground, body: bytes) -> None:
-        found = read_file(ground.file(name, body), DRUGS, labelled=True)
+        path = ground.file(name, body)
+        with suppress(*OUR_ERRORS):
+            check_accounts(every_row(path, DRUGS, True, [], PLAIN, BOUNDS))
+        found = read_file(path, DRUGS, labelled=True)
         again = ground.folder / "again" / "labelled.jsonl"
         again.parent.mkdir(exist_ok=True)
         write_tagged(again, found)
@@ -287,6 +341,7 @@ DIGEST = sha256(b"an adapter")
 ADAPTER = {"a": np.ones((2, 3), np.float32), "b": np.ones(131, np.float32)}  # coded ones answer it
 START = encode_adapter({"x": np.linspace(-1.0, 1.0, 9, dtype=np.float32)})
 DRUGS = Labels(("Drug", "Illness"), "tagging")
+WAYS = ((Labels(TASK.labels), True), (DRUGS, True), (ANY, False))
 TAGS = {"O", *(f"{place}-{label}" for label in DRUGS.labels for place in "BI")}
 TARGETS = {
     "enrol": message(fleet.Enrol),
@@ -312,6 +367,12 @@ TARGETS = {
     "tsv": rows("labelled.tsv"),
     "jsonl": rows("labelled.jsonl"),
     "gz": rows("labelled.csv.gz"),
+    "json": accounted("export.json"),
+    "objects": accounted("export.jsonl"),
+    "arrow": accounted("labelled.arrow"),
+    "saved-dataset": Target(saved_dataset),
+    "conllu": accounted("words.conllu"),
+    "stream": Target(stream),
     "parquet": rows("labelled.parquet"),
     "tagged-columns": tagged("words.conll"),
     "tagged-tsv": tagged("words.tsv"),
