@@ -6,8 +6,11 @@ from pathlib import Path
 from edge_client.bases.base import Base, open_base
 from edge_client.texts.tokens import Tokens
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "llama", "qwen2")
-ENCODERS = FAMILIES[:5]
+FAMILIES = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert"),
+    *("llama", "qwen2"),
+)
+ENCODERS = FAMILIES[:6]
 HIDDEN, LAYERS, FEED_FORWARD, HEADS = 64, 3, 128, 4
 
 

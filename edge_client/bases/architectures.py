@@ -1,4 +1,4 @@
-"""The families of models: what a configuration says, and where each part lies in a checkpoint.
+"""The families of models: their sizes, and where each part lies in a checkpoint.
 
 Every name is Hugging Face's own module name, so a checkpoint, a pack, PEFT and the engines speak
 of the same tensors. A family is data; what computes is in the engines.
@@ -37,6 +37,7 @@ class Shape:
         rope_theta: Base of the rotary angles; 0 without them.
         is_decoder: Whether tokens see only what precedes them (causal language model).
         is_tied: Whether the head's rows are the word table's.
+        segments: Rows of the table of segment types; 0 without one.
     """
 
     architecture: str
@@ -56,6 +57,7 @@ class Shape:
     rope_theta: float = 0.0
     is_decoder: bool = False
     is_tied: bool = True
+    segments: int = 2
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Family:
         head_dense: Linear of the language-model head, or "".
         head_norm: Normalization of the language-model head, or "".
         decoder: Linear of the head onto the vocabulary.
-        decoder_bias: Tensors that may hold the decoder's bias, the first found is taken.
+        decoder_bias: Tensors that may hold the decoder's bias; the first that a file has counts,
+            as in transformers, and a pack has the last.
         biased: Short names of the layers' linears that carry a bias.
         is_counted_behind_pad: Whether positions start behind the padding id's row (RoBERTa).
         head_activation: The language-model head's, or "" for the one of the layers.
@@ -113,6 +116,17 @@ class Family:
     def first_position(self, pad_id: int) -> int:
         """The row of the positions' table that the first token gets."""
         return pad_id + 1 if self.is_counted_behind_pad else 0
+
+    def full_name(self, name: str) -> str:
+        """A tensor's name of today, for one of an old checkpoint or of the bare base model.
+
+        Old checkpoints call a normalization's tensors gamma and beta; one saved from the base
+        model alone lacks the prefix.
+        """
+        modules = (self.words, self.layer, self.final_norm, *self.classifier)
+        inside = {m.split(".")[1] for m in modules if m.startswith(f"{self.prefix}.")}
+        is_bare = name.partition(".")[0] in inside
+        return modern_name(f"{self.prefix}.{name}" if is_bare else name)
 
     @property
     def head(self) -> str:
@@ -154,7 +168,7 @@ _ROBERTA = _bert(
         "head_dense": "lm_head.dense",
         "head_norm": "lm_head.layer_norm",
         "decoder": "lm_head.decoder",
-        "decoder_bias": ("lm_head.bias", "lm_head.decoder.bias"),
+        "decoder_bias": ("lm_head.decoder.bias", "lm_head.bias"),
         "is_counted_behind_pad": True,
         "head_activation": "gelu",  # the exact one, whatever the layers have
         "classifier": {
@@ -189,7 +203,7 @@ FAMILIES: dict[str, Family] = {
             "head_dense": "cls.predictions.transform.dense",
             "head_norm": "cls.predictions.transform.LayerNorm",
             "decoder": "cls.predictions.decoder",
-            "decoder_bias": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+            "decoder_bias": ("cls.predictions.decoder.bias", "cls.predictions.bias"),
             "classifier": {
                 "bert.pooler.dense": ("hidden", "hidden"),
                 "classifier": ("labels", "hidden"),
@@ -198,6 +212,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
     "albert": Family(
         prefix="albert",
         words="albert.embeddings.word_embeddings",
@@ -219,7 +234,7 @@ FAMILIES: dict[str, Family] = {
         head_dense="predictions.dense",
         head_norm="predictions.LayerNorm",
         decoder="predictions.decoder",
-        decoder_bias=("predictions.bias", "predictions.decoder.bias"),
+        decoder_bias=("predictions.decoder.bias", "predictions.bias"),
         classifier={"albert.pooler": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
     ),
     "distilbert": Family(
@@ -250,6 +265,14 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def modern_name(name: str) -> str:
+    """Today's name of a normalization's tensors, which old checkpoints call gamma and beta."""
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
 def family_of(architecture: str) -> Family:
     """The family of a `model_type`.
 
@@ -262,122 +285,6 @@ def family_of(architecture: str) -> Family:
             + ", ".join(sorted(FAMILIES))
         )
     return FAMILIES[architecture]
-
-
-def shape_of(config: Mapping[str, Any]) -> Shape:
-    """Read a Hugging Face configuration.
-
-    Raises:
-        ArchitectureError: A family or a variant of it that is not known here, or a size missing.
-    """
-    architecture = str(config.get("model_type", ""))
-    family_of(architecture)
-    try:
-        if architecture in ("llama", "qwen2"):
-            shape = _decoder(architecture, config)
-        elif architecture == "distilbert":
-            shape = _distilbert(config)
-        else:
-            shape = _encoder(architecture, config)
-    except (KeyError, TypeError) as error:
-        raise ArchitectureError(
-            f"config.json of a {architecture} lacks a usable {error}; expected a configuration "
-            "saved by save_pretrained"
-        ) from error
-    _refuse_variants(architecture, config, shape)
-    return shape
-
-
-def _encoder(architecture: str, config: Mapping[str, Any]) -> Shape:
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    is_albert = architecture == "albert"
-    layers, pad_id = int(config["num_hidden_layers"]), int(config.get("pad_token_id") or 0)
-    unused = FAMILIES[architecture].first_position(pad_id)  # rows of positions
-    return Shape(
-        architecture=architecture,
-        layers=layers,
-        stored_layers=int(config.get("num_hidden_groups", 1)) if is_albert else layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        intermediate=int(config["intermediate_size"]),
-        vocabulary=int(config["vocab_size"]),
-        embedding=int(config["embedding_size"]) if is_albert else hidden,
-        positions=int(config["max_position_embeddings"]) - unused,
-        activation=str(config.get("hidden_act", "gelu_new" if is_albert else "gelu")),
-        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
-        pad_id=pad_id,
-        is_tied=bool(config.get("tie_word_embeddings", True)),
-    )
-
-
-def _distilbert(config: Mapping[str, Any]) -> Shape:
-    hidden, heads, layers = int(config["dim"]), int(config["n_heads"]), int(config["n_layers"])
-    return Shape(
-        architecture="distilbert",
-        layers=layers,
-        stored_layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        intermediate=int(config["hidden_dim"]),
-        vocabulary=int(config["vocab_size"]),
-        embedding=hidden,
-        positions=int(config["max_position_embeddings"]),
-        activation=str(config.get("activation", "gelu")),
-        norm_eps=1e-12,  # fixed in Hugging Face's DistilBERT
-        pad_id=int(config.get("pad_token_id") or 0),
-        is_tied=bool(config.get("tie_word_embeddings", True)),
-    )
-
-
-def _decoder(architecture: str, config: Mapping[str, Any]) -> Shape:
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    layers = int(config["num_hidden_layers"])
-    rope = config.get("rope_parameters") or {}  # transformers 5; before it `rope_theta` alone
-    return Shape(
-        architecture=architecture,
-        layers=layers,
-        stored_layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        intermediate=int(config["intermediate_size"]),
-        vocabulary=int(config["vocab_size"]),
-        embedding=hidden,
-        positions=int(config["max_position_embeddings"]),
-        activation=str(config.get("hidden_act", "silu")),
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        pad_id=int(config.get("pad_token_id") or 0),
-        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
-        is_decoder=True,
-        is_tied=bool(config.get("tie_word_embeddings", False)),
-    )
-
-
-def _refuse_variants(architecture: str, config: Mapping[str, Any], shape: Shape) -> None:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    known = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
-    refused = {
-        f"hidden_act {shape.activation!r}": shape.activation not in known,
-        "position_embedding_type other than absolute": config.get(
-            "position_embedding_type", "absolute"
-        )
-        != "absolute",
-        "is_decoder": not shape.is_decoder and bool(config.get("is_decoder")),
-        "inner_group_num above 1": int(config.get("inner_group_num", 1)) > 1,
-        "a scaled rope": (rope.get("rope_type") or rope.get("type") or "default") != "default",
-        "sliding-window attention": bool(config.get("use_sliding_window")),
-        "mlp_bias": bool(config.get("mlp_bias")),
-        "attention_bias": architecture == "llama" and bool(config.get("attention_bias")),
-        "heads that do not divide hidden": shape.head_dim * shape.heads != shape.hidden,
-    }
-    for what, is_refused in refused.items():
-        if is_refused:
-            raise ArchitectureError(f"this {architecture} has {what}, which is not supported here")
 
 
 def has_bias(shape: Shape, target: str) -> bool:

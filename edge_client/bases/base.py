@@ -8,14 +8,15 @@ no round is spent on it. Both are read through `Weights`.
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from edge_client.bases.architectures import FAMILIES, ArchitectureError, Shape
+from edge_client.bases.checkpoints import has_own_decoder, open_checkpoint
 from edge_client.bases.header import WeightsError
-from edge_client.bases.layout import PackError, checked_shape
+from edge_client.bases.layout import PackError, checked_shape, tensors_of
 from edge_client.bases.manifest import (
     WEIGHTS,
     Manifest,
@@ -95,7 +96,7 @@ class Base:
         Raises:
             WeightsError: The file is no longer what it was.
         """
-        return Weights(self.weights)
+        return Weights(self.weights, FAMILIES[self.architecture])
 
 
 def base_identity(folder: Path) -> str:
@@ -205,9 +206,22 @@ def _open_checkpoint(name: str, folder: Path) -> Base:
             f"{', '.join(IDENTITY_FILES)} is expected (save the model and its fast tokenizer "
             "with save_pretrained)"
         )
-    shape = checked_shape(read_config(folder))
-    with Weights(folder / "model.safetensors") as weights:
-        bits = weights.stored(f"{FAMILIES[shape.architecture].words}.weight").bits
+    config = read_config(folder)
+    shape = checked_shape(config)
+    family = FAMILIES[shape.architecture]
+    checkpoint = open_checkpoint(folder, family)
+    if shape.is_tied and has_own_decoder(checkpoint, family):
+        shape = replace(shape, is_tied=False)
+        config["tie_word_embeddings"] = False
+    for tensor in (tensor for group in tensors_of(config) for tensor in group):
+        for stored in (tensor.name, *tensor.aliases):
+            if checkpoint.shape(stored) not in (None, tensor.shape):
+                raise BaseError(
+                    f"base {name}: {stored} has shape {checkpoint.shape(stored)}, its config.json "
+                    f"says {tensor.shape}"
+                )
+    with Weights(folder / "model.safetensors", family) as weights:
+        bits = weights.stored(f"{family.words}.weight").bits
     return Base(name, folder, base_identity(folder), shape, bits)
 
 

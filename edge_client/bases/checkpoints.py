@@ -13,15 +13,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edge_client.bases.architectures import Family
 from edge_client.bases.header import Entry, WeightsError, read_header
 from edge_client.bases.layout import PackError
 from edge_client.bases.manifest import read_json
 from edge_client.bases.quantization import from_bfloat16
-from edge_client.bases.weights import modern_name
 from edge_client.errors import installing
 
 WHOLE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 REMAP_BYTES = 32 << 20
+ROWS = 256  # compared at once
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 
@@ -35,19 +36,23 @@ class Checkpoint(Protocol):
         """Rows `first` to before `end` as float32."""
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Path, family: Family) -> Checkpoint:
     """Find the weights of a Hugging Face folder.
+
+    Args:
+        folder: The folder.
+        family: The model's, which knows the names of its tensors.
 
     Raises:
         PackError: None there, or of a kind that is not read.
         WeightsError: A safetensors file is broken.
     """
     if (folder / WHOLE).is_file():
-        return SafetensorsCheckpoint([folder / WHOLE])
+        return SafetensorsCheckpoint([folder / WHOLE], family)
     if (folder / INDEX).is_file():
-        return SafetensorsCheckpoint(_shards(folder))
+        return SafetensorsCheckpoint(_shards(folder), family)
     if (folder / PICKLE).is_file():
-        return PickledCheckpoint(folder / PICKLE)
+        return PickledCheckpoint(folder / PICKLE, family)
     raise PackError(
         f"{folder} has no weights; {WHOLE}, {INDEX} or {PICKLE} is expected (save the model with "
         "save_pretrained)"
@@ -61,15 +66,15 @@ class SafetensorsCheckpoint:
         WeightsError: A file is broken, or a tensor comes twice.
     """
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Path], family: Family) -> None:
         self._places: dict[str, tuple[Path, Entry]] = {}
         for path in paths:
             with path.open("rb") as file:
                 entries = read_header(file, path)
             for name, entry in entries.items():
-                if modern_name(name) in self._places:
+                if (full_name := family.full_name(name)) in self._places:
                     raise WeightsError(f"{path}: tensor {name} comes twice in this checkpoint")
-                self._places[modern_name(name)] = path, entry
+                self._places[full_name] = path, entry
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         return self._places[name][1].shape if name in self._places else None
@@ -92,9 +97,9 @@ class PickledCheckpoint:
         PackError: No torch here, code in the pickle, or a file that torch cannot map.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._read_bytes = path, 0
-        self._tensors = _load_pickle(path)
+    def __init__(self, path: Path, family: Family) -> None:
+        self._path, self._family, self._read_bytes = path, family, 0
+        self._tensors = _load_pickle(path, family)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         return tuple(self._tensors[name].shape) if name in self._tensors else None
@@ -103,7 +108,7 @@ class PickledCheckpoint:
         """Rows `first` to before `end` as float32."""
         if self._read_bytes > REMAP_BYTES:
             self._tensors, self._read_bytes = {}, 0  # unmapped before it is mapped again
-            self._tensors = _load_pickle(self._path)
+            self._tensors = _load_pickle(self._path, self._family)
         part = self._tensors[name][first:end]
         if not part.is_floating_point():
             raise PackError(f"{self._path}: {name} is {part.dtype}; floats are packed")
@@ -123,7 +128,7 @@ def _shards(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _load_pickle(path: Path) -> dict[str, Any]:
+def _load_pickle(path: Path, family: Family) -> dict[str, Any]:
     try:
         torch: Any = import_module("torch")  # only for this one kind of checkpoint
     except ModuleNotFoundError as error:
@@ -144,4 +149,27 @@ def _load_pickle(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(loaded, Mapping) or not all(torch.is_tensor(t) for t in loaded.values()):
         raise PackError(f"{path} is not a flat table of tensors; {again}")
-    return {modern_name(str(name)): tensor for name, tensor in loaded.items()}
+    tensors = {family.full_name(str(name)): tensor for name, tensor in loaded.items()}
+    if len(tensors) < len(loaded):
+        raise WeightsError(f"{path}: a tensor comes twice, by an old name and by today's; {again}")
+    return tensors
+
+
+def has_own_decoder(checkpoint: Checkpoint, family: Family) -> bool:
+    """Whether the head's matrix lies in the file and is not the word table.
+
+    Such a head is not tied, whatever the configuration says: transformers 5 compares both, too.
+    """
+    words, decoder = f"{family.words}.weight", f"{family.decoder}.weight"
+    shape = checkpoint.shape(words)
+    if shape is None or checkpoint.shape(decoder) is None:
+        return False
+    if checkpoint.shape(decoder) != shape:
+        return True
+    for first in range(0, shape[0], ROWS):
+        end = min(first + ROWS, shape[0])
+        if not np.array_equal(
+            checkpoint.rows(words, first, end), checkpoint.rows(decoder, first, end)
+        ):
+            return True
+    return False

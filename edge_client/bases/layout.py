@@ -17,8 +17,8 @@ from edge_client.bases.architectures import (
     Family,
     Shape,
     has_bias,
-    shape_of,
 )
+from edge_client.bases.configurations import shape_of
 from edge_client.bases.header import SCALE, Entry, write_header
 from edge_client.bases.quantization import BLOCK
 from edge_client.errors import WrongInput
@@ -38,7 +38,7 @@ class Tensor:
         name: Hugging Face's name of it.
         shape: Its sizes.
         is_quantized: Whether it is stored in the pack's bits; else as float32.
-        aliases: Other names a checkpoint may hold it under.
+        aliases: Other names a checkpoint may hold it under, which count first.
     """
 
     name: str
@@ -75,16 +75,17 @@ def checked_shape(config: Mapping[str, Any]) -> Shape:
     try:
         shape = shape_of(config)
         sizes = (shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.intermediate)
-        tables = (shape.vocabulary, shape.embedding, shape.positions, _segments(config))
+        tables = (shape.vocabulary, shape.embedding, shape.positions)
+        segments = shape.segments if FAMILIES[shape.architecture].token_types else 1
         layers = (shape.layers, shape.stored_layers)
     except ArchitectureError:
         raise
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise ArchitectureError(f"config.json has sizes that no model has: {error}") from error
-    if min(sizes + tables + layers) < 1 or max(layers) > MAX_LAYERS:
+    if min(*sizes, *tables, *layers, segments) < 1 or max(layers) > MAX_LAYERS:
         raise ArchitectureError(
             f"config.json has sizes that no model has: layers {layers}, widths {sizes}, "
-            f"tables {tables}"
+            f"tables {tables}, segment types {segments}"
         )
     return shape
 
@@ -100,7 +101,7 @@ def tensors_of(config: Mapping[str, Any]) -> list[list[Tensor]]:
     shape = checked_shape(config)
     family = FAMILIES[shape.architecture]
     layers = [_layer(family, shape, layer) for layer in range(shape.stored_layers)]
-    return [_embeddings(family, shape, config), *layers, _head(family, shape)]
+    return [_embeddings(family, shape), *layers, _head(family, shape)]
 
 
 def pooler_of(architecture: str) -> str:
@@ -142,14 +143,16 @@ def lay_out(config: Mapping[str, Any], bits: int, *, has_pooler: bool = False) -
     return Layout(tensors, header, entries, layers, max(e.end for e in entries.values()))
 
 
-def _embeddings(family: Family, shape: Shape, config: Mapping[str, Any]) -> list[Tensor]:
+def _embeddings(family: Family, shape: Shape) -> list[Tensor]:
     width = shape.embedding
-    found = [Tensor(f"{family.words}.weight", (shape.vocabulary, width), is_quantized=True)]
+    decoder = (f"{family.decoder}.weight",) if shape.is_tied else ()
+    words = Tensor(f"{family.words}.weight", (shape.vocabulary, width), True, decoder)
+    found = [words]
     if family.positions:
-        rows = int(config["max_position_embeddings"])  # with RoBERTa's two unused ones
+        rows = shape.positions + family.first_position(shape.pad_id)  # RoBERTa: unused ones too
         found.append(Tensor(f"{family.positions}.weight", (rows, width)))
     if family.token_types:
-        found.append(Tensor(f"{family.token_types}.weight", (_segments(config), width)))
+        found.append(Tensor(f"{family.token_types}.weight", (shape.segments, width)))
     if family.embedding_norm:
         found += _norm(family.embedding_norm, width)
     if family.embedding_map:
@@ -177,7 +180,7 @@ def _head(family: Family, shape: Shape) -> list[Tensor]:
     if family.head_norm:
         found += _norm(family.head_norm, shape.embedding)
     if family.decoder_bias:
-        name, *aliases = family.decoder_bias
+        *aliases, name = family.decoder_bias
         found.append(Tensor(name, (shape.vocabulary,), aliases=tuple(aliases)))
     if not shape.is_tied:
         size = (shape.vocabulary, shape.embedding)
@@ -207,10 +210,6 @@ def _linear(name: str, rows: int, columns: int, is_biased: bool = True) -> list[
 def _norm(name: str, width: int, is_biased: bool = True) -> list[Tensor]:
     parts = ("weight", "bias") if is_biased else ("weight",)
     return [Tensor(f"{name}.{part}", (width,)) for part in parts]
-
-
-def _segments(config: Mapping[str, Any]) -> int:
-    return int(config.get("type_vocab_size", 2))
 
 
 def _stored(tensor: Tensor, bits: int) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -15,8 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import EMBEDDED, find_folder, read_config
-from edge_client.bases.checkpoints import INDEX, PICKLE, WHOLE, Checkpoint, open_checkpoint
+from edge_client.bases.checkpoints import (
+    INDEX,
+    PICKLE,
+    WHOLE,
+    Checkpoint,
+    has_own_decoder,
+    open_checkpoint,
+)
 from edge_client.bases.layout import (
     Layout,
     PackError,
@@ -59,9 +67,14 @@ def pack_model(
     """
     folder = _model_folder(model)
     config = read_config(folder)
+    family = FAMILIES[checked_shape(config).architecture]
+    checkpoint = open_checkpoint(folder, family)
+    files = {name: (folder / name).read_bytes() for name in COPIED if (folder / name).is_file()}
+    if checked_shape(config).is_tied and has_own_decoder(checkpoint, family):
+        config["tie_word_embeddings"] = False
+        files["config.json"] = json.dumps(config, indent=2).encode()
     is_hub_name = model != EMBEDDED and not Path(model).is_dir()
     name = model if is_hub_name or model == EMBEDDED else folder.resolve().name
-    checkpoint = open_checkpoint(folder)
     pooler = pooler_of(checked_shape(config).architecture)
     has_pooler = checkpoint.shape(f"{pooler}.weight") is not None
     draft, layout = _draft(name, config, bits, licence, None, has_pooler=has_pooler)
@@ -73,8 +86,6 @@ def pack_model(
             end = min(first + step, tensor.shape[0])
             yield checkpoint.rows(names[tensor.name], first, end)
 
-    copied = {name: folder / name for name in COPIED if (folder / name).is_file()}
-    files = {name: path.read_bytes() for name, path in copied.items()}
     return write_pack(out, draft, layout, blocks, files, progress)
 
 
@@ -147,7 +158,7 @@ def _found_names(checkpoint: Checkpoint, layout: Layout, folder: Path) -> dict[s
     names: dict[str, str] = {}
     missing: list[str] = []
     for tensor in layout.tensors:
-        known = [n for n in (tensor.name, *tensor.aliases) if checkpoint.shape(n) is not None]
+        known = [n for n in (*tensor.aliases, tensor.name) if checkpoint.shape(n) is not None]
         if not known:
             missing.append(tensor.name)
         elif (found := checkpoint.shape(known[0])) != tensor.shape:

@@ -16,6 +16,7 @@ from types import TracebackType
 
 import numpy as np
 
+from edge_client.bases.architectures import Family, modern_name
 from edge_client.bases.header import (
     SCALE,
     Entry,
@@ -39,12 +40,13 @@ class Weights:
 
     Args:
         path: The file.
+        family: The model's, for names as `Family.full_name` gives them.
 
     Raises:
         WeightsError: The file is not there, cut short, or its header is not what the format says.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, family: Family | None = None) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
@@ -52,9 +54,13 @@ class Weights:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise WeightsError(f"cannot read weights {path}: {error.strerror}") from error
-        self._entries = {modern_name(name): entry for name, entry in entries.items()}
+        full_name = family.full_name if family else modern_name
+        self._entries = {full_name(name): entry for name, entry in entries.items()}
         if len(self._entries) < len(entries):
-            raise WeightsError(f"{path} names a tensor twice, as `gamma` or `beta` and as today")
+            raise WeightsError(
+                f"{path} names a tensor twice: as `gamma` or `beta`, or without the model's "
+                "prefix, and as today; save the model again with save_pretrained"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -161,21 +167,16 @@ class Weights:
             return _FLOATS[entry.dtype][0]
         if entry.dtype in _CODES and len(entry.shape) == 2 and name + SCALE in self._entries:
             return _CODES[entry.dtype]
-        raise WeightsError(f"{self.path}: {name} is {entry.dtype}, which no base here is made of")
+        repair = "; `smidgen pack` reads it" if entry.dtype == "F64" else ""
+        raise WeightsError(
+            f"{self.path}: {name} is {entry.dtype}, which no base here is made of{repair}"
+        )
 
     def _view(self, name: str) -> np.ndarray:
         entry = self._entry(name)
         # Not np.ndarray(buffer=...): it would not keep the map from being closed under it.
         body = np.frombuffer(self._map, np.uint8)[entry.start : entry.end]
         return body.view(_NUMPY[entry.dtype]).reshape(entry.shape)
-
-
-def modern_name(name: str) -> str:
-    """Today's name of a normalization's tensors, which old checkpoints call gamma and beta."""
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

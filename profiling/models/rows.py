@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edge_client.bases.architectures import shape_of
 from edge_client.bases.base import open_base
+from edge_client.bases.configurations import shape_of
 from edge_client.bases.random_models import CONFIGS, hub_config
 from edge_client.errors import demand
 from profiling.instruments.bases import BenchmarkError

@@ -56,10 +56,11 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     [
         ({"model_type": "gpt_neox"}, "'gpt_neox' is not known here; expected one of albert, bert"),
         ({"model_type": None}, "is not a Hugging Face configuration"),
-        ({"hidden_size": None}, "lacks a usable"),
+        ({"hidden_size": None}, "hidden_size null, which transformers does not take"),
         ({"num_attention_heads": 0}, "sizes that no model has"),
         ({"num_hidden_layers": 10**12}, "sizes that no model has"),
-        ({"vocab_size": "many"}, "sizes that no model has"),
+        ({"vocab_size": "many"}, 'vocab_size "many", which transformers does not take'),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings"),
         ({"hidden_size": -16}, "sizes that no model has"),
         ({"position_embedding_type": "relative_key"}, "which is not supported here"),
     ],

@@ -129,7 +129,7 @@ def test_four_bits_of_odd_columns_name_the_tensor_and_the_way_out() -> None:
         {"max_position_embeddings": float("inf")},
         {"vocab_size": []},
         {"intermediate_size": -1},
-        {"rope_scaling": ["linear"]},
+        {"model_type": "llama", "rope_scaling": ["linear"]},
     ],
 )
 def test_sizes_that_no_model_has_are_refused(change: dict[str, Any]) -> None:

@@ -1,0 +1,134 @@
+"""What is read of a config.json against transformers' own configuration classes.
+
+Every attribute of every class is in one table here, so a release of transformers that adds one
+fails these tests until somebody has looked what it changes.
+"""
+
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+
+from edge_client.bases.architectures import FAMILIES, ArchitectureError
+from edge_client.bases.configurations import (
+    ACTIVATIONS,
+    ALIASES,
+    DEFAULTS,
+    FIXED,
+    IDLE,
+    NULLABLE,
+    ROPE_THETA,
+    read_values,
+    shape_of,
+)
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_attribute_of_transformers_class_is_in_a_table(family: str) -> None:
+    attributes = set(transformers.AutoConfig.for_model(family).to_dict())
+    assert attributes - set(DEFAULTS[family]) - set(FIXED[family]) == attributes & IDLE
+    assert not IDLE & (set(DEFAULTS[family]) | set(FIXED[family]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_missing_key_has_transformers_default(family: str) -> None:
+    theirs = transformers.AutoConfig.for_model(family)
+    fields = type(theirs).__dataclass_fields__
+    for key, default in DEFAULTS[family].items():
+        if (family, key) == ("qwen2", "head_dim"):  # read by the layers alone
+            continue
+        assert default == fields[key].default, key
+    for key, only in FIXED[family].items():
+        if key in fields:
+            assert only == fields[key].default, key
+    assert ALIASES.get(family, {}) == theirs.attribute_map
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_sizes_of_a_bare_model_type_are_those_of_transformers(family: str) -> None:
+    ours, theirs = shape_of({"model_type": family}), transformers.AutoConfig.for_model(family)
+    assert (ours.layers, ours.hidden) == (theirs.num_hidden_layers, theirs.hidden_size)
+    assert (ours.heads, ours.is_tied) == (theirs.num_attention_heads, theirs.tie_word_embeddings)
+    if ours.is_decoder:
+        rope = theirs.rope_parameters["rope_theta"]
+        assert (ours.rope_theta, ours.kv_heads) == (rope, theirs.num_key_value_heads)
+        assert rope == ROPE_THETA
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_null_is_refused_where_transformers_refuses_it(family: str) -> None:
+    for key in DEFAULTS[family]:
+        config = {"model_type": family, key: None}
+        if key in NULLABLE:
+            read_values(family, config)
+            continue
+        with pytest.raises(StrictDataclassFieldValidationError, match=key):
+            transformers.AutoConfig.for_model(**config)
+        with pytest.raises(ArchitectureError, match=f"{key} null, which transformers"):
+            shape_of(config)
+
+
+def test_an_alias_counts_more_than_the_key_itself() -> None:
+    keys: dict[str, Any] = {"dim": 32, "hidden_size": 64, "n_heads": 2, "n_layers": 3}
+    theirs = transformers.AutoConfig.for_model("distilbert", **keys)
+    ours = shape_of({"model_type": "distilbert", **keys})
+    assert (ours.hidden, ours.layers) == (theirs.dim, theirs.n_layers) == (64, 3)
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("bert", {"is_decoder": True}),
+        ("roberta", {"add_cross_attention": True}),
+        ("bert", {"position_embedding_type": "relative_key_query"}),
+        ("bert", {"hidden_act": "quick_gelu"}),
+        ("albert", {"inner_group_num": 2}),
+        ("bert", {"quantization_config": {"load_in_4bit": True}}),
+        ("bert", {"pruned_heads": {"0": [1]}}),
+        ("bert", {"per_layer_config": {"0": {"intermediate_size": 8}}}),
+        ("llama", {"attention_bias": True}),
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"head_dim": 96}),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}),
+        ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}),
+        ("qwen2", {"use_sliding_window": True}),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("roberta", {"pad_token_id": None}),
+    ],
+)
+def test_what_changes_the_numbers_and_is_not_computed_is_named(
+    family: str, change: dict[str, Any]
+) -> None:
+    key = next(iter(change))
+    named = "heads of 96" if key == "head_dim" else key
+    with pytest.raises(ArchitectureError, match=named) as caught:
+        shape_of({"model_type": family, **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("bert", {"is_decoder": False, "pruned_heads": {}, "quantization_config": None}),
+        ("bert", {"gradient_checkpointing": True, "attention_bias": True, "use_cache": False}),
+        ("llama", {"rope_scaling": None, "pretraining_tp": 2}),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+        ("qwen2", {"sliding_window": 4096, "layer_types": ["full_attention"] * 32}),
+        ("distilbert", {"sinusoidal_pos_embds": True}),
+    ],
+)
+def test_what_changes_nothing_is_read(family: str, change: dict[str, Any]) -> None:
+    assert shape_of({"model_type": family, **change}).architecture == family
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_the_one_of_its_name(name: str) -> None:
+    from edge_client.engine.torch_backend.layers import ACTIVATIONS as OURS
+
+    x = torch.linspace(-6, 6, 601)
+    theirs = transformers.activations.ACT2FN[name](x)
+    torch.testing.assert_close(OURS[ACTIVATIONS[name]](x), theirs, rtol=1e-5, atol=1e-6)
