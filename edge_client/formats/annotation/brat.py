@@ -108,6 +108,7 @@ class Brat:
         return frozenset(("text", "tags"))
 
     def read(self, source: Source) -> Rows:
+        """See `Reader`; each line of each text is a row, blank ones aside."""
         labelled, left_aside = source.wants == "tags", dict[str, None]()
         for path in files_in(source.path):
             found = list[Entity]()

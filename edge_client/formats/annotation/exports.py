@@ -48,6 +48,7 @@ class Export:
         return self.marks(head.text)
 
     def gives(self, head: Head) -> frozenset[Wants]:
+        """See `Reader`; by what annotators answered in the rows that the beginning holds whole."""
         try:
             answered = list(self.reading(list(self.beginning(head)), PLAIN, True, []))
         except ValueError:  # it depends on what the user says
@@ -60,6 +61,7 @@ class Export:
         return frozenset(("text", "label" if has_labels else "tags"))
 
     def read(self, source: Source) -> Rows:
+        """See `Reader`; columns that the user names are called as ours are from then on."""
         dialect, labelled = source.dialect, source.wants != "text"
 
         def reading(some: Sequence[Row]) -> Iterator[Answered]:
@@ -67,7 +69,6 @@ class Export:
 
         try:
             found = answered_in(self.items(source), reading, source.wants, source.notes)
-            # From here on columns are called as ours are, whatever the user called them.
             source.dialect = replace(dialect, text_column="", label_column="")
             yield from found
         except DataError:
