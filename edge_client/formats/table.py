@@ -5,36 +5,38 @@ which a delimiter or the line's end must follow. Many files that people exchange
 without regard to that, with quotes that are characters of a text, so the rules are applied with
 care:
 
+- A quoted cell over several lines may be a text with line ends, or several rows whose quotes are
+  characters. That is told by the lines which read alone are rows: have as many cells as the header,
+  and one of the task's labels where these are known and have a column.
 - In TSV a quote that does not enclose a whole cell is a character. A quoted cell over several lines
-  is one, as spreadsheets write it, if all of these together have the header's number of tabs, or if
-  it holds tabs and at most the first or the last of its lines can be a row by itself: by its tabs
-  and, where the task's labels are known, by its label. If all of them can be, each line is a row;
-  if some can, all of them are left out.
+  is one if they have the header's number of tabs together (as spreadsheets write them), or none of
+  them is a row alone. Where one of them is, all are left out; where more are, each line is a row.
 - In CSV a row with a quote that never closes, or that text follows, is left out, and reading goes
-  on with the next line, so that at most this row is lost.
-- A quoted CSV cell over lines each of which has the header's number of delimiters can be read in
-  two ways. If the task's labels are known and stand where the label would be in each line, these
-  are rows, of which the first is left out; if they do not, it is one row. Where nothing tells, all
-  of its lines are left out.
+  on with the next line, so that at most this row is lost. The same holds of a cell over several
+  lines where labels are known and two of its lines or more are rows alone. Where no labels are
+  known, all its lines are left out if each is a row alone.
+- A single column has nothing that tells; that its quoted cells go over several lines is said.
 
 Law: each line of a file is of exactly one row, but for empty lines and the header; rows end in
 ascending lines.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edge_client.formats.dialect import DELIMITERS, Dialect, Wants, named, names_of
+from edge_client.formats.dialect import DELIMITERS, Dialect, named, names_of
 from edge_client.formats.lines import LONGEST_LINE, Lines, LongLine
 from edge_client.formats.opened import MARK, DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row, Rows
+from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
 
 csv.field_size_limit(LONGEST_LINE)
 KEPT = 1000  # lines behind that are let go of together
 USUAL = {".csv": ",", ".tsv": "\t"}
-SEPARATOR = "sep="  # a first line by which Excel is told the delimiter
+SEPARATOR = re.compile(r'"?sep=([^\r\n"])"?\1*[\r\n]*', re.IGNORECASE)  # tells Excel the delimiter
+CLOSING = re.compile(r'[^"]*(?:""[^"]*)*"(?!")')  # the rest of a quoted cell, with its last quote
 UNCLOSED = "a quote that is not closed, or that text follows; double quotes within a quoted text"
 TWO_WAYS = (
     "quoted text over lines that are each a row of their own; double the quotes that are "
@@ -99,12 +101,10 @@ class _Rows:
         while self._peek() is not None and self._is_empty():
             self._pop()
         first = self._peek() and self._pop()
-        if first is not None and first.text.lower().startswith(SEPARATOR):
-            told = first.text.rstrip("\r\n")[len(SEPARATOR) :]
-            if len(told) == 1:
-                usual, first = told, self._peek() and self._pop()
-                source.note(f"{_sign(told)} between columns, as its line sep= says")
-                self._delimiter = source.dialect.separator or told
+        if first is not None and (match := SEPARATOR.fullmatch(first.text)):
+            usual, first = match[1], self._peek() and self._pop()
+            source.note(f"{_sign(usual)} between columns, as its line sep= says")
+            self._delimiter = source.dialect.separator or usual
         if first is None:
             return False
         if first.fault:
@@ -121,6 +121,7 @@ class _Rows:
 
     def _body(self) -> Rows:
         names, source = self._names, self._source
+        again = _plain(names)
         while self._peek() is not None:
             if self._is_empty():
                 self._pop()
@@ -130,7 +131,7 @@ class _Rows:
                 yield cells
                 continue
             line, more = self._last, cells[len(names) :]
-            if cells == names:
+            if cells == names or (len(names) > 1 and _plain(cells) == again):
                 yield LeftOut(line, "header", "the names of the columns once more")
             elif any(more):
                 yield LeftOut(line, "columns", _surplus(len(more), self._delimiter))
@@ -166,96 +167,67 @@ class _Rows:
         return self._quoted(text, piece, width)
 
     def _tabbed(self, text: str, piece: Piece, width: int) -> list[str] | LeftOut:
-        plain = text.split("\t")
-        if len(plain) > width > 0 and (cells := cells_of(text, "\t")) and len(cells) == width:
+        plain, cells = text.split("\t"), cells_of(text, "\t")
+        if cells is not None and len(plain) > width == len(cells):
             return cells
-        is_open = any(cell.startswith('"') and not _is_enclosed(cell) for cell in plain[-1:])
-        if is_open and len(plain) <= max(width, 1):
-            found = self._joined(piece, most=max(width, 1) - 1)
-            if found and len(found.cells) == max(width, 1):
-                return self._take(found)
-        if width > 1 and '"' in text and _is_open(text, "\t"):
-            found = self._joined(piece)
-            if found and len(found.cells) == width:
-                are_rows = self._which_are_rows(found, width)
-                if not any(are_rows[1:]) or not any(are_rows[:-1]):
-                    return self._take(found)
-                if not all(are_rows):
-                    self._take(found)
-                    return LeftOut(self._last, "ambiguous", f"lines {piece.number} on: {TWO_WAYS}")
+        found = self._joined(piece) if width and cells is None and _is_open(text, "\t") else None
+        if found and len(found.cells) == width:
+            tabs = sum(line.count("\t") for line in found.lines)
+            alone = 0 if tabs == width - 1 else self._rows_alone(found)
+            if alone < 2:
+                return self._left_out(piece, found) if alone else self._take(found)
         return [_unquoted(cell) for cell in plain]
 
     def _quoted(self, text: str, piece: Piece, width: int) -> list[str] | LeftOut:
         found = self._joined(piece) if _is_open(text, self._delimiter) else None
         if found is None:
             return LeftOut(piece.number, "unreadable", UNCLOSED)
-        if width < 2 or not self._is_rows(found, width):
+        if width < 2 or (alone := self._rows_alone(found)) < 2:
             return self._take(found)
-        are_labels = self._labels_fit(found)
-        if are_labels is None:
-            self._take(found)
-            return LeftOut(self._last, "ambiguous", f"lines {piece.number} on: {TWO_WAYS}")
-        if are_labels:
+        if self._place_of_label() is not None:
             return LeftOut(piece.number, "unreadable", UNCLOSED)
-        return self._take(found)
+        are_all = alone == sum(1 for line in found.lines if line.strip())
+        return self._left_out(piece, found) if are_all else self._take(found)
 
-    def _is_rows(self, found: "Joined", width: int) -> bool:
-        """Whether each of its lines has the header's number of delimiters."""
-        return all(_count(line, self._delimiter) == width - 1 for line in found.lines)
+    def _rows_alone(self, found: "Joined") -> int:
+        """How many of its lines, read alone, have the header's columns and a label of the task."""
+        place, count = self._place_of_label(), 0
+        for line in found.lines:
+            cells = cells_of(line, self._delimiter) or line.split(self._delimiter)
+            if line.strip() and len(cells) == len(self._names):
+                count += place is None or cells[place].strip('"') in self._source.labels
+        return count
 
-    def _which_are_rows(self, found: "Joined", width: int) -> list[bool]:
-        """Which lines may be rows of TSV by themselves: by their tabs, and a label if any known."""
-        label, labels = self._source.dialect.columns(self._names).label, self._source.labels
-        place = self._names.index(label) if label is not None and labels else None
-        rows = (line.split("\t") for line in found.lines)
-        return [
-            len(row) == width and (place is None or _unquoted(row[place]) in labels) for row in rows
-        ]
-
-    def _labels_fit(self, found: "Joined") -> bool | None:
-        """Whether each line, read alone, has one of the task's labels; None: nothing tells."""
+    def _place_of_label(self) -> int | None:
+        """Where labels stand; None: in no column, or they are not known."""
         column = self._source.dialect.columns(self._names).label
-        if column is None or not self._source.labels:
-            return None
-        place, labels = self._names.index(column), self._source.labels
-        alone = (
-            cells_of(line, self._delimiter) or line.split(self._delimiter) for line in found.lines
-        )
-        if all(cells[place].strip('"') in labels for cells in alone):
-            return True
-        return False if len(found.cells) > place and found.cells[place] in labels else None
+        return self._names.index(column) if column is not None and self._source.labels else None
 
-    def _joined(self, piece: Piece, most: int | None = None) -> "Joined | None":
+    def _left_out(self, piece: Piece, found: "Joined") -> LeftOut:
+        """All lines of what may be one row or several."""
+        self._take(found)
+        return LeftOut(self._last, "ambiguous", f"lines {piece.number} on: {TWO_WAYS}")
+
+    def _joined(self, piece: Piece) -> "Joined | None":
         """The lines of a quoted cell that the first of them leaves open; None: it never closes.
 
-        Args:
-            piece: The first.
-            most: Delimiters that all of them have together, at most; None: any number.
+        Each line is looked at once, however many a cell goes over.
         """
-        taken = [piece.text]
-        try:
-            cells = next(
-                csv.reader(self._further(taken, most), delimiter=self._delimiter, strict=True)
-            )
-        except csv.Error:
-            return None
-        return Joined([line.rstrip("\r\n") for line in taken], cells)
-
-    def _further(self, taken: list[str], most: int | None) -> Iterator[str]:
-        """A line, then those behind it as far as they may be of its row; `taken` gets them."""
-        yield taken[0]
-        size, delimiters = len(taken[0]), taken[0].count(self._delimiter)
-        while size <= LONGEST_LINE and (further := self._peek(len(taken) - 1)) is not None:
-            size, delimiters = (
-                size + len(further.text),
-                delimiters + further.text.count(self._delimiter),
-            )
-            if further.fault or (most is not None and delimiters > most):
-                return
-            taken.append(further.text)
-            yield further.text
+        lines, size, number = [piece.text], len(piece.text), 0
+        while size <= LONGEST_LINE and (further := self._peek(number)) is not None:
+            lines.append(further.text)
+            size, number = size + len(further.text), number + 1
+            is_open = _goes_on(further.text, self._delimiter)
+            if further.fault or is_open is None:
+                return None
+            if not is_open:
+                cells = cells_of("".join(lines).rstrip("\r\n"), self._delimiter)
+                return Joined([line.rstrip("\r\n") for line in lines], cells) if cells else None
+        return None
 
     def _take(self, found: "Joined") -> list[str]:
+        if len(self._names) == 1:
+            self._source.note("quoted texts over several lines")
         for _ in found.lines[1:]:
             self._last = self._pop().number
         return found.cells
@@ -318,10 +290,20 @@ def _is_open(text: str, delimiter: str) -> bool:
     return cells_of(text + '"', delimiter) is not None
 
 
-def _count(line: str, delimiter: str) -> int:
-    """Delimiters of a line by itself; those within quotes count only where these are not closed."""
-    cells = cells_of(line, delimiter)
-    return line.count(delimiter) if cells is None else len(cells) - 1
+def _goes_on(line: str, delimiter: str) -> bool | None:
+    """Whether a quoted cell that is open before a line is open behind it too, or the next is.
+
+    None: text follows its last quote.
+    """
+    closing = CLOSING.match(line)
+    if closing is None:
+        return True
+    rest = line[closing.end() :].rstrip("\r\n")
+    if rest and not rest.startswith(delimiter):
+        return None
+    if cells_of(rest, delimiter) is not None:
+        return False
+    return True if _is_open(rest, delimiter) else None
 
 
 def _is_enclosed(cell: str) -> bool:
@@ -332,6 +314,10 @@ def _unquoted(cell: str) -> str:
     if cell.startswith('"') and _is_enclosed(cell):
         return cell[1:-1].replace('""', '"')
     return cell
+
+
+def _plain(names: Sequence[str]) -> list[str]:
+    return [name.strip().casefold() for name in names]
 
 
 def _ending(source: Source) -> str:
