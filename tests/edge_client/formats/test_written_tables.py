@@ -15,10 +15,11 @@ from edge_client.formats.opened import Source
 from edge_client.formats.reader import LeftOut, Row
 from edge_client.formats.registry import read
 from edge_client.texts.tasks import ANY
-from tests.edge_client.formats.oracle import (
+from tests.edge_client.formats.table_files import (
     ENDS,
     LABELS,
     Labelled,
+    ReadBack,
     csv_writer,
     naive,
     read_back,
@@ -64,8 +65,7 @@ def test_csv_is_read_as_it_was_written(
     quoting, delimiter, end = way
     body = csv_writer(quoting, delimiter, end)(tabled(found, columns))
     body = mark + (body if ends else body.removesuffix(end))
-    back = read_back(folder / "a.csv", body, LABELS)
-    assert back.found == found and not back.left_out
+    check_read(read_back(folder / "a.csv", body, LABELS), found, delimiter)
     blind = read_back(folder / "a.csv", body)
     assert is_within(blind.found, found)
     if delimiter != "\t":
@@ -77,8 +77,7 @@ def test_a_spreadsheets_tsv_is_read_as_it_was_written(
     folder: Path, found: list[Labelled], columns: list[str], end: str
 ) -> None:
     body = spreadsheet(end)(tabled(found, columns))
-    back = read_back(folder / "a.tsv", body, LABELS)
-    assert back.found == found and not back.left_out
+    check_read(read_back(folder / "a.tsv", body, LABELS), found, "\t")
 
 
 @given(rows(IN_A_LINE), COLUMNS, st.sampled_from(ENDS), st.booleans())
@@ -91,6 +90,13 @@ def test_tsv_without_quotes_is_read_as_it_was_written(
         folder / "a.tsv", naive(end)(tabled(found, columns)), LABELS if is_known else ANY
     )
     assert back.found == found and not back.left_out
+
+
+def check_read(back: ReadBack, found: list[Labelled], delimiter: str) -> None:
+    """All rows, but for those of TSV whose text holds tabs and line ends: these may be left out."""
+    assert is_within(back.found, found) and len(back.lines) == len(found)
+    mixed = [one for one in found if "\t" in one.text and set(one.text) & {"\r", "\n"}]
+    assert back.left_out <= (len(mixed) if delimiter == "\t" else 0)
 
 
 def unquoted(text: str) -> str:
@@ -109,8 +115,8 @@ def test_excels_first_line_tells_the_delimiter(
     folder: Path, found: list[Labelled], delimiter: str, end: str
 ) -> None:
     body = csv_writer(csv.QUOTE_MINIMAL, delimiter, end)(tabled(found, ["label", "text"]))
-    back = read_back(folder / "a.csv", f"sep={delimiter}{end}{body}", LABELS)
-    assert back.found == found and not back.left_out
+    body = f"sep={delimiter}{end}{body}"
+    check_read(read_back(folder / "a.csv", body, LABELS), found, delimiter)
 
 
 BYTES = st.lists(
