@@ -35,9 +35,18 @@ PriorOption = Annotated[
     ),
 ]
 TextColumnOption = Annotated[
-    str, typer.Option(help="Column with the text, or two of a pair: `a,b`; by default `text`.")
+    str,
+    typer.Option(
+        help="Column with the text, or two of a pair: `a,b`; by default `text`. Of CoNLL the "
+        "words', by name or number."
+    ),
 ]
-LabelColumnOption = Annotated[str, typer.Option(help="Column with the label; `label` by default.")]
+LabelColumnOption = Annotated[
+    str,
+    typer.Option(
+        help="Column with the label; `label` by default. Of CoNLL the tags', by name or number."
+    ),
+]
 DelimiterOption = Annotated[
     str, typer.Option(help="Between the columns of CSV and TSV, such as ; or tab.")
 ]

@@ -31,7 +31,8 @@ class Dialect:
     Attributes:
         text_column: Column with the text, or two of a pair with a comma between; else `text`, or
             `text_a` and `text_b`. Beside a column of another name `text_b` is not a second text.
-        label_column: Column with the label; else `label`.
+            Of CoNLL the column with the words, by its name or its number from 1.
+        label_column: Column with the label; else `label`. Of CoNLL likewise that with the tags.
         delimiter: What stands between two columns of CSV or TSV.
         encoding: The file's encoding; else UTF-8, or UTF-16 where the file begins with its mark.
 

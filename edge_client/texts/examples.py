@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from edge_client.formats.opened import DataError, Source, ending_of
 from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.formats.registry import read, read_stream
-from edge_client.formats.tags import Fault, Scheme, is_iob1
+from edge_client.formats.tags import OUTSIDE, Fault, Scheme, is_iob1
 from edge_client.texts.accounting import (
     NUMBERS,
     Accounting,
@@ -300,11 +300,16 @@ class _Texts:
         self._doubled = 0
 
     def looking_ahead(self, rows: Rows) -> Rows:
-        """The same rows; their first tags tell which scheme the file's tags are of."""
-        first = list(islice(rows, LOOKED_AT))
-        is_first = is_iob1(row.tags for row in first if isinstance(row, Row))
-        self._scheme = Scheme(self._source.labels, is_first, self._source.notes)
-        return chain(first, rows)
+        """The same rows; those from the first entity on tell which scheme its tags are of."""
+        for row in rows:
+            if isinstance(row, Row) and any(tag != OUTSIDE for tag in row.tags):
+                first = [row, *islice(rows, LOOKED_AT - 1)]
+                is_first = is_iob1(one.tags for one in first if isinstance(one, Row))
+                self._scheme = Scheme(self._source.labels, is_first, self._source.notes)
+                yield from first
+                break
+            yield row
+        yield from rows
 
     def of_columns(self, row: Row) -> Found:
         """A text, its label where one is wanted."""
