@@ -135,8 +135,9 @@ def array_items(source: Source) -> Iterator[Item]:
     Raises:
         DataError: It is not JSON, not an array, or too large to be held.
     """
+    text = source.whole().strip()
     try:
-        found = DECODER.decode(source.whole().strip())
+        found = DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         said = f"{source.path} is not JSON: {_reason(error)}"
         raise DataError(f"{said}; JSON lines belong into a file called .jsonl") from error
