@@ -8,11 +8,13 @@ from pathlib import Path
 from edge_client.api.given import Place
 from edge_client.api.plan import plan, state_folder
 from edge_client.api.train import Tell
-from edge_client.bases.base import EMBEDDED
+from edge_client.bases.base import EMBEDDED, HUB_FILES, find_folder, read_config
+from edge_client.bases.layout import checked_shape
+from edge_client.bases.tokenizer import disagreements
 from edge_client.doctor.board import is_jetson
 from edge_client.doctor.disk import read_state_folder
 from edge_client.doctor.engines import Processor, read_engine, read_static_tls
-from edge_client.doctor.finding import ERROR, OK, Finding
+from edge_client.doctor.finding import ERROR, OK, WARNING, Finding
 from edge_client.doctor.host import Host, this_host
 from edge_client.doctor.machine import read_machine
 from edge_client.doctor.steps import read_steps
@@ -93,7 +95,7 @@ def doctor(
     found += _engines(engine, host, tell)
     for base in bases:
         tell(f"planning for {base}")
-        found.append(_plan(str(base), engine, memory_budget, state))
+        found += [_plan(str(base), engine, memory_budget, state), *_tokenizer(str(base))]
     return Diagnosis(tuple(found), time.monotonic() - begun_s)
 
 
@@ -132,3 +134,14 @@ def _plan(base: str, engine: str, memory_budget: str, state: Place | None) -> Fi
         return Finding("base", ERROR, f"{base} cannot be read: {error.strerror}", OTHER_BASE)
     step = f"{seconds(chosen.predicted_step_s)} per step (estimated)"
     return Finding("base", OK, f"{base}: {plan_in_words(chosen.option)}, {step}")
+
+
+def _tokenizer(base: str) -> list[Finding]:
+    """Where its tokenizer does not fit; a base that cannot be opened has its finding already."""
+    try:
+        folder = find_folder(base, HUB_FILES)
+        lines = disagreements(folder, checked_shape(read_config(folder)))
+    except (WrongInput, Failed, ValueError, OSError):
+        return []
+    pairs = [line.rpartition("; ") for line in lines]
+    return [Finding("tokenizer", WARNING, f"{base}: {what}", todo) for what, _, todo in pairs]

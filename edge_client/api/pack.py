@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.api.given import Place, place
+from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model, pack_random
-from edge_client.bases.writer import Progress
+from edge_client.bases.tokenizer import disagreements
+from edge_client.bases.writer import Packed, Progress
 from edge_client.errors import demand
 from edge_client.outputs import check_out_parent
 
@@ -23,6 +25,7 @@ class Pack:
         parameters: Weights it stands for.
         total_bytes: Of all its files.
         is_new: False if the very same pack lay there before.
+        warnings: Where the tokenizer disagrees with itself or with the model, a line each.
     """
 
     folder: Path
@@ -33,6 +36,7 @@ class Pack:
     parameters: int
     total_bytes: int
     is_new: bool
+    warnings: tuple[str, ...] = ()
 
 
 def pack(
@@ -79,4 +83,12 @@ def pack(
         parameters=packed.parameters,
         total_bytes=manifest.total_bytes,
         is_new=packed.is_new,
+        warnings=() if random else tuple(_disagreements(packed)),
     )
+
+
+def _disagreements(packed: Packed) -> list[str]:
+    try:
+        return disagreements(packed.folder, checked_shape(packed.manifest.config))
+    except ValueError as error:
+        return [f"the tokenizer cannot be checked: {error}"]

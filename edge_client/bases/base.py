@@ -32,6 +32,7 @@ from edge_client.proxies import named_proxies
 
 EMBEDDED = "embedded"
 IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
+HUB_FILES = (*IDENTITY_FILES, "tokenizer_config.json")
 
 
 class BaseError(WrongInput):
@@ -117,7 +118,7 @@ def open_base(name: str) -> Base:
     Raises:
         BaseError: Nothing there, or a file of a base is missing, broken or altered.
     """
-    folder = find_folder(name, (*IDENTITY_FILES, "tokenizer_config.json"))
+    folder = find_folder(name, HUB_FILES)
     try:
         refuse_half_written(folder)
         return _open_pack(name, folder) if is_pack(folder) else _open_checkpoint(name, folder)

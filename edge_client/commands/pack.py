@@ -58,6 +58,8 @@ def pack(
             )
     except KeyboardInterrupt as error:
         raise Stopped("stopped; nothing is left of the attempt") from error
+    for line in packed.warnings:
+        print(f"warning: {line}", file=sys.stderr)
     elapsed_s = time.perf_counter() - start
     print(json.dumps(_result(packed, elapsed_s)) if json_output else _summary(packed, elapsed_s))
 
@@ -78,6 +80,7 @@ def _result(packed: Pack, elapsed_s: float) -> dict[str, object]:
         "bits": packed.bits,
         "architecture": packed.architecture,
         "parameters": packed.parameters,
+        "warnings": packed.warnings,
         "elapsed_s": round(elapsed_s, 3),
     }
 

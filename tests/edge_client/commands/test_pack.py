@@ -49,6 +49,7 @@ def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
         "bits": 4,
         "architecture": "bert",
         "parameters": 5_726_816,
+        "warnings": [],
     }
 
 

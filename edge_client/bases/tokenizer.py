@@ -1,0 +1,106 @@
+"""Where the tokenizer files of a base disagree with each other or with its config.json.
+
+Here `tokenizer.json` counts as it is. transformers 5 takes only the vocabulary of it where the
+class of tokenizer_config.json builds the rest itself (BertTokenizer and its kin): lower case and
+the special tokens around a text. Where both differ, a base gets other ids here than there.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edge_client.bases.architectures import FAMILIES, Shape
+
+# Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
+BUILDING = ("BertTokenizer", "DistilBertTokenizer")
+BY_DEFAULT = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}  # without a tokenizer_class
+AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+
+
+def disagreements(folder: Path, shape: Shape) -> list[str]:
+    """What of a base's tokenizer does not fit, each in one line with its repair.
+
+    Args:
+        folder: With `tokenizer.json` and, if there, `tokenizer_config.json`.
+        shape: The sizes of the base.
+
+    Raises:
+        ValueError: A file is not JSON, or not a tokenizer.
+    """
+    from tokenizers import Tokenizer  # only where a tokenizer is read, so that `--help` is quick
+
+    body = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    try:
+        tokenizer = Tokenizer.from_str(body)
+    except Exception as error:  # the library raises nothing else
+        raise ValueError("tokenizer.json cannot be read; copy the base again") from error
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found = [*_table(tokenizer, shape), *_pad(tokenizer, config, shape)]
+    if not shape.is_decoder:
+        found += _frame(tokenizer, config)
+    return found + list(_case(json.loads(body), config, shape))
+
+
+def _table(tokenizer: Any, shape: Shape) -> Iterator[str]:
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest >= shape.vocabulary:
+        yield (
+            f"tokenizer.json has ids up to {largest}, the word table {shape.vocabulary} rows; "
+            "resize the model (resize_token_embeddings) or take the model's own tokenizer"
+        )
+
+
+def _pad(tokenizer: Any, config: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+    """Where positions are counted behind the pad id, another one shifts them."""
+    token = _token(config.get("pad_token")) or "<pad>"
+    pad_id = tokenizer.token_to_id(token)
+    is_counted = FAMILIES[shape.architecture].is_counted_behind_pad
+    if is_counted and pad_id is not None and pad_id != shape.pad_id:
+        yield (
+            f"{token} is {pad_id} in tokenizer.json, but config.json's pad_token_id is "
+            f"{shape.pad_id}, and positions are counted from it; correct pad_token_id"
+        )
+
+
+def _frame(tokenizer: Any, config: Mapping[str, Any]) -> Iterator[str]:
+    """The special tokens around a text: none, or others than the configured ones."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ids = tokenizer.encode("", add_special_tokens=True).ids
+    frame = [tokenizer.id_to_token(id_) for id_ in ids]
+    names = (("cls_token", "bos_token"), ("sep_token", "eos_token"))
+    expected = [_token(config.get(first)) or _token(config.get(second)) for first, second in names]
+    if not frame:
+        usual = "[CLS] and [SEP]" if None in expected else " and ".join(map(str, expected))
+        yield (
+            f"tokenizer.json has no post-processor, so no {usual} stand around a text, though "
+            f"models like this one are trained with them; {AGAIN}"
+        )
+    elif None not in expected and [frame[0], frame[-1]] != expected:
+        yield (
+            f"tokenizer.json puts {frame[0]} and {frame[-1]} around a text, tokenizer_config.json "
+            f"names {expected[0]} and {expected[1]}; {AGAIN}"
+        )
+
+
+def _case(document: Mapping[str, Any], config: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+    """Lower case, where the class decides it in transformers and tokenizer.json here."""
+    name = str(config.get("tokenizer_class") or BY_DEFAULT.get(shape.architecture, ""))
+    normalizer = document.get("normalizer") or {}
+    if name.removesuffix("Fast") not in BUILDING or normalizer.get("type") != "BertNormalizer":
+        return
+    here, there = bool(normalizer.get("lowercase")), bool(config.get("do_lower_case", True))
+    if here != there:
+        yield (
+            f"tokenizer.json {'lowers' if here else 'keeps'} upper case, but {name} with "
+            f"do_lower_case {json.dumps(there)} does otherwise in transformers; correct "
+            "do_lower_case in tokenizer_config.json"
+        )
+
+
+def _token(configured: object) -> str | None:
+    if isinstance(configured, Mapping):  # older files keep a whole AddedToken here
+        configured = configured.get("content")
+    return configured if isinstance(configured, str) else None
