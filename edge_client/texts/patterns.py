@@ -38,13 +38,25 @@ class Sentence:
         start, end = self.spans[slot]
         return [place for place, (first, last) in self._own() if start <= first and last <= end]
 
-    def word_in(self, slot: str) -> list[int] | None:
-        """The ids of a slot's content; None where a token of it holds something else as well."""
+    def word_in(self, slot: str, before: int = 0, behind: int = 0) -> list[int] | None:
+        """The ids of a slot's content; None where a token of it holds something else as well.
+
+        Args:
+            slot: The mask's.
+            before: So many spaces before it are its own, as they are the mask's.
+            behind: As many behind it.
+        """
         start, end = self.spans[slot]
-        over = [(place, span) for place, span in self._own() if span[0] < end and span[1] > start]
-        if any(first < start or last > end for _, (first, last) in over):
-            return None
-        return [self.found.ids[place] for place, _ in over]
+        found = []
+        for place, (first, last) in self._own():
+            if first < end and last > start:  # of the word
+                if first < start or last > end:
+                    return None
+                found.append(self.found.ids[place])
+            is_beside = start - before < last <= start or end < last <= end + behind
+            if is_beside and not self.text[first:last].strip():  # spaces alone
+                found.append(self.found.ids[place])
+        return found
 
     def _own(self) -> list[tuple[int, Span]]:
         """Each token but the tokenizer's own ones, and where it lies without spaces around it."""
@@ -146,21 +158,37 @@ def _share(room: int, texts: Sequence[int], length: int) -> int:
     return max(0, min(length, room - others if others < half else max(half, 1)))
 
 
-def word_at_mask(read: Read, pattern: str, word: str) -> list[int] | None:
+def word_at_mask(read: Read, pattern: str, word: str, mark: str) -> list[int] | None:
     """The ids that a word has in a pattern's sentence, in the mask's place.
+
+    Spaces that the mask takes in are the word's, where they are tokens of their own.
+
+    Args:
+        read: Gives a sentence's tokens.
+        pattern: The pattern.
+        word: The word.
+        mark: What marks the mask's place.
 
     Returns:
         None where it has no ids of its own: they depend on the text, or belong to more than it.
     """
-    found = []
+    spaced, bare = list[list[int] | None](), list[list[int] | None]()
     for sample in SAMPLES:
         contents = dict.fromkeys(slots_of(pattern), sample)
-        found.append(written(read, pattern, {**contents, MASK: word}).word_in(MASK))
-    return found[0] if all(one == found[0] for one in found) else None
+        masked = written(read, pattern, {**contents, MASK: mark})
+        start, end = masked.spans[MASK]
+        first, last = next(span for span in masked.found.offsets if span[0] <= start < span[1])
+        sentence = written(read, pattern, {**contents, MASK: word})
+        spaced.append(sentence.word_in(MASK, start - first, last - end))
+        bare.append(sentence.word_in(MASK))
+    for ids in (spaced, bare):  # with those spaces, or without where texts take them
+        if all(one == ids[0] for one in ids):
+            return ids[0]
+    return None
 
 
 def label_words(
-    read: Read, task: Task, control_words: Collection[str], unknown_id: int | None
+    read: Read, task: Task, mark: str, control_words: Collection[str], unknown_id: int | None
 ) -> list[list[int]]:
     """See `Tokens.label_word_ids`."""
     whose: dict[tuple[int, ...], str] = {}
@@ -168,7 +196,7 @@ def label_words(
         named = f"task {task.name!r}: label word {word!r} of {label!r}"
         if word.strip() == MASK or word.strip() in control_words:
             raise TaskError(f"{named} is a control word of this base's tokenizer; choose another")
-        ids = tuple(_word_of(read, task, word.strip(), named))
+        ids = tuple(_word_of(read, task, word.strip(), mark, named))
         if not ids or unknown_id in ids:
             raise TaskError(f"{named} is unknown to this base's tokenizer; choose another word")
         if ids in whose:
@@ -180,12 +208,12 @@ def label_words(
     return [list(ids) for ids in whose]
 
 
-def _word_of(read: Read, task: Task, word: str, named: str) -> list[int]:
+def _word_of(read: Read, task: Task, word: str, mark: str, named: str) -> list[int]:
     """The ids of a label word in all patterns that are asked."""
     first, *others = task.asked()
-    known = word_at_mask(read, first, word)
+    known = word_at_mask(read, first, word, mark)
     for pattern in (first, *others):
-        ids = word_at_mask(read, pattern, word)
+        ids = word_at_mask(read, pattern, word, mark)
         if ids is None:
             raise TaskError(
                 f"{named} runs into what stands beside {MASK} in pattern {pattern!r:.200} for this "

@@ -248,8 +248,8 @@ class Tokens:
             TaskError: A word is unknown to this tokenizer, a control word, without ids of its own,
                 or of others in another pattern that is asked; or two labels have the same.
         """
-        read = self._tokenizer.encode
-        return label_words(read, task, self._control_words, self.unknown_id)
+        known = self._mark, self._control_words, self.unknown_id
+        return label_words(self._tokenizer.encode, task, *known)
 
     def room(self, pattern: str, limit: int) -> int:
         """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one per text.
