@@ -25,6 +25,7 @@ from edge_client.formats.tags import OUTSIDE, parted
 DOCUMENT = "-DOCSTART-"
 LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*):")
 SPACES = re.compile(" +")
+LINE_END = re.compile("\r\n|\n|\r")  # no others: U+0085 and U+2028 may be of a word
 GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 FORMS, ENTITIES = ("FORM", "WORD", "TOKEN"), ("NER", "NE", "ENTITY", "ENTITIES", "BIO", "TAG")
 U_COLUMNS, FORM, MISC = 10, 1, 9  # of CoNLL-U
@@ -136,7 +137,9 @@ def layout_of(head: str, source: Source) -> Layout:
     if not head.endswith(("\n", "\r")):
         rows = rows[:-1] or rows  # the last may be cut
     rows = [row for row in rows if not _is_marked(row)]
-    names = next((match[1].split() for match in map(GLOBAL.match, head.splitlines()) if match), [])
+    names = next(
+        (match[1].split() for match in map(GLOBAL.match, LINE_END.split(head)) if match), []
+    )
     layout = Layout(has_tags=source.wants == "tags")
     layout.prefix = None if ending_of(source.path) == ".tsv" else ""
     if names:
@@ -178,6 +181,8 @@ def _find_tags(
     fitting = {at for at, found in typed.items() if found <= {*source.labels}}
     if len(typed) < 2 and not (typed and width - 1 not in typed and width - 1 in types):
         return
+    if source.labels and not fitting and width - 1 in types:
+        return  # those are of something else, such as phrases
     of_these = sorted(fitting or typed)
     is_nested = layout.is_counted and width == layout.word + 3 and len(types) == 2
     layout.tag = of_these[0] if is_nested or width - 1 not in of_these else of_these[-1]
@@ -197,7 +202,7 @@ def _types_in(rows: Sequence[list[str]], at: int) -> set[str] | None:
 
 def _is_counted(head: str) -> bool:
     """Whether the first column of each text counts its words, from 1 or from 0."""
-    every = groupby(head.splitlines(), key=lambda line: bool(_is_between(line)))
+    every = groupby(LINE_END.split(head), key=lambda line: bool(_is_between(line)))
     groups = [[*lines] for is_between, lines in every if not is_between]
     if len(groups) > 1 and not head.endswith("\n"):
         groups = groups[:-1]  # the last may be cut
@@ -221,7 +226,7 @@ def _is_counted(head: str) -> bool:
 
 def _rows_in(head: str) -> Iterator[str]:
     """Lines that are rows, without their ends."""
-    lines = (line for line in head.splitlines() if not _is_between(line))
+    lines = (line for line in LINE_END.split(head) if not _is_between(line))
     return (line for line in lines if not line.startswith("# "))
 
 
