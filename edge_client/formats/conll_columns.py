@@ -158,6 +158,8 @@ def _find_by_looks(layout: Layout, types: dict[int, set[str]], width: int, sourc
     if not typed or (len(typed) == 1 and width - 1 in typed):
         return
     fitting = {at for at, found in typed.items() if found <= {*source.labels}}
+    if source.labels and not fitting and width - 1 in types:
+        return  # those are of something else, such as phrases
     of_these = sorted(fitting or typed)
     is_nested = layout.is_numbered and width == layout.word + 3 and len(types) == 2
     layout.tag = of_these[0] if is_nested or width - 1 not in of_these else of_these[-1]
