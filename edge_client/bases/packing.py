@@ -167,6 +167,11 @@ def _found_names(checkpoint: Checkpoint, layout: Layout, folder: Path) -> dict[s
             )
         else:
             names[tensor.name] = known[0]
+    if missing == [layout.tensors[-1].name] and layout.tensors[-1].is_quantized:
+        raise PackError(
+            f"{folder} lacks {missing[0]}, though its config.json says tie_word_embeddings false; "
+            "correct that to true if the head shares the word table"
+        )
     if missing:
         more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
         raise PackError(

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED, Base, open_base
+from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.bases.layout import PackError
 from edge_client.bases.packing import pack_model, pack_random
 from edge_client.bases.quantization import (
@@ -255,6 +255,23 @@ def test_a_checkpoint_of_the_encoder_alone_is_refused(model: Path, tmp_path: Pat
     save_file(bare, model / "model.safetensors")
     with pytest.raises(PackError, match=r"lacks cls\.predictions.*with its language-model head"):
         pack_model(str(model), 8, tmp_path / "p")
+
+
+def test_an_untied_head_without_its_matrix_is_named(model: Path, tmp_path: Path) -> None:
+    config = json.loads((model / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PackError, match=r"lacks cls.predictions.decoder.weight, though its config"):
+        pack_model(str(model), 8, tmp_path / "p")
+
+
+def test_doubles_are_packed_and_named_where_they_are_opened(model: Path, tmp_path: Path) -> None:
+    expected = pack_model(str(model), 8, tmp_path / "p").manifest
+    held = load_file(model / "model.safetensors")
+    doubles = {name: tensor.astype(np.float64) for name, tensor in held.items()}
+    save_file(doubles, model / "model.safetensors")
+    assert pack_model(str(model), 8, tmp_path / "q").manifest == expected
+    with pytest.raises(BaseError, match=r"is F64.*`smidgen pack` reads it"):
+        open_base(str(model))
 
 
 def test_a_tensor_of_another_shape_is_named(model: Path, tmp_path: Path) -> None:
