@@ -191,12 +191,15 @@ class _Rows:
 
     def _rows_alone(self, found: "Joined") -> int:
         """How many of its lines, read alone, have the header's columns and a label of the task."""
-        place, count = self._place_of_label(), 0
-        for line in found.lines:
-            cells = cells_of(line, self._delimiter) or line.split(self._delimiter)
-            if line.strip() and len(cells) == len(self._names):
-                count += place is None or cells[place].strip('"') in self._source.labels
-        return count
+        place, labels = self._place_of_label(), self._source.labels
+
+        def is_row(cells: Sequence[str]) -> bool:
+            is_whole = len(cells) == len(self._names)
+            return is_whole and (place is None or cells[place].strip('"') in labels)
+
+        lines = [line for line in found.lines if line.strip()]
+        ways = ((cells_of(one, self._delimiter) or (), one.split(self._delimiter)) for one in lines)
+        return sum(any(map(is_row, both)) for both in ways)
 
     def _place_of_label(self) -> int | None:
         """Where labels stand; None: in no column, or they are not known."""
@@ -342,13 +345,20 @@ def _refuse_twice(source: Source, names: Sequence[str]) -> None:
         DataError: Names both.
     """
     for wanted in used_columns(source.dialect, names, source.wants):
-        places = [number for number, name in enumerate(names, start=1) if name == wanted]
+        # A name that the user says exactly means that column alone.
+        is_told = wanted in (source.dialect.text_column, source.dialect.label_column)
+        alike = [wanted] if is_told else [name for name in names if _is_alike(name, wanted)]
+        places = [number for number, name in enumerate(names, start=1) if name in alike]
         if len(places) > 1:
             which = " and ".join(map(str, places))
-            raise DataError(
-                f"{source.path}: columns {which} are both called `{named([wanted])}`; one is "
-                "expected: rename or remove the other"
-            )
+            called = dict.fromkeys(f"`{named([name])}`" for name in alike)
+            both = "both called " if len(called) == 1 else "called "
+            said = f"columns {which} are {both}{' and '.join(called)}; one is expected"
+            raise DataError(f"{source.path}: {said}: rename or remove the other")
+
+
+def _is_alike(name: str, other: str) -> bool:
+    return _plain([name]) == _plain([other])
 
 
 def used_columns(dialect: Dialect, names: Sequence[str], wants: Wants) -> list[str]:

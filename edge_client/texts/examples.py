@@ -26,7 +26,14 @@ from edge_client.formats.reader import LeftOut, Reason, Row, Rows, Wants
 from edge_client.formats.registry import read, read_stream
 from edge_client.formats.tags import OUTSIDE, Fault, Scheme, is_iob1
 from edge_client.texts.accounting import Accounting
-from edge_client.texts.faults import NUMBERS, fault_of, is_other_count, missing_column, value_of
+from edge_client.texts.faults import (
+    NUMBERS,
+    fault_of,
+    is_other_count,
+    missing_column,
+    odd_value,
+    value_of,
+)
 from edge_client.texts.parts import PARTS, files_of
 from edge_client.texts.tasks import Kind, Wanted
 
@@ -376,6 +383,9 @@ class _Texts:
     def of_words(self, row: Row) -> Found:
         """A text whose words are known, with their tags where these are wanted."""
         words, tags, wants_tags = row.words, row.tags, self._source.wants == "tags"
+        id_column = find(list(row.columns), "id")
+        if odd := odd_value(row.columns, "language") or odd_value(row.columns, id_column):
+            return self._faulty(row, row.line, odd.reason, odd.said)
         text = value_of(row.columns, "text")
         if row.spans is not None and wants_tags:
             try:
@@ -401,7 +411,7 @@ class _Texts:
             line=row.line,
             file=self._file(row),
         )
-        id_ = value_of(row.columns, find(list(row.columns), "id"))
+        id_ = value_of(row.columns, id_column)
         return Found(row.line, row.columns, example, id=id_, file=row.file)
 
     def _faulty(self, row: Row, line: int, reason: Reason, said: str) -> Found:

@@ -185,6 +185,13 @@ def test_two_columns_of_one_name_are_refused_by_their_numbers(header: str) -> No
         read(header + "\na,good,b,c\n")
 
 
+def test_names_that_differ_in_case_or_spaces_alone_are_refused_unless_one_is_said() -> None:
+    file = "text,label, Label\na,good,bad\n"
+    with pytest.raises(DataError, match=r"columns 2 and 3 are called `label` and ` Label`; one is"):
+        read(file)
+    assert pairs(read(file, dialect=Dialect(label_column="label"))) == [("a", "good")]
+
+
 def test_a_column_that_nobody_reads_may_be_there_twice() -> None:
     assert pairs(read("more,text,more,label\n1,a,2,good\n")) == [("a", "good")]
 
