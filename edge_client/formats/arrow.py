@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_client.errors import demand
-from edge_client.formats.dialect import named
+from edge_client.formats.dialect import Wants, named
 from edge_client.formats.json_rows import NUMBERS, TAGS, TOKENS, strings_in, worded
 from edge_client.formats.lines import LONGEST_LINE
 from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Row, Rows
 from edge_client.formats.table import used_columns
 from edge_client.tables import plain
 

@@ -26,9 +26,9 @@ from edge_client.formats.conll_columns import (
     layout_of,
     rows_in,
 )
-from edge_client.formats.dialect import PLAIN
+from edge_client.formats.dialect import PLAIN, Wants
 from edge_client.formats.opened import Source, head_of
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Row, Rows
 from edge_client.formats.tags import OUTSIDE, parted
 
 LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*):")

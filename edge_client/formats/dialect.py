@@ -12,10 +12,12 @@ import codecs
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from edge_client.errors import demand
 from edge_client.tables import plain
 
+Wants: TypeAlias = Literal["text", "label", "tags"]  # what is looked for in the rows of a file
 NAMED = 12  # labels and columns that a message names
 LONGEST_NAMED = 60  # characters of one of them
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edge_client.errors import demand
-from edge_client.formats.dialect import PLAIN, named
+from edge_client.formats.dialect import PLAIN, Wants, named
 from edge_client.formats.lines import each_line
 from edge_client.formats.opened import MARK, DataError, Source, ending_of
-from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 from edge_client.formats.table import used_columns
 
 SPACE = re.compile(rf"[{MARK} \t\r\n]*")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edge_client.errors import WrongInput
-from edge_client.formats.dialect import PLAIN, Dialect
+from edge_client.formats.dialect import PLAIN, Dialect, Wants
 from edge_client.formats.lines import BOUNDS, Bounds, Lines, LongLine, TooMuch, Whole
-from edge_client.formats.reader import Wants
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MARKS = {

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from edge_client.errors import demand
 from edge_client.formats.blocks import blocks
+from edge_client.formats.dialect import Wants
 from edge_client.formats.lines import Whole, each_line
 from edge_client.formats.opened import MARK, DataError, Source, ending_of
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Row, Rows
 
 LINES = ".txt"
 MOST_FILES = 100_000  # in a folder; each is looked at before each piece of work

@@ -12,10 +12,10 @@ in the file's order.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from edge_client.formats.opened import Source
+from edge_client.formats.dialect import Wants
+from edge_client.formats.opened import Source
 
 Reason: TypeAlias = Literal[
     "unreadable",  # not of the format, or its bytes are not of the encoding
@@ -31,7 +31,6 @@ Reason: TypeAlias = Literal[
     "tags",  # not of a scheme, or not one for each word
     "header",  # the names of the columns once more
 ]
-Wants: TypeAlias = Literal["text", "label", "tags"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class Reader(Protocol):
     def gives(self, head: Head) -> frozenset[Wants]:
         """What rows of such a file may hold: texts, labels of texts, tags of words."""
 
-    def read(self, source: "Source") -> Rows:
+    def read(self, source: Source) -> Rows:
         """Every row of a file, in order.
 
         Raises:

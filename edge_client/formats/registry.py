@@ -13,11 +13,11 @@ from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.annotation.exports import EXPORTS
 from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET
 from edge_client.formats.conll import CONLL
-from edge_client.formats.dialect import PLAIN, Dialect
+from edge_client.formats.dialect import PLAIN, Dialect, Wants
 from edge_client.formats.json_rows import JSON_ARRAY, JSON_LINES
 from edge_client.formats.opened import DataError, Source, ending_of, head_of
 from edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
-from edge_client.formats.reader import Head, LeftOut, Reader, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Reader, Rows
 from edge_client.formats.refused import refused
 from edge_client.formats.table import TABLE
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.formats.annotation.spans import Unaligned, tagged
-from edge_client.formats.dialect import PLAIN, Dialect, find
+from edge_client.formats.dialect import PLAIN, Dialect, Wants, find
 from edge_client.formats.lines import BOUNDS, Bounds
 from edge_client.formats.opened import DataError, Source, ending_of
 from edge_client.formats.paragraphs import LINES
-from edge_client.formats.reader import LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.formats.registry import read, read_stream
 from edge_client.formats.tags import OUTSIDE, Fault, Scheme, is_iob1
 from edge_client.texts.accounting import Accounting

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.formats.annotation.spans import Span, Unaligned, trimmed
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.reader import LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.dialect import Dialect, Wants
+from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.tables import plain
 
 TEXTS = ("text", "text_b")

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_client.formats.annotation.spans import Span
+from edge_client.formats.dialect import Wants
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.paragraphs import files_in
-from edge_client.formats.reader import Head, LeftOut, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Row, Rows
 
 SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}

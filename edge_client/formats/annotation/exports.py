@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from edge_client.formats.annotation import argilla, doccano, label_studio, prodigy
 from edge_client.formats.annotation import label_studio_rows as rows
 from edge_client.formats.annotation.answers import Answered, answered_in
-from edge_client.formats.dialect import PLAIN, Dialect, named
+from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
 from edge_client.formats.lines import LongLine
 from edge_client.formats.opened import MARK, DataError, Source, head_of
-from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows, Wants
+from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 
 Reading: TypeAlias = Callable[[Sequence[Row], Dialect, bool, list[str]], Iterator[Answered]]
 

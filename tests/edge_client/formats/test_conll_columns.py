@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.formats.conll import CONLL
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import LeftOut, Row, Wants
+from edge_client.formats.reader import LeftOut, Row
 from edge_client.texts.examples import Example
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 

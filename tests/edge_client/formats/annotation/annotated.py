@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from edge_client.formats.annotation.answers import Answered, answered_in
 from edge_client.formats.annotation.spans import Span
-from edge_client.formats.dialect import PLAIN, Dialect
-from edge_client.formats.reader import LeftOut, Reason, Row, Wants
+from edge_client.formats.dialect import PLAIN, Dialect, Wants
+from edge_client.formats.reader import LeftOut, Reason, Row
 
 WORDS = ("Ann", "went", "to", "Köln", "2024", "(", ")", ".", "’", "📉", "𐐷𐐷", "東京")
 GAPS = (" ", "  ", "\n", "\t", "\u00a0")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.annotation.exports import EXPORTS
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row, Wants
+from edge_client.formats.reader import Head, LeftOut, Row
 from edge_client.formats.registry import best, head, holds, read
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.tasks import ANY, Labels
