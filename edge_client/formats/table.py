@@ -7,7 +7,8 @@ care:
 
 - A quoted cell over several lines may be a text with line ends, or several rows whose quotes are
   characters. That is told by the lines which read alone are rows: have as many cells as the header,
-  and one of the task's labels where these are known and have a column.
+  and one of the task's labels where these are known and have a column. None is where the lines end
+  otherwise than the header, or where labels tell nothing and CSV has doubled quotes there.
 - In TSV a quote that does not enclose a whole cell is a character. A quoted cell over several lines
   is one if they have the header's number of tabs together (as spreadsheets write them), or none of
   them is a row alone. Where one of them is, all are left out; where more are, each line is a row.
@@ -81,6 +82,7 @@ class _Rows:
         self._ahead, self._next = list[Piece](), 0  # lines looked at, and the first not taken yet
         self._last = 0  # the line that the last row ends in
         self._delimiter, self._names = "", list[str]()
+        self._end = ""  # of the first line
 
     def all(self) -> Rows:
         is_any = False
@@ -109,6 +111,7 @@ class _Rows:
             return False
         if first.fault:
             raise LongLine(f"longer than {LONGEST_LINE:,} characters, and it names the columns")
+        self._end = _end_of(first.text)
         if not self._delimiter:
             self._delimiter = source.dialect.delimiter_of(first.text, usual, wants_label)
             if self._delimiter not in (usual, source.dialect.separator):
@@ -192,6 +195,9 @@ class _Rows:
     def _rows_alone(self, found: "Joined") -> int:
         """How many of its lines, read alone, have the header's columns and a label of the task."""
         place, labels = self._place_of_label(), self._source.labels
+        is_quoted = place is None and self._delimiter != "\t" and found.has_doubled
+        if is_quoted or self._end not in found.ends:
+            return 0
 
         def is_row(cells: Sequence[str]) -> bool:
             is_whole = len(cells) == len(self._names)
@@ -225,7 +231,8 @@ class _Rows:
                 return None
             if not is_open:
                 cells = cells_of("".join(lines).rstrip("\r\n"), self._delimiter)
-                return Joined([line.rstrip("\r\n") for line in lines], cells) if cells else None
+                ends = {_end_of(line) for line in lines[:-1]}
+                return Joined([one.rstrip("\r\n") for one in lines], cells, ends) if cells else None
         return None
 
     def _take(self, found: "Joined") -> list[str]:
@@ -270,10 +277,22 @@ class _Rows:
 
 
 class Joined(NamedTuple):
-    """Lines that are one row, and its cells."""
+    """Lines that may be one row.
+
+    Attributes:
+        lines: Without their ends.
+        cells: Of the row.
+        ends: What all lines but the last end with.
+    """
 
     lines: list[str]
     cells: list[str]
+    ends: set[str]
+
+    @property
+    def has_doubled(self) -> bool:
+        """Whether the text over several lines has quotes, which are doubled in the file."""
+        return any('"' in cell and not {"\n", "\r"}.isdisjoint(cell) for cell in self.cells)
 
 
 def cells_of(text: str, delimiter: str) -> list[str] | None:
@@ -307,6 +326,10 @@ def _goes_on(line: str, delimiter: str) -> bool | None:
     if cells_of(rest, delimiter) is not None:
         return False
     return True if _is_open(rest, delimiter) else None
+
+
+def _end_of(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]
 
 
 def _is_enclosed(cell: str) -> bool:

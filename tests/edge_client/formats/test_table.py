@@ -152,6 +152,15 @@ def test_where_nothing_tells_rows_from_a_text_all_its_lines_are_left_out() -> No
     assert isinstance(found[0], LeftOut) and found[0].said.startswith("lines 2 on: ")
 
 
+@pytest.mark.parametrize("cell", ['a "b", c\nd', "a, b\nc", "a, b\rc"])
+def test_doubled_quotes_and_other_line_ends_tell_a_text_from_rows(cell: str) -> None:
+    quoted = '"' + cell.replace('"', '""') + '"'
+    end = "\n" if '"' in cell else "\r\n"
+    file = f"text,id{end}{quoted},1{end}fine,2{end}"
+    found = read(file, wants="text", labels=())
+    assert [row.columns["text"] for row in found if isinstance(row, Row)] == [cell, "fine"]
+
+
 @pytest.mark.parametrize(
     "cell", ["one\ntwo", "one\n\ntwo", 'a "b"\nc', "Dear all, hi\nbye, see", "x\r\ny"]
 )
