@@ -12,9 +12,9 @@ import numpy as np
 from edge_client.api.labeller import Labeller, answers
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
-from edge_client.texts.accounting import Accounting
+from edge_client.texts.accounting import Accounting, tell
 from edge_client.texts.examples import every_row
-from edge_client.texts.tasks import ANY
+from edge_client.texts.tasks import Labels
 
 FEWEST = 8  # texts; fewer say more of themselves than of the adapter
 
@@ -39,10 +39,12 @@ def with_prior(labeller: Labeller, file: Path | None, dialect: Dialect) -> Label
     demand(kind == "labels", f"--prior is for labels of texts; the task is of kind {kind}")
     demand(file.is_file(), f"--prior {file}: there is no such file")
     plain = replace(labeller, prior=())
-    accounting, texts = Accounting(), every_row(file, ANY, False, [], dialect)
+    accounting, labels = Accounting(), Labels(labeller.task.labels)
+    texts = every_row(file, labels, False, accounting.notes, dialect)
     total, count = np.zeros(len(labeller.task.labels)), 0
     for answer in answers(plain, texts, accounting):
         total, count = total + answer.log_probabilities, count + 1
+    tell(f"--prior {file}", accounting)
     said = f"--prior {file}: {FEWEST} texts or more are expected, of all labels; it has {count}"
     demand(count >= FEWEST, said)
     return replace(labeller, prior=tuple((total / count).tolist()))

@@ -120,7 +120,7 @@ def _rows(source: Source, files: Sequence[Path]) -> Rows:
             with _opened(path, source) as (schema, batches):
                 columns = _Columns(schema, source)
                 for batch in batches:
-                    for row in _rows_of(batch):
+                    for row in _rows_of(batch.select(columns.needed)):
                         number += 1
                         yield columns.row(number, row)
     except (
@@ -224,6 +224,9 @@ def _check_size(source: Source, rows: int, size: int) -> None:
 class _Columns:
     """What a schema says of columns: which are read, and the names of classes.
 
+    Attributes:
+        needed: The columns that are read; the others may hold anything.
+
     Raises:
         DataError: A column in use is there twice, or of a type that holds no text.
     """
@@ -232,7 +235,10 @@ class _Columns:
         self._source, self._classes = source, dict[str, Sequence[str]]()
         names = list(schema.names)
         used = used_columns(source.dialect, names, source.wants)
-        for name in [*used, *({TOKENS, TAGS, NUMBERS} & set(names))]:
+        words = [name for name in (TOKENS, TAGS, NUMBERS) if name in names]
+        # Of a file without any of them all are named in what is said of it.
+        self.needed = list(dict.fromkeys((*used, *words))) or list(dict.fromkeys(names))
+        for name in self.needed if used or words else ():
             said = f"{source.path}: {names.count(name)} columns are called `{named([name])}`"
             demand(names.count(name) == 1, f"{said}; one is expected", DataError)
         classes = _classes_in(schema.metadata)

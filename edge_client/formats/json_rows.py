@@ -3,20 +3,27 @@
     {"text": "lovely room", "label": "good"}      [{"text": ...}, {"text": ...}]
     {"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}
 
-An array is held whole, so it is bounded; JSON lines are read line by line.
+Which of the two a file is, its beginning says, whether it is called .json or .jsonl. An array is
+held whole, so it is bounded; JSON lines are read line by line.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from edge_client.errors import demand
 from edge_client.formats.dialect import PLAIN, Wants, named
 from edge_client.formats.lines import each_line
-from edge_client.formats.opened import MARK, DataError, Source
+from edge_client.formats.opened import MARK, DataError, Source, ending_of
 from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 from edge_client.formats.table import used_columns
 
+SPACE = re.compile(rf"[{MARK} \t\r\n]*")
+ARRAY = re.compile(SPACE.pattern + r"\[\s*[{\]]")  # the beginning of one with objects, or empty
+ENDINGS = (".jsonl", ".ndjson", ".json")
+SURE = 0.55  # that a file is of the form that its ending does not promise
 TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"
 NAMES = (
     f"{NUMBERS}: numbers are names here; write `{TAGS}` with B-TYPE, I-TYPE and O in their place"
@@ -42,15 +49,20 @@ class JsonLines:
     """JSON lines."""
 
     name: str = "JSON lines"
-    endings: tuple[str, ...] = (".jsonl", ".ndjson")
+    endings: tuple[str, ...] = ENDINGS
 
     def sniff(self, head: Head) -> float:
-        return 0.5
+        if head.ending != ".json":
+            return 0.5
+        first, _, _ = head.text[_next(head.text, 0) :].partition("\n")
+        return SURE if isinstance(_decoded(first), Object) else 0.0
 
     def gives(self, head: Head) -> frozenset[Wants]:
         return gives(next(objects_in(head), Object()))
 
     def read(self, source: Source) -> Rows:
+        if ending_of(source.path).lower() == ".json":
+            source.note(self.name)
         return rows_of(line_items(source), source)
 
 
@@ -59,15 +71,19 @@ class JsonArray:
     """One array of objects."""
 
     name: str = "a JSON array"
-    endings: tuple[str, ...] = (".json",)
+    endings: tuple[str, ...] = ENDINGS
 
     def sniff(self, head: Head) -> float:
-        return 0.5 if head.text.lstrip(MARK + " \t\r\n").startswith(("[", "{")) else 0.0
+        if head.ending == ".json":
+            return 0.5
+        return SURE if ARRAY.match(head.text) else 0.0
 
     def gives(self, head: Head) -> frozenset[Wants]:
         return gives(next(objects_in(head), Object()))
 
     def read(self, source: Source) -> Rows:
+        if ending_of(source.path).lower() != ".json":
+            source.note(self.name)
         return rows_of(array_items(source), source)
 
 
@@ -106,6 +122,14 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> Object:
 DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
+def _decoded(text: str) -> Any:
+    """What a text says as JSON; None where it is none."""
+    try:
+        return DECODER.decode(text.strip())
+    except (ValueError, RecursionError):
+        return None
+
+
 def line_items(source: Source) -> Iterator[Item]:
     """The objects of JSON lines; blank lines are none."""
     with source.lines() as lines:
@@ -130,26 +154,52 @@ def _item(number: int, text: str) -> Item:
 
 
 def array_items(source: Source) -> Iterator[Item]:
-    """The objects of a file that is one array of JSON.
+    """The objects of a file that is one array of JSON, one decoded at a time.
 
     Raises:
-        DataError: It is not JSON, not an array, or too large to be held.
+        DataError: It is not JSON, not an array, or too large to be held; maybe behind good objects.
     """
-    text = source.whole().strip()
-    try:
-        found = DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        said = f"{source.path} is not JSON: {_reason(error)}"
-        raise DataError(f"{said}; JSON lines belong into a file called .jsonl") from error
-    if not isinstance(found, list):
-        names = f" with {named(list(found))}" if isinstance(found, Object) else ""
-        what = f"{type_name(found)}{names}"
-        raise DataError(f"{source.path}: an array of objects is expected, came {what}")
-    for number, one in enumerate(found, start=1):
-        if isinstance(one, Object):
-            yield Item(number, one)
+    text, number = source.whole(), 0
+    place = _next(text, 0)
+    if text[place : place + 1] != "[":
+        if place < len(text):
+            raise DataError(f"{source.path}: an array of objects is expected, {_came(text, place)}")
+        return
+    place = _next(text, place + 1)
+    is_open = text[place : place + 1] != "]"
+    while is_open:
+        number += 1
+        try:
+            found, place = DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            where = f"{source.path}, object {number}"
+            raise DataError(f"{where}: not JSON: {_reason(error)}") from error
+        if isinstance(found, Object):
+            yield Item(number, found)
         else:
-            yield Item(number, Object(), f"{type_name(one)}; an object with `text` expected")
+            yield Item(number, Object(), f"{type_name(found)}; an object with `text` expected")
+        place = _next(text, place)
+        is_open = text[place : place + 1] == ","
+        place = _next(text, place + 1) if is_open else place
+    ends = text[place : place + 1] == "]" and _next(text, place + 1) == len(text)
+    said = f"{source.path}: not JSON: a comma, or the array's end, is expected behind object"
+    demand(ends, f"{said} {number}", DataError)
+
+
+def _next(text: str, place: int) -> int:
+    """The place of the next character that is no space."""
+    match = SPACE.match(text, place)
+    return match.end() if match else place
+
+
+def _came(text: str, place: int) -> str:
+    """What came in place of an array."""
+    try:
+        found, _ = DECODER.raw_decode(text, place)
+    except (ValueError, RecursionError) as error:
+        return f"came what is not JSON: {_reason(error)}"
+    names = f" with {named(list(found))}" if isinstance(found, Object) else ""
+    return f"came {type_name(found)}{names}"
 
 
 def _reason(error: Exception) -> str:
@@ -164,17 +214,16 @@ def rows_of(items: Iterator[Item], source: Source) -> Rows:
         if fault:
             reason: Reason = "too long" if fault.startswith("longer") else "unreadable"
             yield LeftOut(number, reason, fault)
-        elif twice := _twice(found, source):
+            continue
+        used = used_columns(source.dialect, list(found), source.wants)
+        used += [] if source.wants == "label" else [TOKENS, TAGS, NUMBERS]
+        values = [found[name] for name in used if name in found]
+        if twice := next((name for name in found.twice if name in used), ""):
             yield LeftOut(number, "ambiguous", f"two values of `{named([twice])}`; one is expected")
-        elif unread := source.unread("".join(strings_in(found))):
+        elif unread := source.unread("".join(strings_in(values))):
             yield LeftOut(number, "unreadable", unread)
         else:
             yield worded(Row(number, found), source.wants)
-
-
-def _twice(found: Object, source: Source) -> str:
-    used = [*used_columns(source.dialect, list(found), source.wants), TOKENS, TAGS]
-    return next((name for name in found.twice if name in used), "")
 
 
 def strings_in(value: Any) -> Iterator[str]:

@@ -7,7 +7,8 @@ care:
 
 - A quoted cell over several lines may be a text with line ends, or several rows whose quotes are
   characters. That is told by the lines which read alone are rows: have as many cells as the header,
-  and one of the task's labels where these are known and have a column.
+  and one of the task's labels where these are known and have a column. None is where the lines end
+  otherwise than the header, or where labels tell nothing and CSV has doubled quotes there.
 - In TSV a quote that does not enclose a whole cell is a character. A quoted cell over several lines
   is one if they have the header's number of tabs together (as spreadsheets write them), or if only
   the first or only the last of them is a row alone. If another one is, all are left out; if more
@@ -82,6 +83,7 @@ class _Rows:
         self._ahead, self._next = list[Piece](), 0  # lines looked at, and the first not taken yet
         self._last = 0  # the line that the last row ends in
         self._delimiter, self._names = "", list[str]()
+        self._end = ""  # of the first line
 
     def all(self) -> Rows:
         is_any = False
@@ -110,6 +112,7 @@ class _Rows:
             return False
         if first.fault:
             raise LongLine(f"longer than {LONGEST_LINE:,} characters, and it names the columns")
+        self._end = _end_of(first.text)
         if not self._delimiter:
             self._delimiter = source.dialect.delimiter_of(first.text, usual, wants_label)
             if self._delimiter not in (usual, source.dialect.separator):
@@ -194,13 +197,20 @@ class _Rows:
 
     def _rows_alone(self, found: "Joined") -> list[bool]:
         """Which of its lines, read alone, have the header's columns and a label of the task."""
-        place, are_rows = self._place_of_label(), list[bool]()
-        for line in found.lines:
-            cells = cells_of(line, self._delimiter) or line.split(self._delimiter)
-            is_row = bool(line.strip()) and len(cells) == len(self._names)
-            is_known = place is None or not is_row or cells[place].strip('"') in self._source.labels
-            are_rows.append(is_row and is_known)
-        return are_rows
+        place, labels = self._place_of_label(), self._source.labels
+        is_quoted = place is None and self._delimiter != "\t" and found.has_doubled
+        if is_quoted or self._end not in found.ends:
+            return [False] * len(found.lines)
+
+        def is_row(cells: Sequence[str]) -> bool:
+            is_whole = len(cells) == len(self._names)
+            return is_whole and (place is None or cells[place].strip('"') in labels)
+
+        ways = (
+            (cells_of(one, self._delimiter) or (), one.split(self._delimiter)) * bool(one.strip())
+            for one in found.lines
+        )
+        return [any(map(is_row, both)) for both in ways]
 
     def _place_of_label(self) -> int | None:
         """Where labels stand; None: in no column, or they are not known."""
@@ -226,7 +236,8 @@ class _Rows:
                 return None
             if not is_open:
                 cells = cells_of("".join(lines).rstrip("\r\n"), self._delimiter)
-                return Joined([line.rstrip("\r\n") for line in lines], cells) if cells else None
+                ends = {_end_of(line) for line in lines[:-1]}
+                return Joined([one.rstrip("\r\n") for one in lines], cells, ends) if cells else None
         return None
 
     def _take(self, found: "Joined") -> list[str]:
@@ -271,10 +282,22 @@ class _Rows:
 
 
 class Joined(NamedTuple):
-    """Lines that are one row, and its cells."""
+    """Lines that may be one row.
+
+    Attributes:
+        lines: Without their ends.
+        cells: Of the row.
+        ends: What all lines but the last end with.
+    """
 
     lines: list[str]
     cells: list[str]
+    ends: set[str]
+
+    @property
+    def has_doubled(self) -> bool:
+        """Whether the text over several lines has quotes, which are doubled in the file."""
+        return any('"' in cell and not {"\n", "\r"}.isdisjoint(cell) for cell in self.cells)
 
 
 def cells_of(text: str, delimiter: str) -> list[str] | None:
@@ -308,6 +331,10 @@ def _goes_on(line: str, delimiter: str) -> bool | None:
     if cells_of(rest, delimiter) is not None:
         return False
     return True if _is_open(rest, delimiter) else None
+
+
+def _end_of(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]
 
 
 def _is_enclosed(cell: str) -> bool:
@@ -346,13 +373,20 @@ def _refuse_twice(source: Source, names: Sequence[str]) -> None:
         DataError: Names both.
     """
     for wanted in used_columns(source.dialect, names, source.wants):
-        places = [number for number, name in enumerate(names, start=1) if name == wanted]
+        # A name that the user says exactly means that column alone.
+        is_told = wanted in (source.dialect.text_column, source.dialect.label_column)
+        alike = [wanted] if is_told else [name for name in names if _is_alike(name, wanted)]
+        places = [number for number, name in enumerate(names, start=1) if name in alike]
         if len(places) > 1:
             which = " and ".join(map(str, places))
-            raise DataError(
-                f"{source.path}: columns {which} are both called `{named([wanted])}`; one is "
-                "expected: rename or remove the other"
-            )
+            called = dict.fromkeys(f"`{named([name])}`" for name in alike)
+            both = "both called " if len(called) == 1 else "called "
+            said = f"columns {which} are {both}{' and '.join(called)}; one is expected"
+            raise DataError(f"{source.path}: {said}: rename or remove the other")
+
+
+def _is_alike(name: str, other: str) -> bool:
+    return _plain([name]) == _plain([other])
 
 
 def used_columns(dialect: Dialect, names: Sequence[str], wants: Wants) -> list[str]:

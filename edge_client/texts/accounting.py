@@ -133,7 +133,10 @@ def fault_of(
         if name is not None and not isinstance(value := row.get(name), str | None):
             said = f"`{named([name])}` is {type_name(value)}; a string is expected"
             return Fault("not text", said)
-    if any("\0" in value for value in row.values() if isinstance(value, str)):
+    if odd := odd_value(row, columns.language) or odd_value(row, columns.id):
+        return odd
+    used += [columns.label, columns.language, columns.id]
+    if any("\0" in value_of(row, name) for name in used):
         return Fault("unreadable", NUL_FOUND)
     text = value_of(row, columns.text)
     if not labelled or not text.strip():
@@ -145,6 +148,15 @@ def fault_of(
     label = value_of(row, columns.label)
     said = "" if label and not labels else _of_label(label, text, labels)
     return Fault("label", said) if said else None
+
+
+def odd_value(row: Mapping[str, Any], column: str | None) -> Fault | None:
+    """Why a column such as `id` says nothing; None if it does, or is not there."""
+    value = row.get(column) if column is not None else None
+    if not isinstance(value, dict | list | bytes | bool) and value == value:
+        return None
+    said = f"`{named([column or ''])}` is {type_name(value)}; a string is expected"
+    return Fault("not text", said)
 
 
 def _of_label(label: str, text: str, labels: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from edge_client.texts.accounting import (
     fault_of,
     is_other_count,
     missing_column,
+    odd_value,
     tell,
     useless,
     value_of,
@@ -363,6 +364,9 @@ class _Texts:
     def of_words(self, row: Row) -> Found:
         """A text whose words are known, with their tags where these are wanted."""
         words, tags, wants_tags = row.words, row.tags, self._source.wants == "tags"
+        id_column = find(list(row.columns), "id")
+        if odd := odd_value(row.columns, "language") or odd_value(row.columns, id_column):
+            return self._faulty(row, row.line, odd.reason, odd.said)
         text = value_of(row.columns, "text")
         if row.spans is not None and wants_tags:
             try:
@@ -388,7 +392,7 @@ class _Texts:
             line=row.line,
             file=self._file(row),
         )
-        id_ = value_of(row.columns, find(list(row.columns), "id"))
+        id_ = value_of(row.columns, id_column)
         return Found(row.line, row.columns, example, id=id_, file=row.file)
 
     def _faulty(self, row: Row, line: int, reason: Reason, said: str) -> Found:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from edge_client.formats.opened import DataError
 from edge_client.tables import Column, Table, show, tell
-from edge_client.texts.accounting import Accounting
+from edge_client.texts.accounting import Accounting, odd_value, value_of
 from edge_client.texts.examples import Example, read_file, read_texts
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import ANY, Wanted
@@ -129,9 +129,11 @@ def _column(paths: Sequence[Path], name: str, wanted: Wanted) -> list[str]:
         for line, _, row in read_texts(path, wanted, True, Accounting()):
             if name not in row:
                 raise DataError(f"{path}: no column {name!r} to go --by; found {', '.join(row)}")
-            if not row[name]:
+            if odd := odd_value(row, name):
+                raise DataError(f"{path}, line {line}: {odd.said} to go --by")
+            if not (value := value_of(row, name)):
                 raise DataError(f"{path}, line {line}: nothing in column {name!r} to go --by")
-            values.append(row[name])
+            values.append(value)
     return values
 
 

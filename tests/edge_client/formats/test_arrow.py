@@ -1,221 +1,198 @@
-"""Arrow and Parquet: whatever the columns beside the text hold, and files that are damaged."""
+"""Parquet, Arrow and folders of `datasets`, written by pyarrow as these have them."""
 
 import json
-from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import feather, ipc, parquet
 
-from edge_client.errors import WrongInput
 from edge_client.formats.arrow import SPLITS, STATE
 from edge_client.formats.opened import DataError
-from edge_client.texts.examples import read_file, read_folder
-from edge_client.texts.tasks import ANY, Labels
-from tests.edge_client.formats.table_files import LABELS, Labelled, reading
+from edge_client.texts.tasks import Labels
+from tests.edge_client.formats.test_json_rows import GOOD_BAD, texts_of
 
-TEXTS, NAMES = pa.array(["a", "b"]), pa.array(["good", "bad"])
-BOTH = [Labelled("a", "good"), Labelled("b", "bad")]
-PEOPLE = Labels(("PER",), "tagging")
+pyarrow = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+parquet = pytest.importorskip("pyarrow.parquet")
 
-
-def stream(path: Path, table: pa.Table) -> None:
-    with ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table)
+PER = Labels(("PER",), "tagging")
+TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=5)
 
 
-def file(path: Path, table: pa.Table) -> None:
-    with ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
+def with_classes(table: Any, **classes: object) -> Any:
+    """A table with the features that `datasets` keeps beside it."""
+    features = {name: {"names": names, "_type": "ClassLabel"} for name, names in classes.items()}
+    listed = {
+        name: {"feature": one, "_type": "List"} if name == "ner_tags" else one
+        for name, one in features.items()
+    }
+    info = json.dumps({"info": {"features": listed}})
+    return table.replace_schema_metadata({"huggingface": info})
 
 
-WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
-    "a.arrow": stream,
-    "b.arrow": file,
-    "c.feather": lambda path, table: feather.write_feather(table, path),
-    "d.parquet": lambda path, table: parquet.write_table(table, path),
-}
+def write(table: Any, path: Path) -> Path:
+    """A file of the form that its name promises, or the folder of a saved dataset."""
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=2)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, path)
+    elif path.suffix == ".arrow":
+        with pyarrow.ipc.new_stream(path, table.schema) as file:
+            file.write_table(table, max_chunksize=2)
+    else:
+        path.mkdir(parents=True)
+        half = table.num_rows // 2
+        parts = {"a.arrow": table.slice(0, half), "b.arrow": table.slice(half)}
+        for name, part in parts.items():
+            write(part, path / name)
+        state = {"_data_files": [{"filename": name} for name in parts], "_indices_data_files": None}
+        (path / STATE).write_text(json.dumps(state))
+    return path
 
 
-def classes(table: pa.Table, **named: object) -> pa.Table:
-    """With the metadata by which `datasets` names the classes of columns."""
-    told = {"info": {"features": named}}
-    return table.replace_schema_metadata({b"huggingface": json.dumps(told).encode()})
-
-
-def label_of(*names: str) -> dict[str, object]:
-    return {"names": [*names], "_type": "ClassLabel"}
-
-
-def numbers(kind: pa.DataType, *values: int) -> pa.Array:
-    return pa.array(values, pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
-
-
-def not_utf_8() -> pa.Array:
-    return pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xfe", b"x"]).buffers())
-
-
-OTHERS = {
-    "far times": numbers(pa.timestamp("s"), 2**62, 1),
-    "far days": numbers(pa.date32(), 2**31 - 1, 0),
-    "far spans": numbers(pa.duration("s"), 2**62, 1),
-    "nanoseconds": numbers(pa.timestamp("ns"), 1, 2),
-    "no such zone": numbers(pa.timestamp("us", "Nowhere/Bad"), 1, 2),
-    "bytes": pa.array([b"\xff", None]),
-    "nested": pa.array([{"x": [[1]]}, None]),
-    "maps": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
-    "months": pa.array([(1, 2, 3), None], pa.month_day_nano_interval()),
-    "nothing": pa.nulls(2),
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("other", OTHERS)
-def test_columns_that_nobody_asks_for_may_hold_anything(
-    tmp_path: Path, name: str, other: str
-) -> None:
-    names = ["more", "text", "label", "more"]
-    table = pa.table([OTHERS[other], TEXTS, NAMES, OTHERS[other]], names=names)
-    try:
-        WRITERS[name](tmp_path / name, table)
-    except pa.ArrowException:
-        pytest.skip(f"{name[2:]} does not hold {other}")
-    assert reading(tmp_path / name, LABELS).found == BOTH
-
-
-STRINGS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
-
-
-@pytest.mark.parametrize("name", ["a.arrow", "b.arrow", "d.parquet"])
-@pytest.mark.parametrize("kind", STRINGS, ids=str)
-def test_strings_are_read_however_they_are_kept(
-    tmp_path: Path, name: str, kind: pa.DataType
-) -> None:
-    WRITERS[name](tmp_path / name, pa.table({"text": TEXTS.cast(kind), "label": NAMES.cast(kind)}))
-    assert reading(tmp_path / name, LABELS).found == BOTH
-
-
-NO_TEXTS = [
-    ("int64", pa.array([1, 2])),
-    ("double", pa.array([1.5, float("nan")])),
-    ("bool", pa.array([True, None])),
-    ("binary", pa.array([b"x", b"y"])),
-    ("list<item: string>", pa.array([["x"], ["y"]])),
-    ("struct<x: int64>", pa.array([{"x": 1}, None])),
-    ("timestamp[ns]", OTHERS["nanoseconds"]),
-]
-
-
-@pytest.mark.parametrize(("kind", "column"), NO_TEXTS)
-@pytest.mark.parametrize("name", ["text", "text_b", "label"])
-def test_a_column_of_another_type_is_named_with_it(
-    tmp_path: Path, kind: str, column: pa.Array, name: str
-) -> None:
-    stream(
-        tmp_path / "a.arrow",
-        pa.table({"text": TEXTS, "label": NAMES, "text_b": TEXTS, name: column}),
-    )
-    if name == "label" and kind == "int64":
-        assert reading(tmp_path / "a.arrow", Labels(("1", "2"))).found == [("a", "1"), ("b", "2")]
-        return
-    with pytest.raises(DataError, match=f"column `{name}` is of type") as caught:
-        read_file(tmp_path / "a.arrow", LABELS, labelled=True)
-    assert kind in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["text", "label"])
-def test_a_string_that_is_not_utf_8_costs_its_row(tmp_path: Path, name: str) -> None:
-    good = {"text": TEXTS, "label": pa.array(["good", "good"])}
-    stream(tmp_path / "a.arrow", pa.table({**good, name: not_utf_8()}))
-    back = reading(tmp_path / "a.arrow", ANY)
-    assert back.left_out == 1 and back.lines == [1, 2]
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_classes_go_by_their_names(tmp_path: Path, name: str) -> None:
-    table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, 1, -1, 7]})
-    WRITERS[name](tmp_path / name, classes(table, label=label_of("good", "bad")))
-    back = reading(tmp_path / name, LABELS)
-    assert back.found == BOTH and back.left_out == 2
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_tags_of_words_go_by_their_names(tmp_path: Path, name: str) -> None:
-    table = pa.table({"tokens": [["Ann", "left"], []], "ner_tags": [[1, 0], []]})
-    named = {"feature": label_of("O", "B-PER"), "_type": "List"}
-    WRITERS[name](tmp_path / name, classes(table, ner_tags=named))
-    (found,) = read_file(tmp_path / name, PEOPLE, labelled=True)
-    assert (found.words, found.tags) == (("Ann", "left"), ("B-PER", "O"))
-
-
-def saved(folder: Path, table: pa.Table, shards: int = 1) -> Path:
-    """A folder as `save_to_disk` of `datasets` 5 writes it."""
-    folder.mkdir(parents=True)
-    names = [f"data-{at:05}-of-{shards:05}.arrow" for at in range(shards)]
-    for at, name in enumerate(names):
-        stream(folder / name, table.slice(at * 2, 2))
-    (folder / STATE).write_text(json.dumps({"_data_files": [{"filename": one} for one in names]}))
-    return folder
-
-
-def letters(count: int) -> pa.Table:
-    table = pa.table({"text": [*"abcdef"[:count]], "label": [0, 1] * (count // 2)})
-    return classes(table, label=label_of("good", "bad"))
-
-
-def test_shards_are_read_as_one(tmp_path: Path) -> None:
-    back = reading(saved(tmp_path / "all", letters(6), 3), LABELS)
-    assert [one.text for one in back.found] == [*"abcdef"] and back.lines == [1, 2, 3, 4, 5, 6]
-    (tmp_path / "all" / "data-00001-of-00003.arrow").unlink()
-    with pytest.raises(DataError, match=r"all lacks data-00001-of-00003\.arrow"):
-        reading(tmp_path / "all", LABELS)
-
-
-def test_splits_are_parts_of_the_texts(tmp_path: Path) -> None:
-    for split, count in (("train", 4), ("test", 2), ("validation", 6)):
-        saved(tmp_path / split, letters(count))
-    (tmp_path / SPLITS).write_text(json.dumps({"splits": ["train", "test", "validation"]}))
-    found = read_folder(tmp_path, LABELS)
-    assert (len(found.labelled), len(found.unlabelled), len(found.test)) == (2, 0, 2)
-
-
-@pytest.mark.parametrize("state", ["", "[]", "{}", '{"_data_files": 1}', "[" * 100_000])
-def test_a_damaged_state_is_one_error(tmp_path: Path, state: str) -> None:
-    saved(tmp_path / "all", letters(2))
-    (tmp_path / "all" / STATE).write_text(state)
-    with pytest.raises(DataError, match=r"save the dataset again|lacks its files"):
-        reading(tmp_path / "all", LABELS)
+NAMES = ("a.parquet", "a.feather", "a.arrow", "saved")
 
 
 @given(
-    st.sampled_from([*WRITERS]),
-    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
-    st.floats(0.1, 1),
+    rows=st.lists(st.tuples(TEXTS, st.sampled_from(("good", "bad", "ugly", "", None))), max_size=6),
+    name=st.sampled_from(NAMES),
 )
-def test_a_damaged_file_is_one_error_or_its_rows(
+@settings(max_examples=100, deadline=None)
+def test_every_row_is_read_or_left_out(
     tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str | None, str | None]],
     name: str,
-    changes: Sequence[tuple[float, int]],
-    kept: float,
 ) -> None:
-    path = tmp_path_factory.mktemp("damaged") / name
-    WRITERS[name](path, pa.table({"text": ["a letter", "é", None], "label": ["x", "y", "z"]}))
-    body = bytearray(path.read_bytes())
-    for place, byte in changes:
-        body[int(place * len(body))] = byte
-    path.write_bytes(body[: int(kept * len(body))])
-    said = f"{path}\n"
-    try:
-        rows = len(reading(path).lines)
-    except WrongInput as error:
-        rows, said = 0, f"{error}\n"
-    assert rows <= 3 and str(path) in said and said.count("\n") == 1
+    columns = {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
+    schema = pyarrow.schema([("text", pyarrow.string()), ("label", pyarrow.string())])
+    path = write(pyarrow.table(columns, schema), tmp_path_factory.mktemp("arrow") / name)
+    found, accounting = texts_of(path)
+    good = [
+        row
+        for row in rows
+        if row[0] and row[0].strip() and "\0" not in row[0] and row[1] in GOOD_BAD.labels
+    ]
+    assert [(one.text, one.label) for one in found] == good
+    assert (accounting.rows, accounting.read) == (len(rows), len(good))
 
 
-def test_an_older_feather_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
-    with pytest.raises(DataError, match=r"Feather file of version 1, .* as version 2"):
-        reading(tmp_path / "a.feather")
+@pytest.mark.parametrize("name", NAMES)
+def test_class_numbers_are_read_by_the_names_that_the_file_has_for_them(
+    tmp_path: Path, name: str
+) -> None:
+    table = pyarrow.table({"text": ["a", "b", "c", "d"], "label": [1, 0, -1, None]})
+    found, accounting = texts_of(write(with_classes(table, label=["bad", "good"]), tmp_path / name))
+    assert [one.label for one in found] == ["good", "bad"]
+    assert accounting.reasons == {"label": 2} and accounting.rows == 4
+    assert "`label` as the names of its classes" in accounting.notes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_of_tags_are_read_by_their_names(tmp_path: Path, name: str) -> None:
+    table = pyarrow.table({"tokens": [["Ann", "left"], ["x"]], "ner_tags": [[1, 0], [0]]})
+    named = with_classes(table, ner_tags=["O", "B-PER", "I-PER"])
+    found, accounting = texts_of(write(named, tmp_path / name), PER)
+    assert [one.tags for one in found] == [("B-PER", "O"), ("O",)]
+    assert "`ner_tags` as the names of its classes" in accounting.notes
+
+
+def test_numbers_of_tags_without_names_are_left_out(tmp_path: Path) -> None:
+    table = pyarrow.table({"tokens": [["Ann"]], "ner_tags": [[1]]})
+    found, accounting = texts_of(write(table, tmp_path / "a.parquet"), PER)
+    assert not found and "numbers are names here" in accounting.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("text", [{"a": 1}], "column `text` is of type struct<a: int64>; strings are expected"),
+        ("text", [["a"]], "column `text` is of type list<"),
+        ("text", [1.5], "column `text` is of type double; strings are expected"),
+        ("text", [b"a"], "column `text` is of type binary; strings are expected"),
+        ("text_b", [[1]], "column `text_b` is of type list<"),
+        ("label", [1.0], "type double; strings or class numbers are expected"),
+        ("label", [date(2020, 1, 1)], "column `label` is of type date32[day]; strings or class"),
+        ("label", [["good"]], "column `label` is of type list<"),
+        ("id", [{"oid": "1"}], "column `id` is of type struct<oid: string>"),
+    ],
+)
+def test_a_column_of_another_type_is_refused_by_its_name_and_type(
+    tmp_path: Path, column: str, values: list[object], said: str
+) -> None:
+    table = pyarrow.table({"text": ["a"], "label": ["good"], column: values})
+    with pytest.raises(DataError) as caught:
+        texts_of(write(table, tmp_path / "a.parquet"))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    columns = [pyarrow.array([one]) for one in ("a", "good", "bad", "x", "y")]
+    for names, said in (
+        (["text", "label", "label", "x", "y"], "2 columns are called `label`; one is expected"),
+        (["text", "label", "z", "z", "y"], ""),
+    ):
+        path = write(pyarrow.Table.from_arrays(columns, names=names), tmp_path / "a.parquet")
+        if said:
+            with pytest.raises(DataError, match=said):
+                texts_of(path)
+        else:
+            assert [one.label for one in texts_of(path)[0]] == ["good"]
+
+
+def test_what_nobody_reads_may_hold_anything(tmp_path: Path) -> None:
+    table = pyarrow.table(
+        {"text": ["a"], "label": ["good"], "meta": [{"x": [b"\xff", None]}], "more": ["\0"]}
+    )
+    assert len(texts_of(write(table, tmp_path / "a.parquet"))[0]) == 1
+
+
+def test_several_splits_in_place_of_one_are_named(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": ["a"], "label": ["good"]})
+    for split in ("train", "test"):
+        write(table, tmp_path / "saved" / split)
+    (tmp_path / "saved" / SPLITS).write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(DataError, match="several splits that datasets saved: test, train; give"):
+        texts_of(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("{", "does not name its files; save the dataset again"),
+        ('{"_data_files": [{"filename": "../a.arrow"}]}', "lacks a.arrow"),
+        ('{"_data_files": []}', "lacks its files"),
+        (
+            '{"_data_files": [{"filename": "b.arrow"}], "_indices_data_files": [{}]}',
+            "rows were selected; save flatten_indices",
+        ),
+    ],
+)
+def test_a_damaged_folder_of_datasets_is_refused(tmp_path: Path, state: str, said: str) -> None:
+    folder = write(pyarrow.table({"text": ["a"], "label": ["good"]}), tmp_path / "saved")
+    (folder / "a.arrow").rename(tmp_path / "a.arrow")
+    (folder / STATE).write_text(state)
+    with pytest.raises(DataError, match=said):
+        texts_of(folder)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.feather"])
+@pytest.mark.parametrize("body", [b"", b"hello world" * 9, b"ARROW1\0\0", b"PAR1"])
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str, body: bytes) -> None:
+    (tmp_path / name).write_bytes(body)
+    with pytest.raises(DataError, match=r"cannot be read as (Parquet|Arrow): ") as caught:
+        texts_of(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_places_of_texts_that_lie_outside_of_a_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    offsets = pyarrow.py_buffer(b"\0\0\0\0" + (1 << 30).to_bytes(4, "little") + b"\1\0\0\0")
+    texts = pyarrow.Array.from_buffers(
+        pyarrow.string(), 2, [None, offsets, pyarrow.py_buffer(b"a")]
+    )
+    write(pyarrow.table({"text": texts, "label": ["good", "bad"]}), path)
+    with pytest.raises(DataError, match="cannot be read as Arrow: "):
+        texts_of(path)

@@ -1,151 +1,170 @@
-"""JSON lines and arrays: whatever values there are, each object is read or left out and named."""
+"""Objects of JSON against an oracle: who writes them knows which are texts."""
 
-import gzip
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.formats.lines import LONGEST_LINE
-from edge_client.formats.opened import MOST_ARRAY, DataError
+from edge_client.formats import json_rows, opened
+from edge_client.formats.opened import DataError, Source
+from edge_client.formats.reader import LeftOut
+from edge_client.formats.registry import read
 from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import every_row, read_texts
-from edge_client.texts.tasks import ANY, Labels
-from tests.edge_client.formats.table_files import LABELS, Labelled, ReadBack, reading, texts
+from edge_client.texts.examples import Example, every_row, leave_out
+from edge_client.texts.tasks import Labels
 
+GOOD_BAD = Labels(("good", "bad"))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | texts(without="\0"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(without="\0"), inner),
-    max_leaves=6,
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
 )
-NAMES = st.sampled_from(["text", "label", "text_b", "id", "language", "more"])
-OBJECTS = st.lists(st.dictionaries(NAMES, VALUES), max_size=5)
-ENDINGS = ("jsonl", "json", "ndjson")
+LABELS = st.sampled_from(("good", "bad")) | VALUES
+OBJECTS = st.fixed_dictionaries({}, optional={"text": VALUES, "label": LABELS, "meta": VALUES})
+ITEMS = st.lists(OBJECTS | VALUES, max_size=6)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("json")
+def texts_of(path: Path, wanted: Labels = GOOD_BAD) -> tuple[list[Example], Accounting]:
+    accounting, examples = Accounting(), []
+    for found in every_row(path, wanted, True, accounting.notes):
+        if found.example is None:
+            leave_out(accounting, found)
+        else:
+            accounting.read += 1
+            examples.append(found.example)
+    return examples, accounting
 
 
-def written(folder: Path, ending: str, found: list[Any]) -> Path:
-    path = folder / f"a.{ending}"
-    lines = "\n".join(map(json.dumps, found)) + "\n"
-    path.write_text(json.dumps(found) if ending == "json" else lines)
-    return path
+def is_text(item: Any) -> bool:
+    """Whether an object is a text with a label: the same rule, once more."""
+    if not isinstance(item, dict) or not isinstance(text := item.get("text"), str):
+        return False
+    is_whole = "\0" not in text and bool(text.strip())
+    return is_whole and item.get("label") in ("good", "bad")
 
 
-def is_kept(one: dict[str, Any]) -> bool:
-    """Whether an object is a labelled text, as docs/tasks.md has it."""
-    text, label = one.get("text"), one.get("label")
-    are_texts = isinstance(text, str) and isinstance(one.get("text_b"), str | None)
-    is_label = isinstance(label, str | int) and not isinstance(label, bool)
-    return are_texts and bool(str(text).strip()) and is_label and str(label) != ""
-
-
-@given(OBJECTS, st.sampled_from(ENDINGS))
-def test_what_is_no_text_is_left_out_and_all_else_is_read(
-    folder: Path, found: list[dict[str, Any]], ending: str
+@given(items=ITEMS, name=st.sampled_from(("a.jsonl", "a.json", "array.jsonl", "array.json")))
+@settings(max_examples=400, deadline=None)
+def test_only_strings_are_texts_and_every_object_is_read_or_left_out(
+    tmp_path_factory: pytest.TempPathFactory, items: list[Any], name: str
 ) -> None:
-    path = written(folder, ending, [{"text": "a", "label": "x"}, *found])
-    back = reading(path)
-    kept = [Labelled(one["text"], str(one["label"])) for one in found if is_kept(one)]
-    assert back.found == [Labelled("a", "x"), *kept]
-    assert back.lines == list(range(1, len(found) + 2))
+    path = tmp_path_factory.mktemp("json") / name
+    is_array = name.startswith("array")
+    items = [{"meta": 1}, *items]  # by the first it is known
+    path.write_text(json.dumps(items, indent=1) if is_array else "\n".join(map(json.dumps, items)))
+    found, accounting = texts_of(path)
+    good = [item for item in items if is_text(item)]
+    assert [(one.text, one.label) for one in found] == [(i["text"], i["label"]) for i in good]
+    assert accounting.rows == len(items)
+    assert accounting.read == len(good)
 
 
-KINDS = {
-    "a list": ["x"],
-    "an object": {"a": 1},
-    "NaN": float("nan"),
-    "a boolean": True,
-    "a fraction": 1.5,
-}
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-@pytest.mark.parametrize("name", ["text", "text_b", "label"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_value_of_another_type_is_named_with_its_column(
-    tmp_path: Path, ending: str, name: str, kind: str
+@given(items=st.lists(OBJECTS, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_an_array_says_what_lines_say(
+    tmp_path_factory: pytest.TempPathFactory, items: list[dict[str, Any]]
 ) -> None:
-    good = {"text": "a", "text_b": "b", "label": "good", "more": KINDS[kind]}
-    path = written(tmp_path, ending, [good, {**good, name: KINDS[kind]}])
-    accounting = Accounting()
-    assert len([*read_texts(path, LABELS, True, accounting)]) == 1
-    assert accounting.reasons == {"not text": 1}
-    assert accounting.faults == [f"line 2: `{name}` is {kind}; a string is expected"]
+    folder = tmp_path_factory.mktemp("json")
+    (folder / "a.json").write_text(json.dumps(items, indent=2))
+    (folder / "a.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    array, lines = (list(read(Source(folder / f"a.{end}"))) for end in ("json", "jsonl"))
+    assert repr(array) == repr(lines)
 
 
-TWICE = [
-    ('{"text": "a", "label": "good", "text": "b"}', 0),
-    ('{"text": "a", "label": "good", "label": "bad"}', 0),
-    ('{"text": "a", "text_b": "", "text_b": "c", "label": "good"}', 0),
-    ('{"text": "a", "label": "good", "more": 1, "more": 2}', 1),
-    ('{"text": "a", "label": "good", "more": {"text": 1, "text": 2}}', 1),
-]
-
-
-@pytest.mark.parametrize(("body", "read"), TWICE)
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-def test_a_name_that_is_there_twice_counts_where_it_is_read(
-    tmp_path: Path, body: str, read: int, ending: str
+@pytest.mark.parametrize(
+    ("name", "body", "form"),
+    [
+        ("a.json", '{"text": "a", "label": "good"}\n{"text": "b", "label": "bad"}\n', "JSON lines"),
+        ("a.jsonl", '\ufeff [\n{"text": "a", "label": "good"}\n]', "a JSON array"),
+    ],
+)
+def test_the_beginning_says_whether_a_file_is_lines_or_an_array(
+    tmp_path: Path, name: str, body: str, form: str
 ) -> None:
-    (tmp_path / f"a.{ending}").write_text(f"[{body}]" if ending == "json" else body + "\n")
-    back = reading(tmp_path / f"a.{ending}", LABELS)
-    assert (len(back.found), back.left_out) == (read, 1 - read)
+    (tmp_path / name).write_text(body)
+    found, accounting = texts_of(tmp_path / name)
+    assert found[0].text == "a" and accounting.notes == [form]
 
 
-@pytest.mark.parametrize("labels", [("1", "2", "3"), ("0", "1")])
-def test_class_numbers_that_count_otherwise_are_refused(
-    tmp_path: Path, labels: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('[{"text": "a"}', "a comma, or the array's end, is expected behind object 1"),
+        ('[{"text": "a"}] x', "a comma, or the array's end, is expected behind object 1"),
+        ('[{"text": "a"},]', "object 2: not JSON: Expecting value"),
+        ('[{"text": "a"} {"text": "b"}]', "expected behind object 1"),
+        ("[" * 10**5, "object 1: not JSON: nested too deeply"),
+        ("[" + '{"n": ' + "9" * 5000 + "}]", "object 1: not JSON"),
+        ('{\n"rows": [{"text": "a"}]}', "an array of objects is expected, came an object with row"),
+        ("hello", "came what is not JSON: Expecting value"),
+    ],
+)
+def test_a_damaged_array_is_refused_in_one_line(tmp_path: Path, body: str, said: str) -> None:
+    (tmp_path / "a.json").write_text(body)
+    with pytest.raises(DataError, match=r"a\.json") as caught:
+        list(read(Source(tmp_path / "a.json")))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("body", ["", "[]", " [ ] \n", "\ufeff\n"])
+def test_an_empty_array_has_no_rows(tmp_path: Path, body: str) -> None:
+    (tmp_path / "a.json").write_text(body)
+    assert not list(read(Source(tmp_path / "a.json")))
+
+
+def test_an_array_that_cannot_be_held_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"text": "a", "label": number} for number in (1, 2, 0)]
-    with pytest.raises(DataError, match=r"line \d: a class number .* numbers are names here"):
-        reading(written(tmp_path, "jsonl", rows), Labels(labels))
+    monkeypatch.setattr(opened, "MOST_ARRAY", 1000)
+    (tmp_path / "a.json").write_text(json.dumps([{"text": "a" * 2000}]))
+    with pytest.raises(DataError, match=r"more than 1,000 characters.*save it as JSON lines"):
+        list(read(Source(tmp_path / "a.json")))
 
 
-@given(st.lists(st.binary(max_size=20).map(lambda line: line.translate(None, b"\r\n")), max_size=6))
-def test_of_any_bytes_each_line_is_of_one_row(folder: Path, lines: list[bytes]) -> None:
-    (folder / "any.jsonl").write_bytes(b"\n".join(lines))
-    found = [one.line for one in every_row(folder / "any.jsonl", ANY, True, [])]
-    text = [
-        line.decode(errors="replace").removeprefix("\ufeff" * (at == 0))
-        for at, line in enumerate(lines)
-    ]
-    assert found == [at for at, line in enumerate(text, start=1) if line.strip("\ufeff").strip()]
+def test_a_key_that_is_read_twice_is_left_out_and_named(tmp_path: Path) -> None:
+    body = ('{"text": "a", "text": "b"}', '{"text": "a", "meta": 1, "meta": 2}', '{"text": "c"}')
+    (tmp_path / "a.jsonl").write_text("\n".join(body))
+    first, *others = read(Source(tmp_path / "a.jsonl"))
+    assert first == LeftOut(1, "ambiguous", "two values of `text`; one is expected")
+    assert not any(isinstance(one, LeftOut) for one in others)
 
 
-@pytest.mark.slow
-def test_two_gigabytes_in_a_line_are_one_error(tmp_path: Path) -> None:
-    """Packed they are some megabytes, and no more than one line's bound is held of them."""
-    path, some = tmp_path / "a.jsonl.gz", b"y" * (1 << 24)
-    member = gzip.compress(some, 1)  # members stand one behind the other
-    path.write_bytes(gzip.compress(b'{"text": "') + member * 128)
-    began_s = time.process_time()
-    with pytest.raises(DataError, match="holds more than 536,870,912 characters"):
-        [*read_texts(path, ANY, True, Accounting())]
-    assert time.process_time() - began_s < 60
+@pytest.mark.parametrize(
+    ("column", "value", "name"),
+    [
+        *[("text", value, name) for value, name in [(["a"], "a list"), (5, "a whole number")]],
+        *[("label", value, name) for value, name in [(1.0, "a fraction"), (True, "a boolean")]],
+        *[("id", value, name) for value, name in [({"$oid": "1"}, "an object"), ([1], "a list")]],
+        ("language", ["de"], "a list"),
+        ("text_b", float("nan"), "NaN"),
+    ],
+)
+def test_a_value_that_is_no_text_is_named_by_its_column_and_type(
+    tmp_path: Path, column: str, value: object, name: str
+) -> None:
+    row = {"text": "a", "label": "good", column: value}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    found, accounting = texts_of(tmp_path / "a.jsonl")
+    assert not found and accounting.reasons["not text"] == 1
+    assert accounting.faults == [f"line 1: `{column}` is {name}; a string is expected"]
 
 
-def test_an_array_that_cannot_be_held_is_one_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.json.gz"
-    path.write_bytes(
-        gzip.compress(b"[") + gzip.compress(b" " * (1 << 20)) * (1 + MOST_ARRAY // (1 << 20))
-    )
-    with pytest.raises(DataError, match=r"one document of more than .* save it as JSON lines"):
-        reading(path)
+def test_what_nobody_reads_may_hold_anything(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": "good", "meta": meta} for meta in ("\0", "\ud800", [{"x": 1}])]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert len(texts_of(tmp_path / "a.jsonl")[0]) == 3
 
 
-@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"text":'])
-def test_deep_values_are_faults_of_their_line(tmp_path: Path, opening: str) -> None:
-    good = '{"text": "a", "label": "good"}\n'
-    (tmp_path / "a.jsonl").write_text(opening * (LONGEST_LINE // len(opening)) + "\n" + good)
-    assert reading(tmp_path / "a.jsonl", LABELS) == ReadBack([Labelled("a", "good")], [1, 2], 1)
-    (tmp_path / "a.json").write_text(opening * 200_000)
-    with pytest.raises(DataError, match="is not JSON: nested too deeply"):
-        reading(tmp_path / "a.json")
+@pytest.mark.parametrize("tags", ["tags", "ner_tags"])
+def test_class_numbers_in_place_of_tags_are_left_out_by_their_name(
+    tmp_path: Path, tags: str
+) -> None:
+    lines = [{"tokens": ["a"], tags: [1]}, {"tokens": ["a"], tags: ["O"]}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found, accounting = texts_of(tmp_path / "a.jsonl", Labels(("PER",), "tagging"))
+    assert len(found) == 1 and accounting.left_out == 1
+    assert json_rows.NAMES in accounting.faults[0] or "two lists of strings" in accounting.faults[0]

@@ -152,6 +152,15 @@ def test_where_nothing_tells_rows_from_a_text_all_its_lines_are_left_out() -> No
     assert isinstance(found[0], LeftOut) and found[0].said.startswith("lines 2 on: ")
 
 
+@pytest.mark.parametrize("cell", ['a "b", c\nd', "a, b\nc", "a, b\rc"])
+def test_doubled_quotes_and_other_line_ends_tell_a_text_from_rows(cell: str) -> None:
+    quoted = '"' + cell.replace('"', '""') + '"'
+    end = "\n" if '"' in cell else "\r\n"
+    file = f"text,id{end}{quoted},1{end}fine,2{end}"
+    found = read(file, wants="text", labels=())
+    assert [row.columns["text"] for row in found if isinstance(row, Row)] == [cell, "fine"]
+
+
 @pytest.mark.parametrize(
     "cell", ["one\ntwo", "one\n\ntwo", 'a "b"\nc', "Dear all, hi\nbye, see", "x\r\ny"]
 )
@@ -183,6 +192,13 @@ def test_the_delimiter_that_excels_first_line_says_is_taken(first: str, end: str
 def test_two_columns_of_one_name_are_refused_by_their_numbers(header: str) -> None:
     with pytest.raises(DataError, match=r"columns \d and \d are both called `\w+`; one is"):
         read(header + "\na,good,b,c\n")
+
+
+def test_names_that_differ_in_case_or_spaces_alone_are_refused_unless_one_is_said() -> None:
+    file = "text,label, Label\na,good,bad\n"
+    with pytest.raises(DataError, match=r"columns 2 and 3 are called `label` and ` Label`; one is"):
+        read(file)
+    assert pairs(read(file, dialect=Dialect(label_column="label"))) == [("a", "good")]
 
 
 def test_a_column_that_nobody_reads_may_be_there_twice() -> None:

@@ -172,3 +172,10 @@ def test_the_current_folder_is_filled(data: Path, monkeypatch: pytest.MonkeyPatc
         result = run(data, *task, "--out", ".")
         assert result.exit_code == 0, result.output
         assert len([path for path in Path().iterdir() if path.is_dir()]) == 2
+
+
+def test_a_column_to_go_by_that_is_no_text_is_named_by_its_type(data: Path) -> None:
+    rows = data.parent / "rows.jsonl"
+    rows.write_text('{"text": "a", "label": "a", "home": ["x"]}\n')
+    line = said(rows, "--by", "home", "--out", data.parent / "out")
+    assert line.endswith("line 1: `home` is a list; a string is expected to go --by")

@@ -15,7 +15,7 @@ from edge_client.formats.opened import Source
 from edge_client.formats.reader import LeftOut, Row
 from edge_client.formats.registry import read
 from edge_client.texts.tasks import ANY
-from tests.edge_client.formats.table_files import (
+from tests.edge_client.formats.written.table_files import (
     ENDS,
     LABELS,
     Labelled,
