@@ -15,9 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edge_client.errors import WrongInput
-from edge_client.texts.control_words import content_of, marked, named_in, set_apart
 from edge_client.texts.examples import Example
-from edge_client.texts.patterns import fitted, label_words, refuse_control_words, slots_of, written
+from edge_client.texts.prompts.control_words import content_of, marked, named_in, set_apart
+from edge_client.texts.prompts.patterns import (
+    fitted,
+    label_words,
+    refuse_control_words,
+    slots_of,
+    written,
+)
 from edge_client.texts.tasks import MASK, Task, TaskError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from edge_client.wire.training import Training
 
 TAGGING = Task("drugs", ("Drug", "Dose"), kind="tagging")
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
-WORK = messages.Work(10, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, Training(), 7)
+WORK = messages.Work(11, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, Training(), 7)
 
 LABEL_WORK = replace(
     WORK,
@@ -243,7 +243,7 @@ def test_who_a_device_is_is_these_bytes_in_protocol_11() -> None:
     facts = fleet.DeviceFacts(
         "aarch64", 4, 8 << 30, "3.11", "1", "onnx", "base", None, "Pi 5", True
     )
-    enrol = fleet.Enrol(10, "hall", facts, "token", {"site": "kitchen"}, "l1")
+    enrol = fleet.Enrol(11, "hall", facts, "token", {"site": "kitchen"}, "l1")
     body = (
         b'{"facts":{"base_id":"base","board":"Pi 5","budget_bytes":null,"cores":4,'
         b'"engine":"onnx","is_on_mains":true,"machine":"aarch64","memory_bytes":8589934592,'
@@ -251,7 +251,7 @@ def test_who_a_device_is_is_these_bytes_in_protocol_11() -> None:
         b'"token":"token"}'
     )
     assert messages.encode(enrol) == body and messages.decode(body, fleet.Enrol) == enrol
-    enrolled = fleet.Enrolled(10, "d1", "hall-2")
+    enrolled = fleet.Enrolled(11, "d1", "hall-2")
     body = b'{"device_id":"d1","name":"hall-2","protocol":11}'
     assert messages.encode(enrolled) == body
     assert messages.decode(body, fleet.Enrolled) == enrolled
@@ -440,7 +440,7 @@ def test_an_id_that_leads_elsewhere_is_no_id(bad: str) -> None:
 @pytest.mark.parametrize("bad", ["\x1b[2J", "two\nlines", "x" * 300])
 def test_what_would_spoil_a_terminal_is_no_name(bad: str) -> None:
     for message, told in (
-        (fleet.Enrolled(10, "d", "pi"), {"name": bad}),
+        (fleet.Enrolled(11, "d", "pi"), {"name": bad}),
         (TERMS, {"run_name": bad}),
         (OVER, {"run_name": bad}),
         (messages.Waiting("train"), {"run_name": bad}),

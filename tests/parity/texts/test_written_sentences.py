@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Masking, Task, TaskError
 from edge_client.texts.tokens import Prompt, Tokens
-from tests.parity.prompts.tokenizers_of_every_kind import (
+from tests.parity.texts.kinds import (
     MODELS,
     NORMALIZERS,
     OWN_POST,
