@@ -119,7 +119,9 @@ def _rows(source: Source, files: Sequence[Path]) -> Rows:
             with _opened(path, source) as (schema, batches):
                 columns = _Columns(schema, source)
                 for batch in batches:
-                    for row in batch.select(columns.needed).to_pylist():
+                    read = batch.select(columns.needed)
+                    read.validate(full=True)  # of a damaged file, or it reads where nothing is
+                    for row in read.to_pylist():
                         number += 1
                         yield columns.row(number, row)
     except (pyarrow.ArrowException, OSError, ValueError, NotImplementedError) as error:

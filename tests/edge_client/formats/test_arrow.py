@@ -185,3 +185,14 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str, body: 
     with pytest.raises(DataError, match=r"cannot be read as (Parquet|Arrow): ") as caught:
         texts_of(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_places_of_texts_that_lie_outside_of_a_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    offsets = pyarrow.py_buffer(b"\0\0\0\0" + (1 << 30).to_bytes(4, "little") + b"\1\0\0\0")
+    texts = pyarrow.Array.from_buffers(
+        pyarrow.string(), 2, [None, offsets, pyarrow.py_buffer(b"a")]
+    )
+    write(pyarrow.table({"text": texts, "label": ["good", "bad"]}), path)
+    with pytest.raises(DataError, match="cannot be read as Arrow: "):
+        texts_of(path)
