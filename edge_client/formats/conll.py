@@ -103,7 +103,7 @@ class _Texts:
         # `#` may be a word too, in a row like the others: between tabs, or with a tag.
         if layout.is_numbered or len(row) != (self._width or len(row)):
             return True
-        tag = row[layout.tag] if layout.tag is not None else row[-1]
+        tag = row[-1] if layout.tag is None or layout.tag >= len(row) else row[layout.tag]
         return not (is_tabbed and row[0] == "#") and not parted(tag)[0]
 
     def text_of(self, last: int, rows: Sequence[tuple[int, list[str]]]) -> Row | LeftOut:

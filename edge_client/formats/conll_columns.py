@@ -66,7 +66,8 @@ def layout_of(head: str, source: Source) -> Layout:
     layout = Layout(has_tags=source.wants == "tags")
     layout.prefix = None if ending_of(source.path) == ".tsv" else ""
     if not names and texts and has_names(texts[0][0]):
-        names, texts[0] = texts[0][0], texts[0][1:]
+        names = texts[0].pop(0)
+        texts = [text for text in texts if text]
         layout.has_names, whose = True, "its first line says"
     _find_words(layout, names, texts, source, whose)
     if layout.has_tags:

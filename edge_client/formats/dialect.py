@@ -12,6 +12,7 @@ import codecs
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from edge_client.errors import demand
@@ -63,17 +64,7 @@ class Dialect:
 
     def columns(self, names: Sequence[str]) -> "Columns":
         """Which of a file's columns hold what."""
-        text, second = find(names, self.text_column or "text"), None
-        if text is None and not self.text_column:
-            text = find(names, "text_a")
-        if _plain(self.text_column) in ("", "text", "text_a"):
-            second = find(names, "text_b")
-        if text is None and "," in self.text_column:
-            first, _, other = self.text_column.partition(",")
-            text, second = find(names, first), find(names, other)
-            text = text if second else None
-        label = find(names, self.label_column or "label")
-        return Columns(text, second, label, find(names, "language"), find(names, "id"))
+        return _columns(self, tuple(names))
 
     def delimiter_of(self, header: str, usual: str, labelled: bool) -> str:
         """What stands between the columns of a file with this first line.
@@ -126,6 +117,21 @@ class Columns:
         known |= set(dialect.text_column.split(","))
         found = {used: name for used, name in usual.items() if name and name not in known}
         return [f"{name!r} as `{used}`" for used, name in found.items()]
+
+
+@lru_cache(maxsize=16)  # rows of JSON have names of their own, mostly the same
+def _columns(dialect: Dialect, names: tuple[str, ...]) -> Columns:
+    text, second = find(names, dialect.text_column or "text"), None
+    if text is None and not dialect.text_column:
+        text = find(names, "text_a")
+    if _plain(dialect.text_column) in ("", "text", "text_a"):
+        second = find(names, "text_b")
+    if text is None and "," in dialect.text_column:
+        first, _, other = dialect.text_column.partition(",")
+        text, second = find(names, first), find(names, other)
+        text = text if second else None
+    label = find(names, dialect.label_column or "label")
+    return Columns(text, second, label, find(names, "language"), find(names, "id"))
 
 
 def named(names: Sequence[str]) -> str:

@@ -124,6 +124,8 @@ class Lines:
     def rest(self, most: int) -> str | None:
         """All that is still to come; None where it is more than so many characters."""
         parts, left = list[str](), most
+        if isinstance(self._ahead, str):
+            parts, left, self._ahead = [self._ahead], most - len(self._ahead), None
         while left >= 0 and (piece := self._piece()):
             parts.append(piece)
             left -= len(piece)

@@ -6,20 +6,22 @@ Others' formats are found by entry points of the group `smidgen.formats`, each a
 
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from edge_client.errors import Failed
 from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.annotation.exports import EXPORTS
 from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET
 from edge_client.formats.conll import CONLL
 from edge_client.formats.dialect import PLAIN, Dialect, Wants
-from edge_client.formats.json_rows import JSON_ARRAY, JSON_LINES
+from edge_client.formats.json_rows import ARRAY, JSON_ARRAY, JSON_LINES
 from edge_client.formats.opened import DataError, Source, ending_of, head_of
 from edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
 from edge_client.formats.reader import Head, LeftOut, Reader, Rows
 from edge_client.formats.refused import refused
 from edge_client.formats.table import TABLE
+from edge_client.tables import plain
 
 GROUP = "smidgen.formats"
 OURS: tuple[Reader, ...] = (
@@ -32,8 +34,24 @@ GENERIC = 0.6  # readers that are surer than that are named
 
 @cache
 def readers() -> tuple[Reader, ...]:
-    """Ours, and those of other packages that are installed."""
-    return (*(one.load() for one in entry_points(group=GROUP)), *OURS)
+    """Ours, and those of other packages that are installed.
+
+    Raises:
+        Failed: One of these cannot be imported; names its package.
+    """
+    return (*map(_loaded, entry_points(group=GROUP)), *OURS)
+
+
+def _loaded(point: EntryPoint) -> Reader:
+    try:
+        reader: Reader = point.load()
+    except Exception as error:  # somebody else's code
+        package = point.dist.name if point.dist else point.value
+        said = f"{type(error).__name__}: {plain(str(error))[:200]}"
+        raise Failed(
+            f"package {package}: its format {point.name} cannot be used: {said}"
+        ) from error
+    return reader
 
 
 @cache
@@ -93,14 +111,16 @@ def read(source: Source) -> Rows:
 
 
 def read_stream(source: Source) -> Rows:
-    """Rows of a stream such as stdin: JSON lines if its first line is an object, else lines.
+    """Rows of a stream such as stdin: JSON if its first line begins as such, else lines of text.
 
     Raises:
         DataError: It is not in the encoding that was told.
     """
     with source.lines() as lines:
-        is_json = lines.first().lstrip().startswith("{")
-        yield from (JSON_LINES if is_json else PLAIN_LINES).read(source)
+        first = lines.first().strip()
+        is_json, is_array = first.startswith("{"), first == "[" or ARRAY.match(first)
+        reader: Reader = JSON_LINES if is_json else JSON_ARRAY if is_array else PLAIN_LINES
+        yield from reader.read(source)
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

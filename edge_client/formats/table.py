@@ -125,7 +125,7 @@ class _Rows:
 
     def _body(self) -> Rows:
         names, source = self._names, self._source
-        again = _plain(names)
+        again, most = _plain(names), len("".join(names)) + 8 * len(names)
         while self._peek() is not None:
             if self._is_empty():
                 self._pop()
@@ -135,7 +135,8 @@ class _Rows:
                 yield cells
                 continue
             line, more = self._last, cells[len(names) :]
-            if cells == names or (len(names) > 1 and _plain(cells) == again):
+            is_short = len("".join(cells)) <= most  # as one with the names is
+            if is_short and (cells == names or (len(names) > 1 and _plain(cells) == again)):
                 yield LeftOut(line, "header", "the names of the columns once more")
             elif any(more):
                 yield LeftOut(line, "columns", _surplus(len(more), self._delimiter))

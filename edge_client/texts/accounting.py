@@ -136,7 +136,8 @@ def fault_of(
     if odd := odd_value(row, columns.language) or odd_value(row, columns.id):
         return odd
     used += [columns.label, columns.language, columns.id]
-    if any("\0" in value_of(row, name) for name in used):
+    values = [row.get(name) for name in used if name is not None]
+    if any("\0" in value for value in values if isinstance(value, str)):
         return Fault("unreadable", NUL_FOUND)
     text = value_of(row, columns.text)
     if not labelled or not text.strip():

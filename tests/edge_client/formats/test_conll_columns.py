@@ -105,6 +105,19 @@ def test_of_nested_tags_behind_numbered_words_the_outer_ones_are_read(tmp_path: 
     assert notes[1] == "its column 3 as the tags, not column 4, which holds tags too"
 
 
+@pytest.mark.parametrize("between", ["\n", "\n\n", "\n\n\n"])
+def test_names_may_stand_apart_from_the_first_text(tmp_path: Path, between: str) -> None:
+    found, notes = read(tmp_path / "a.tsv", f"word\tner{between}1\tO\nASS\tB-Drug\n")
+    assert found == [(("1", "ASS"), ("O", "B-Drug"))] and len(notes) == 2
+    assert read(tmp_path / "a.tsv", "word\tner\n")[0] == []
+
+
+def test_a_comment_with_fewer_columns_than_the_tags_have_is_none_of_a_word(tmp_path: Path) -> None:
+    body = "# a\n# global.columns = A FORM B NER\nx ASS x B-Drug\n\n# b c\n\n# d\nx a x O\n"
+    found, _ = read(tmp_path / "a.conll", body)
+    assert found == [(("ASS",), ("B-Drug",)), (("a",), ("O",))]
+
+
 def test_of_conllu_the_forms_are_words_and_the_entities_of_misc_their_tags(tmp_path: Path) -> None:
     lines = U.format("1-2", "im", "_") + U.format(1, "in", "SpaceAfter=No|NER=O")
     lines += U.format(2, "dem", "_") + U.format("2.1", "x", "_") + U.format(3, "ASS", "NER=B-Drug")
