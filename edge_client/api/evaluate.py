@@ -133,7 +133,8 @@ def open_scoring(
     chosen, opened = _task_beside(data, adapter, task), place_or_none(adapter)
     kind = kind_asked(opened, chosen)
     file = file_of(place(data), kind)
-    first = next(every_row(file, Labels((), kind), True, [], dialect), None)
+    every = every_row(file, Labels((), kind), True, [], dialect)
+    first = next((row for row in every if row.example is not None), None)
     has_id = first is not None and find(list(first.row), "id") is not None
     labeller = open_labeller(opened, chosen, str(base), engine, memory_budget, device)
     balanced = with_prior(labeller, place_or_none(prior), dialect)

@@ -113,7 +113,11 @@ def _rows(source: Source, files: Sequence[Path]) -> Rows:
         raise DataError(
             f"{source.path}: pip install pyarrow to read Parquet and Arrow, or save it as CSV"
         ) from error
-    what = "Parquet" if source.path.suffix == ".parquet" else "Arrow"
+    is_packed = source.path.suffix.lower() == ".gz"
+    demand(
+        not is_packed, f"{source.path}: unpack it; Parquet and Arrow pack by themselves", DataError
+    )
+    what = "Parquet" if source.path.suffix.lower() == ".parquet" else "Arrow"
     try:
         number = 0
         for path in files:
@@ -183,7 +187,7 @@ def _opened(
     from pyarrow import parquet
 
     with ExitStack() as stack:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             file = stack.enter_context(parquet.ParquetFile(path))
             groups = (file.metadata.row_group(index) for index in range(file.num_row_groups))
             sizes = sum(group.total_byte_size for group in groups)
@@ -281,7 +285,7 @@ class _Columns:
             return LeftOut(number, "unreadable", fault)
         if NUMBERS in self._classes and TAGS not in row:
             row[TAGS] = row.pop(NUMBERS)
-        return worded(Row(number, row), self._source.wants)
+        return worded(Row(number, row), self._source.wants, self._source.dialect)
 
 
 def _by_name(value: Any, classes: Sequence[str]) -> Any:

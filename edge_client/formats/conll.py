@@ -48,6 +48,7 @@ class Conll:
         row = next(rows_in(head.text), [""])
         has_tags = has_names(row) or (len(row) > 1 and bool(parted(row[-1])[0]))
         has_text = PLAIN.columns(row).text is not None
+        has_text |= bool(head.dialect.text_column) and head.dialect.columns(row).text is not None
         if has_tags == has_text:
             return 0.5  # whatever is asked for
         return 0.6 if has_tags else 0.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edge_client.errors import demand
-from edge_client.formats.dialect import PLAIN, Wants, named
+from edge_client.formats.dialect import Dialect, Wants, named
 from edge_client.formats.lines import each_line
 from edge_client.formats.opened import MARK, DataError, Source, ending_of
 from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
@@ -58,7 +58,7 @@ class JsonLines:
         return SURE if isinstance(_decoded(first), Object) else 0.0
 
     def gives(self, head: Head) -> frozenset[Wants]:
-        return gives(next(objects_in(head), Object()))
+        return gives(next(objects_in(head), Object()), head.dialect)
 
     def read(self, source: Source) -> Rows:
         if ending_of(source.path).lower() == ".json":
@@ -79,7 +79,7 @@ class JsonArray:
         return SURE if ARRAY.match(head.text) else 0.0
 
     def gives(self, head: Head) -> frozenset[Wants]:
-        return gives(next(objects_in(head), Object()))
+        return gives(next(objects_in(head), Object()), head.dialect)
 
     def read(self, source: Source) -> Rows:
         if ending_of(source.path).lower() != ".json":
@@ -90,10 +90,10 @@ class JsonArray:
 JSON_LINES, JSON_ARRAY = JsonLines(), JsonArray()
 
 
-def gives(first: Mapping[str, Any]) -> frozenset[Wants]:
+def gives(first: Mapping[str, Any], dialect: Dialect) -> frozenset[Wants]:
     """What rows hold, by the first of them."""
     has_tags = TOKENS in first and bool({TAGS, NUMBERS} & first.keys())
-    has_text = PLAIN.columns(list(first)).text is not None
+    has_text = dialect.columns(list(first)).text is not None
     if not first or has_tags == has_text:  # it is both, or nothing is known
         return frozenset(("text", "label", "tags"))
     return frozenset(("text", "tags" if has_tags else "label"))
@@ -218,12 +218,15 @@ def rows_of(items: Iterator[Item], source: Source) -> Rows:
         used = used_columns(source.dialect, list(found), source.wants)
         used += [] if source.wants == "label" else [TOKENS, TAGS, NUMBERS]
         values = [found[name] for name in used if name in found]
-        if twice := next((name for name in found.twice if name in used), ""):
+        if source.wants != "text" and found.get("answer") in ("reject", "ignore"):
+            said = f"its answer is {found['answer']}, as Prodigy writes of what is no label"
+            yield LeftOut(number, "rejected", said)
+        elif twice := next((name for name in found.twice if name in used), ""):
             yield LeftOut(number, "ambiguous", f"two values of `{named([twice])}`; one is expected")
         elif unread := source.unread("".join(strings_in(values))):
             yield LeftOut(number, "unreadable", unread)
         else:
-            yield worded(Row(number, found), source.wants)
+            yield worded(Row(number, found), source.wants, source.dialect)
 
 
 def strings_in(value: Any) -> Iterator[str]:
@@ -239,10 +242,10 @@ def strings_in(value: Any) -> Iterator[str]:
             open_values += one
 
 
-def worded(row: Row, wants: Wants) -> Row | LeftOut:
+def worded(row: Row, wants: Wants, dialect: Dialect) -> Row | LeftOut:
     """A row with its words, where it tells them apart; see `Row`."""
     found = dict(row.columns)
-    has_text = PLAIN.columns(list(found)).text is not None
+    has_text = dialect.columns(list(found)).text is not None
     if wants == "label" or TOKENS not in found or (wants == "text" and has_text):
         if wants == "tags":
             return LeftOut(row.line, "columns", f"an object with `{TOKENS}` and `{TAGS}` expected")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from edge_client.formats.dialect import Wants
+from edge_client.formats.dialect import PLAIN, Dialect, Wants
 from edge_client.formats.opened import Source
 
 Reason: TypeAlias = Literal[
@@ -86,11 +86,13 @@ class Head:
         ending: Of its name, lower case, without `.gz`, such as `.json`; empty of a folder.
         text: Its first characters, decoded; empty of folders and of what is not text.
         path: The file or folder; None of a stream.
+        dialect: What the user says of how it is written down.
     """
 
     ending: str
     text: str
     path: Path | None = None
+    dialect: Dialect = PLAIN
 
 
 class Reader(Protocol):

@@ -63,8 +63,8 @@ def endings() -> tuple[str, ...]:
 def head(path: Path, dialect: Dialect = PLAIN) -> Head:
     """The beginning of a file, or that it is a folder."""
     if path.is_dir():
-        return Head("", "", path)
-    return Head(ending_of(path).lower(), head_of(path, dialect), path)
+        return Head("", "", path, dialect)
+    return Head(ending_of(path).lower(), head_of(path, dialect), path, dialect)
 
 
 def best(found: Head) -> list[tuple[float, Reader]]:
@@ -96,7 +96,7 @@ def reader_of(source: Source) -> Reader:
         raise DataError(f"{source.path}: {'nothing that is known here' if named else known}")
     giving = [one for _, one in sure if source.wants in one.gives(found)]
     score, reader = sure[0][0], (giving or [sure[0][1]])[0]
-    if score > GENERIC and len(reader.endings) and reader not in (PARQUET, ARROW):
+    if score > GENERIC and reader not in (PARQUET, ARROW):
         source.note(f"its form of {reader.name}")
     return reader
 

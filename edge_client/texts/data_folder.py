@@ -207,7 +207,9 @@ def _files(path: Path) -> Sequence[Path]:
     """The files of a part: itself, or those of its folder."""
     if not path.is_dir():
         return (path,)
-    return files_in(path) or sorted(one for one in path.iterdir() if one.is_file())
+    if texts := files_in(path):
+        return [*texts, *sorted(path.glob("*.ann"))]
+    return sorted(one for one in path.iterdir() if one.is_file())
 
 
 def _is_recent(modified_ns: int) -> bool:

@@ -262,7 +262,7 @@ def streamed(source: Source) -> Iterator[Found]:
 
 def _table(path: Path) -> str:
     """The file, if all its rows have the same columns; else empty."""
-    return str(path) if ending_of(path) not in (".jsonl", ".ndjson", ".json", LINES) else ""
+    return str(path) if ending_of(path).lower() not in (".jsonl", ".ndjson", ".json", LINES) else ""
 
 
 def found_in(rows: Rows, source: Source, table: str) -> Iterator[Found]:

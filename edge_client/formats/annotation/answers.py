@@ -256,16 +256,20 @@ class Proposal:
 
 
 def first_object(text: str) -> Mapping[str, Any]:
-    """The first object of JSON lines or of a list of objects, by a file's beginning.
+    """What the objects of JSON lines or of a list hold, by a file's beginning; the first counts.
 
-    Of one that goes on behind the beginning only the keys are known, at whatever depth; a file of
-    another kind has none.
+    Further ones add what it lacks: a row need not have all marks of its format. Of a first object
+    that goes on behind the beginning only the keys are known, at whatever depth; a file of another
+    kind has none.
     """
     start = text.lstrip("\ufeff \t\r\n").removeprefix("[").lstrip()
-    if not start.startswith("{"):
-        return {}
-    try:
-        found, _ = json.JSONDecoder().raw_decode(start)
-    except (ValueError, RecursionError):
-        return dict.fromkeys(KEY.findall(start.partition("\n{")[0]))
-    return found if isinstance(found, dict) else {}
+    found, place, decoder = dict[str, Any](), 0, json.JSONDecoder()
+    while start.startswith("{", place):
+        try:
+            one, place = decoder.raw_decode(start, place)
+        except (ValueError, RecursionError):
+            return found or dict.fromkeys(KEY.findall(start.partition("\n{")[0]))
+        found = {**one, **{name: value for name, value in found.items() if value is not None}}
+        while start[place : place + 1] in (",", " ", "\t", "\r", "\n") and place < len(start):
+            place += 1
+    return found

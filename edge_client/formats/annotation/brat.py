@@ -44,6 +44,7 @@ def entities_of(annotations: str, text: str) -> tuple[list[Entity], list[str]]:
         match = SPAN.fullmatch(line)
         if match is None:
             others |= dict.fromkeys([OTHERS[line[0]]] if line[:1] in OTHERS else [])
+            others |= {"spans that are not written as brat does": None} if line[:1] == "T" else {}
             continue
         parts = tuple(
             (int(start), int(end)) for start, end in (one.split() for one in match[2].split(";"))

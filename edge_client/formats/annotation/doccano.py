@@ -119,5 +119,6 @@ def sniff(text: str) -> float:
     """How surely a file that begins so is doccano's: it has lists for labels beside a text."""
     first = first_object(text)
     is_text = isinstance(first.get("text", first.get("data")), str) and "tokens" not in first
+    is_text = is_text and not isinstance(first.get("label"), str)  # which is a label by itself
     has_list = any(isinstance(first.get(name), list) for name in {*LABELS, *SPANS})
     return 0.8 + 0.1 * ("Comments" in first) if is_text and has_list else 0.0

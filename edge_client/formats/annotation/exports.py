@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from edge_client.errors import demand
 from edge_client.formats.annotation import argilla, doccano, label_studio, prodigy
 from edge_client.formats.annotation import label_studio_rows as rows
 from edge_client.formats.annotation.answers import Answered, answered_in
 from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
 from edge_client.formats.lines import LongLine
-from edge_client.formats.opened import MARK, DataError, Source, head_of
+from edge_client.formats.opened import MARK, MOST_ARRAY, DataError, Source, head_of
 from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 
 Reading: TypeAlias = Callable[[Sequence[Row], Dialect, bool, list[str]], Iterator[Answered]]
@@ -63,6 +64,9 @@ class Export:
     def read(self, source: Source) -> Rows:
         """See `Reader`; columns that the user names are called as ours are from then on."""
         dialect, labelled = source.dialect, source.wants != "text"
+        is_small = source.stream is not None or source.path.stat().st_size <= MOST_ARRAY
+        said = f"{source.path} is larger than {MOST_ARRAY >> 20} MiB, and an export is held whole"
+        demand(is_small, f"{said}; split it", DataError)
 
         def reading(some: Sequence[Row]) -> Iterator[Answered]:
             return self.reading(some, dialect, labelled, source.notes)
@@ -102,6 +106,9 @@ def table_items(source: Source) -> Rows:
     with source.lines() as lines:
         delimiter = source.dialect.separator or rows.delimiter_of(lines.first())
         reader = csv.DictReader(lines, delimiter=delimiter, restval="", strict=True)
+        names = list(reader.fieldnames or ())
+        twice = named([name for name in dict.fromkeys(names) if names.count(name) > 1])
+        demand(not twice, f"{source.path}: two columns are called {twice}; rename one", DataError)
         while True:
             lines.begin_row()
             try:
