@@ -146,7 +146,7 @@ def test_another_command_is_there_or_listed(block: Block, words: tuple[str, ...]
 
 
 # What a program says, or another program is told.
-SHOWN = {"text", "json", "yaml", "nginx", "caddyfile"}
+SHOWN = {"text", "json", "yaml", "xml", "nginx", "caddyfile"}
 
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
