@@ -11,13 +11,13 @@ that no text holds, and which the library treats as it treats the mask.
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Rename = Callable[[str], str]
+UNIGRAM = b'{"type":"Unigram"'  # how a model's state begins
 LISTED = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -74,26 +74,39 @@ def _is_any_reached(tokenizer: "Tokenizer", words: Iterable[str], ids: set[int])
 
 
 def _rename(tokenizer: "Tokenizer", words: set[str]) -> None:
-    """Give control words names in the model that no text spells; their ids stay."""
-    prefix = secrets.token_hex(8)
+    """Give control words names in the model that no text spells; their ids stay.
+
+    The model goes before the other one comes: it may be half of what a small device has.
+    """
+    from tokenizers import models
+
     model = tokenizer.model
-    state = json.loads(model.__getstate__())
+    kind, state = type(model), model.__getstate__()
+    tokenizer.model = models.WordLevel()
+    del model
+    other = kind()
+    other.__setstate__(_renamed(state, words, secrets.token_hex(8)))
+    tokenizer.model = other
+
+
+def _renamed(state: bytes, words: set[str], prefix: str) -> bytes:
+    """A model's state with other names for some words."""
+    if state.startswith(UNIGRAM):  # long, and with a score for each word: not parsed
+        for word in words:
+            said = json.dumps(word, ensure_ascii=False)[1:].encode()
+            state = state.replace(b'["' + said + b",", b'["' + prefix.encode() + said + b",")
+        return state
+    parsed = json.loads(state)
 
     def renamed(word: str) -> str:
         return prefix + word if word in words else word
 
-    vocabulary = state["vocab"]
-    if isinstance(vocabulary, dict):
-        state["vocab"] = {renamed(word): id_ for word, id_ in vocabulary.items()}
-    else:  # Unigram's, with scores
-        state["vocab"] = [[renamed(word), score] for word, score in vocabulary]
-    if isinstance(state.get("unk_token"), str):
-        state["unk_token"] = renamed(state["unk_token"])
-    if "merges" in state:
-        state["merges"] = [pair for pair in state["merges"] if not _touches(pair, words)]
-    other = type(model)()
-    other.__setstate__(json.dumps(state).encode())
-    tokenizer.model = other
+    parsed["vocab"] = {renamed(word): id_ for word, id_ in parsed["vocab"].items()}
+    if isinstance(parsed.get("unk_token"), str):
+        parsed["unk_token"] = renamed(parsed["unk_token"])
+    if "merges" in parsed:
+        parsed["merges"] = [pair for pair in parsed["merges"] if not _touches(pair, words)]
+    return json.dumps(parsed).encode()
 
 
 def _touches(merge: str | list[str], words: set[str]) -> bool:
