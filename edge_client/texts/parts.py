@@ -98,7 +98,7 @@ def _all(folder: Path, part: str, kind: Kind) -> Sequence[Path]:
 def _folders(folder: Path, part: str) -> list[Path]:
     """The folders that may hold a part: one called so, or a split that `datasets` saved."""
     splits = [folder / SPLITS_OF[part]] if part in SPLITS_OF and is_split(folder) else []
-    return [one for one in (folder / part, *splits) if one.is_dir()]
+    return [one for one in dict.fromkeys((folder / part, *splits)) if one.is_dir()]
 
 
 def is_split(folder: Path) -> bool:
