@@ -116,10 +116,8 @@ class Source:
 
     def unread(self, text: str) -> str:
         """What was wrong with the bytes of a text; empty if nothing was."""
-        if "\0" in text:
-            return NUL_FOUND
         if not NO_TEXT.search(text):
-            return ""
+            return NUL_FOUND if "\0" in text else ""
         encoding = self.dialect.encoding or "UTF-8"
         if codecs.lookup(encoding).name != "utf-8":
             return f"not {encoding}; give its own --encoding"
