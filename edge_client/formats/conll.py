@@ -46,7 +46,8 @@ class Conll:
         if head.ending != ".tsv":
             return 0.5
         row = next(rows_in(head.text), [""])
-        has_tags = has_names(row) or (len(row) > 1 and bool(parted(row[-1])[0]))
+        is_named = has_names(row) and "LABEL" not in map(str.upper, row)  # which tables have, too
+        has_tags = is_named or (len(row) > 1 and bool(parted(row[-1])[0]))
         has_text = PLAIN.columns(row).text is not None
         has_text |= bool(head.dialect.text_column) and head.dialect.columns(row).text is not None
         if has_tags == has_text:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edge_client.formats.arrow import SPLITS, STATE
 from edge_client.formats.opened import DataError
+from edge_client.texts.examples import read_folder
 from edge_client.texts.tasks import Labels
 from tests.edge_client.formats.test_json_rows import GOOD_BAD, texts_of
 
@@ -156,6 +157,18 @@ def test_several_splits_in_place_of_one_are_named(tmp_path: Path) -> None:
     (tmp_path / "saved" / SPLITS).write_text('{"splits": ["train", "test"]}')
     with pytest.raises(DataError, match="several splits that datasets saved: test, train; give"):
         texts_of(tmp_path / "saved")
+
+
+def test_the_splits_of_datasets_are_the_parts_of_a_folder(tmp_path: Path) -> None:
+    for split in ("train", "test", "unsupervised", "validation"):
+        labels = [-1, -1] if split == "unsupervised" else [1, 0]
+        table = pyarrow.table({"text": [f"{split} a", "b"], "label": labels})
+        write(with_classes(table, label=["bad", "good"]), tmp_path / split)
+    (tmp_path / SPLITS).write_text('{"splits": ["train", "test", "unsupervised", "validation"]}')
+    data = read_folder(tmp_path, GOOD_BAD)
+    assert [one.label for one in data.labelled] == ["good", "bad"]
+    assert [one.text for one in data.unlabelled] == ["unsupervised a", "b"]
+    assert [one.text for one in data.test] == ["test a", "b"]
 
 
 @pytest.mark.parametrize(

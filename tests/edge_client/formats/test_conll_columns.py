@@ -11,7 +11,8 @@ from edge_client.formats.conll import CONLL
 from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import LeftOut, Row
-from edge_client.texts.examples import Example
+from edge_client.texts.examples import Example, every_row
+from edge_client.texts.tasks import Labels
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 TEXTS = st.lists(tagged(), min_size=1, max_size=4).filter(
@@ -103,6 +104,13 @@ def test_of_nested_tags_behind_numbered_words_the_outer_ones_are_read(tmp_path: 
     found, notes = read(tmp_path / "a.tsv", GERMEVAL.format(OUTER))
     assert found[0] == (("Aspirin", "helped"), ("B-Drug", "O"))
     assert notes[1] == "its column 3 as the tags, not column 4, which holds tags too"
+
+
+def test_a_table_of_words_with_labels_stays_a_table(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("word\tlabel\nASS\tDrug\n")
+    dialect = Dialect("word", "label")
+    (found,) = every_row(tmp_path / "a.tsv", Labels(("Drug",)), True, [], dialect)
+    assert found.example == Example("ASS", label="Drug")
 
 
 @pytest.mark.parametrize("between", ["\n", "\n\n", "\n\n\n"])
