@@ -90,6 +90,7 @@ _ANY: dict[str, Any] = {
 _ENCODER = _ANY | {"is_decoder": False, "add_cross_attention": False}
 _ENCODER |= {"position_embedding_type": "absolute"}  # before transformers 5
 _DECODER = _ANY | {"rope_scaling": None, "rope_parameters": None}  # see `_rope_theta`
+_DECODER |= {"is_causal": True}  # no attribute of the classes, but their attention looks for it
 FIXED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "distilbert"), _ENCODER),
     "albert": _ENCODER | {"inner_group_num": 1},
@@ -241,6 +242,12 @@ def _rope_theta(architecture: str, config: Mapping[str, Any]) -> float:
 
 
 def _refuse_variants(architecture: str, config: Mapping[str, Any]) -> None:
+    own = config.get("auto_map")
+    if isinstance(own, Mapping) and any(str(name).startswith("AutoModel") for name in own):
+        raise ArchitectureError(
+            f"config.json of this {architecture} names code of its own (auto_map), which is never "
+            "run here; a model of transformers' own classes is expected"
+        )
     for key, only in FIXED[architecture].items():
         value = config.get(key)
         if value is None or value == only:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edge_client.formats.dialect import Dialect
@@ -28,6 +28,8 @@ LANGUAGES = ("", "en:", "zh-min-nan:")
 def test_columns_read_back_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, texts: list[Example], middle: tuple[str, ...]
 ) -> None:
+    # A first column of numbers alone may number the words.
+    assume(not middle or not all(word.isdecimal() for text in texts for word in text.words))
     path = tmp_path_factory.mktemp("texts") / "labelled.conll"
     path.write_text(as_columns(texts, middle=middle), encoding="utf-8", newline="")
     found = read_file(path, DRUGS, labelled=True)
