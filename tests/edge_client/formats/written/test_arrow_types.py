@@ -4,11 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import feather, ipc, parquet
 
 from edge_client.errors import WrongInput
 from edge_client.formats.arrow import SPLITS, STATE
@@ -16,6 +14,11 @@ from edge_client.formats.opened import DataError
 from edge_client.texts.examples import read_file, read_folder
 from edge_client.texts.tasks import ANY, Labels
 from tests.edge_client.formats.written.table_files import LABELS, Labelled, reading
+
+pa = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+ipc = pytest.importorskip("pyarrow.ipc")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 TEXTS, NAMES = pa.array(["a", "b"]), pa.array(["good", "bad"])
 BOTH = [Labelled("a", "good"), Labelled("b", "bad")]
