@@ -368,7 +368,7 @@ def test_an_update_is_these_bytes_in_protocol_11() -> None:
 def test_an_update_of_an_older_protocol_is_read_from_a_store_alone() -> None:
     older = GOLDEN_UPDATE.replace(b'\\"protocol\\":11', b'\\"protocol\\":10')
     with pytest.raises(
-        messages.WireError, match=r"of protocol 10, 11 expected.*; install the same"
+        messages.WireError, match=r"protocol 10, 11 expected.*; install the same"
     ):
         decode_update(older)
     assert decode_update(older, since=UPDATES_SINCE).work_id == "w"
