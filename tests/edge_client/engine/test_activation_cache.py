@@ -81,6 +81,13 @@ def test_a_key_tells_base_layers_part_and_text_apart(tmp_path: Path) -> None:
     assert len(set(keys)) == 5 and keys[0] == cache.key(2, IDS.astype(np.int32), "states")
 
 
+def test_a_key_tells_segments_apart(tmp_path: Path) -> None:
+    cache = ActivationCache(tmp_path, 1 << 20, "base")
+    others = (None, np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 1]))
+    assert len({cache.key(1, IDS, "", segments) for segments in others}) == 3
+    assert cache.key(1, np.arange(10), "") != cache.key(1, IDS, "", np.arange(5, 10))
+
+
 def test_a_smaller_limit_at_the_next_start_lets_the_oldest_go(tmp_path: Path) -> None:
     cache = ActivationCache(tmp_path, 1 << 20, "base")
     for number, key in enumerate(NAMES):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import Base
+from edge_client.bases.base import EMBEDDED, Base, open_base
 from edge_client.texts.batches import Encoder
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task, TaskError
@@ -23,6 +23,29 @@ def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:
     joined = tokens.encode("a"), [tokens.mask_id], tokens.encode("news : the cup final")
     assert prompt.ids == [*before, *(id_ for part in joined for id_ in part), *after]
     assert prompt.ids[prompt.mask_position] == tokens.mask_id
+
+
+ODD = "Stocks end up near the year's highs, Ünïcödé & 日本 - but 3.5 % U.S.A."
+STOCKS = [11789, 330, 166, 506, 123, 222, 11, 61, 279, 142, 16, 15021, 1724]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit", "ids"),
+    [
+        ("{text} ( [MASK] )", 18, [2, *STOCKS, 12, 4, 13, 3]),
+        ("it was [MASK] . {text}", 12, [2, 136, 128, 4, 18, *STOCKS[:6], 3]),
+        (
+            "{text_a} ? [MASK] , {text_b}",
+            24,
+            [2, *STOCKS[:9], 35, 4, 16, *[123, 472] * 4, 123, 3],
+        ),
+    ],
+)
+def test_ids_on_the_embedded_base_are_those_of_protocol_10(
+    pattern: str, limit: int, ids: list[int]
+) -> None:
+    tokens = Tokens(open_base(EMBEDDED).folder)
+    assert tokens.cloze(pattern, Example(ODD, "the final " * 20), limit).ids == ids
 
 
 def test_the_text_is_cut_and_the_pattern_never(tiny_base: Base) -> None:

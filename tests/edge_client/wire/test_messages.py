@@ -16,6 +16,7 @@ from edge_client.wire.reported.cost import Cost
 from edge_client.wire.reported.entities import Entities
 from edge_client.wire.reported.failures import SAID, Failure
 from edge_client.wire.tensors import (
+    UPDATES_SINCE,
     Update,
     check_same_parameters,
     decode_adapter,
@@ -362,6 +363,13 @@ def test_an_update_is_these_bytes_in_protocol_11() -> None:
     update = decode_update(GOLDEN_UPDATE)
     assert (update.work_id, update.num_examples) == ("w", 3)
     assert update.delta["x"].tolist() == [1.0, -2.0]
+
+
+def test_an_update_of_an_older_protocol_is_read_from_a_store_alone() -> None:
+    older = GOLDEN_UPDATE.replace(b'\\"protocol\\":11', b'\\"protocol\\":10')
+    with pytest.raises(messages.WireError, match=r"protocol 10, 11 expected.*; install the same"):
+        decode_update(older)
+    assert decode_update(older, since=UPDATES_SINCE).work_id == "w"
 
 
 def test_equal_updates_are_equal_bytes() -> None:
