@@ -48,7 +48,7 @@ def is_text(item: Any) -> bool:
 
 
 @given(items=ITEMS, name=st.sampled_from(("a.jsonl", "a.json", "array.jsonl", "array.json")))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_only_strings_are_texts_and_every_object_is_read_or_left_out(
     tmp_path_factory: pytest.TempPathFactory, items: list[Any], name: str
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,12 +26,12 @@ BOTH = [Labelled("a", "good"), Labelled("b", "bad")]
 PEOPLE = Labels(("PER",), "tagging")
 
 
-def stream(path: Path, table: pa.Table) -> None:
+def stream(path: Path, table: Any) -> None:
     with ipc.new_stream(path, table.schema) as writer:
         writer.write_table(table)
 
 
-def file(path: Path, table: pa.Table) -> None:
+def file(path: Path, table: Any) -> None:
     with ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
 
@@ -43,7 +44,7 @@ WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
 }
 
 
-def classes(table: pa.Table, **named: object) -> pa.Table:
+def classes(table: Any, **named: object) -> Any:
     """With the metadata by which `datasets` names the classes of columns."""
     told = {"info": {"features": named}}
     return table.replace_schema_metadata({b"huggingface": json.dumps(told).encode()})
@@ -53,11 +54,11 @@ def label_of(*names: str) -> dict[str, object]:
     return {"names": [*names], "_type": "ClassLabel"}
 
 
-def numbers(kind: pa.DataType, *values: int) -> pa.Array:
+def numbers(kind: Any, *values: int) -> Any:
     return pa.array(values, pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
 
 
-def not_utf_8() -> pa.Array:
+def not_utf_8() -> Any:
     return pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xfe", b"x"]).buffers())
 
 
@@ -95,7 +96,7 @@ STRINGS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.in
 @pytest.mark.parametrize("name", ["a.arrow", "b.arrow", "d.parquet"])
 @pytest.mark.parametrize("kind", STRINGS, ids=str)
 def test_strings_are_read_however_they_are_kept(
-    tmp_path: Path, name: str, kind: pa.DataType
+    tmp_path: Path, name: str, kind: Any
 ) -> None:
     WRITERS[name](tmp_path / name, pa.table({"text": TEXTS.cast(kind), "label": NAMES.cast(kind)}))
     assert reading(tmp_path / name, LABELS).found == BOTH
@@ -115,7 +116,7 @@ NO_TEXTS = [
 @pytest.mark.parametrize(("kind", "column"), NO_TEXTS)
 @pytest.mark.parametrize("name", ["text", "text_b", "label"])
 def test_a_column_of_another_type_is_named_with_it(
-    tmp_path: Path, kind: str, column: pa.Array, name: str
+    tmp_path: Path, kind: str, column: Any, name: str
 ) -> None:
     stream(
         tmp_path / "a.arrow",
@@ -154,7 +155,7 @@ def test_tags_of_words_go_by_their_names(tmp_path: Path, name: str) -> None:
     assert (found.words, found.tags) == (("Ann", "left"), ("B-PER", "O"))
 
 
-def saved(folder: Path, table: pa.Table, shards: int = 1) -> Path:
+def saved(folder: Path, table: Any, shards: int = 1) -> Path:
     """A folder as `save_to_disk` of `datasets` 5 writes it."""
     folder.mkdir(parents=True)
     names = [f"data-{at:05}-of-{shards:05}.arrow" for at in range(shards)]
@@ -164,7 +165,7 @@ def saved(folder: Path, table: pa.Table, shards: int = 1) -> Path:
     return folder
 
 
-def letters(count: int) -> pa.Table:
+def letters(count: int) -> Any:
     table = pa.table({"text": [*"abcdef"[:count]], "label": [0, 1] * (count // 2)})
     return classes(table, label=label_of("good", "bad"))
 
