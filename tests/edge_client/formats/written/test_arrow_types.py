@@ -36,7 +36,7 @@ def file(path: Path, table: Any) -> None:
         writer.write_table(table)
 
 
-WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
+WRITERS: dict[str, Callable[[Path, Any], None]] = {
     "a.arrow": stream,
     "b.arrow": file,
     "c.feather": lambda path, table: feather.write_feather(table, path),
