@@ -95,9 +95,7 @@ STRINGS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.in
 
 @pytest.mark.parametrize("name", ["a.arrow", "b.arrow", "d.parquet"])
 @pytest.mark.parametrize("kind", STRINGS, ids=str)
-def test_strings_are_read_however_they_are_kept(
-    tmp_path: Path, name: str, kind: Any
-) -> None:
+def test_strings_are_read_however_they_are_kept(tmp_path: Path, name: str, kind: Any) -> None:
     WRITERS[name](tmp_path / name, pa.table({"text": TEXTS.cast(kind), "label": NAMES.cast(kind)}))
     assert reading(tmp_path / name, LABELS).found == BOTH
 
