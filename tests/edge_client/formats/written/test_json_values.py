@@ -144,8 +144,10 @@ def test_an_array_that_cannot_be_held_is_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"text":'])
 def test_deep_values_are_faults_of_their_line(tmp_path: Path, opening: str) -> None:
     good = '{"text": "a", "label": "good"}\n'
-    (tmp_path / "a.jsonl").write_text(opening * (LONGEST_LINE // len(opening)) + "\n" + good)
-    assert reading(tmp_path / "a.jsonl", LABELS) == ReadBack([Labelled("a", "good")], [1, 2], 1)
+    deep = opening * (LONGEST_LINE // len(opening)) + "\n"  # first, it may begin an array
+    (tmp_path / "a.jsonl").write_text(good + deep + good)
+    both = [Labelled("a", "good")] * 2
+    assert reading(tmp_path / "a.jsonl", LABELS) == ReadBack(both, [1, 2, 3], 1)
     (tmp_path / "a.json").write_text(opening * 200_000)
     with pytest.raises(DataError, match="not JSON: nested too deeply"):
         reading(tmp_path / "a.json")
