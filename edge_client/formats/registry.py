@@ -97,7 +97,7 @@ def reader_of(source: Source) -> Reader:
     giving = [one for _, one in sure if source.wants in one.gives(found)]
     score, reader = sure[0][0], (giving or [sure[0][1]])[0]
     if score > GENERIC and reader not in (PARQUET, ARROW):
-        source.note(f"its form of {reader.name}")
+        source.note(f"the format of {reader.name}")
     return reader
 
 

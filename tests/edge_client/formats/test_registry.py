@@ -70,7 +70,7 @@ def test_a_format_of_another_package_is_read_and_said(
     source = Source(tmp_path / "a.notes")
     texts = [row.columns["text"] for row in read(source) if isinstance(row, Row)]
     assert texts == ["NOTES", "rain"] and ".notes" in endings()
-    assert source.notes == ["its form of ward notes"]
+    assert source.notes == ["the format of ward notes"]
 
 
 def test_a_format_of_another_package_that_fails_is_named(
