@@ -140,7 +140,8 @@ def guessings(
             if len(asked.places) < example.text.count(MASK):
                 far = f"a {MASK} behind the first {engine.encoder.limit} tokens, which are read"
                 accounting.read -= 1
-                accounting.leave_out(found.line, "columns", f"line {found.line}: {far}")
+                accounting.lines.append(found.line)
+                accounting.leave_out("columns", f"line {found.line}: {far}")
                 continue
             guesses = tuple(_likeliest(labeller, row, top) for row in engine.guess(asked))
             filled = _filled(example.text, [one[0].word for one in guesses])

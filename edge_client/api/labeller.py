@@ -231,6 +231,7 @@ def _usable(
             said = "no text_b, which the task's patterns ask for"
             found = replace(found, example=None, fault=said, reason="columns")
         if found.example is None:
+            accounting.lines.append(found.line)
             leave_out(accounting, found)
         else:
             accounting.read += 1

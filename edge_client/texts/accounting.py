@@ -31,7 +31,8 @@ class Accounting:
     Attributes:
         read: Rows that gave a text.
         reasons: How many rows were left out, by reason.
-        lines: Numbers of the rows that were left out, in their order.
+        lines: Numbers of the rows that were left out, in their order; kept where each row is
+            answered (`predict`, `evaluate`) alone, since there may be millions.
         faults: Line and reason of the first of them, those without a text aside.
         notes: How the file was read, where that was found out without being told.
     """
@@ -57,15 +58,13 @@ class Accounting:
         """All rows of the file so far."""
         return self.read + self.left_out
 
-    def leave_out(self, line: int, reason: Reason, fault: str) -> None:
+    def leave_out(self, reason: Reason, fault: str) -> None:
         """Leave a row out.
 
         Args:
-            line: Its number.
             reason: The kind of reason.
             fault: Where it is and what was expected, in words that quote no text.
         """
-        self.lines.append(line)
         self.reasons[reason] += 1
         if reason != "empty" and len(self.faults) < NAMED:
             self.faults.append(fault)

@@ -227,7 +227,7 @@ def read_texts(
 def leave_out(accounting: Accounting, found: Found) -> None:
     """Count a row that gives no text."""
     where = f"{found.file}, " if found.file else ""
-    accounting.leave_out(found.line, found.reason, f"{where}line {found.line}: {found.fault}")
+    accounting.leave_out(found.reason, f"{where}line {found.line}: {found.fault}")
 
 
 def every_row(

@@ -98,7 +98,7 @@ def reading(path: Path, wanted: Wanted = ANY, *, labelled: bool = True) -> ReadB
     accounting, every = Accounting(), list(every_row(path, wanted, labelled, []))
     for one in every:
         if one.example is None:
-            accounting.leave_out(one.line, one.reason, one.fault)
+            accounting.leave_out(one.reason, one.fault)
             assert one.reason == "empty" or one.fault
     examples = [one.example for one in every if one.example is not None]
     lines = [one.line for one in every]
