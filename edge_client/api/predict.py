@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Answer, Labeller, adapter_or_own, answers, open_labeller
+from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
@@ -13,6 +13,8 @@ from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import NO_TEXT
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.kinds.label_answers import Answer, answers
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 
@@ -77,7 +79,7 @@ def predict(
     folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
     labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
-        labeller.check_kind("labels", "smidgen.predict")
+        labeller.check_function("smidgen.predict")
         lacking = next((f.line for f in found if f.example and not f.example.text_b), 0)
         demand(
             not (labeller.needs_pairs and lacking),
@@ -120,11 +122,11 @@ def _found(number: int, text: Text, has_pairs: bool) -> Found:
 
 
 def _prediction(answer: Answer, labeller: Labeller) -> Prediction:
-    labels = labeller.task.labels
+    decision = kind_of(labeller.task).decide(labeller.task, answer.log_probabilities)
     return Prediction(
-        label=labels[answer.index],
-        confidence=answer.confidence,
-        probabilities=answer.probabilities(labels),
+        label=decision.label,
+        confidence=round(decision.confidence, 4),
+        probabilities=answer.probabilities(labeller.task.labels),
         text=answer.example.text,
         text_b=answer.example.text_b,
     )

@@ -23,7 +23,7 @@ from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.errors import demand
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from profiling.fleet.generator import NOTHING, OWN_FILES, Asked, Met
 from profiling.fleet.run import LATE, FleetRun, Heard, cpu_between, growth, heard, lag, latencies
