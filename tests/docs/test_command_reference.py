@@ -43,7 +43,7 @@ LEAVES = dict(
     for leaf in leaves(f"smidgen {name}", typer.main.get_command(import_module(module).app))
 )
 PAGE = _script().page()
-SECTIONS = dict(re.findall(r"^##+ `(smidgen [^\n]+)`\n(.*?)(?=^## |^### |\Z)", PAGE, re.M | re.S))
+SECTIONS = dict(re.findall(r"^##+ `(smidgen [^\n]+)`\n(.*?)(?=^#+ |\Z)", PAGE, re.M | re.S))
 
 
 def test_the_page_is_the_one_that_the_commands_give() -> None:
