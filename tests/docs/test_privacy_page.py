@@ -17,7 +17,7 @@ from edge_client.client import state
 from edge_client.wire import fleet, messages, packs, tensors
 from edge_client.wire.reported.failures import SAID
 
-PAGE = (Path(__file__).parents[1] / "docs" / "privacy.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ROUTE = re.compile(r"^ +(GET|PUT|POST) +(\S+) +(?:(\w+) -> )?(.+)", re.MULTILINE)
 ATTRIBUTE = re.compile(r"^ {4}(\w+): ((?:.|\n {5,})+)", re.MULTILINE)
 UPDATE = "safetensors"  # a message whose header travels as `UpdateHeader`
