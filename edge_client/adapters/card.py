@@ -145,7 +145,7 @@ def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
         return [
             "With PEFT (`pip install peft transformers`), from this folder; these lines give the "
             "answers of smidgen itself:\n",
-            f"```python\n{SNIPPET.read_text(encoding='utf-8')}```\n",
+            f"```python\n{_snippet(task)}```\n",
             f"```python\n{_used(spec, task)}```\n",
             _note(spec, base_name, task),
         ]
@@ -157,6 +157,15 @@ def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
         "token, while this head was trained to read the text's. So there is no "
         "`adapter_config.json`, and the tensors are in `smidgen_adapter.safetensors`.\n",
     ]
+
+
+def _snippet(task: Task) -> str:
+    """Python that reads an adapter; each label by itself where a text may have several."""
+    text = SNIPPET.read_text(encoding="utf-8")
+    if kind_of(task).head(task).loss == "sigmoid":
+        text = text.replace(".mean(0).softmax(-1)", ".mean(0).sigmoid()")
+        text = text.replace(".log_softmax(-1)", "").replace("row.softmax(-1)", "row.sigmoid()")
+    return text
 
 
 TELLS = {
@@ -241,11 +250,11 @@ def _scores(task: Task, card: Card) -> str:
     named: dict[str, Mapping[int, float]] = {"accuracy": card.accuracies}
     measure = kind_of(task).measure
     if measure.key == "f1":
-        named = {measure.name: card.entity_f1, "accuracy of tags": card.accuracies}
+        named = {measure.name: card.entity_f1, measure.beside: card.accuracies}
     if measure.has_perplexity:
         told = {index: perplexity(loss) for index, loss in card.losses.items()}
         words = {index: one for index, one in told.items() if one is not None}
-        named = {"perplexity": words, "accuracy at masked tokens": card.accuracies}
+        named = {"perplexity": words, measure.beside: card.accuracies}
     columns = {name: one for name, one in named.items() if one}
     if not columns:
         return ""

@@ -38,6 +38,7 @@ class Measure:
         own: What a device compares adapters by on its own texts: `key`, or `perplexity`.
         name: The same for people.
         cells: What a share of right answers is of in tables, where that is not the measure.
+        beside: What it is called on a model card then.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Measure:
     own: str = ""
     name: str = ""
     cells: str = ""
+    beside: str = ""
 
     @property
     def is_counted(self) -> bool:

@@ -54,6 +54,7 @@ class MaskedWords(TaskKind):
         note="accuracy, perplexity: of masked words, over the devices' test texts that were asked",
         own="perplexity",
         name="perplexity",
+        beside="accuracy at masked tokens",
         cells="masked tokens that were guessed, in %; not perplexity",
     )
     files = Files(

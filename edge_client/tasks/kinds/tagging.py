@@ -55,6 +55,7 @@ class Tags(TaskKind):
         asked="entities",
         note="F1: of entities, words and type right, over the devices' test texts that were asked",
         name="F1 of entities",
+        beside="accuracy of tags",
         cells="words that got the right tag, in %; not F1",
     )
     files = Files(
