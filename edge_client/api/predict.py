@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edge_client.api.given import Asked, Place, place_or_none
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
@@ -17,6 +17,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.kinds.label_answers import Answer, answers
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
+from edge_client.texts.parts import read_as
 
 Text = str | tuple[str, str]  # of a pair, both
 
@@ -85,8 +86,15 @@ def predict(
             not (labeller.needs_pairs and lacking),
             f"text {lacking}: the task asks of two texts; give a tuple of two",
         )
+        found = [_read_as(labeller, one) for one in found]
         labeller = with_prior(labeller, place_or_none(prior), Dialect())
         return [_prediction(answer, labeller) for answer in answers(labeller, found, Accounting())]
+
+
+def _read_as(labeller: Labeller, found: Found) -> Found:
+    assert found.example is not None, "each text is one"
+    text = read_as(labeller.task, found.example.text, f"text {found.line}")
+    return replace(found, example=replace(found.example, text=text))
 
 
 def found_texts(texts: Iterable[Text], *, has_pairs: bool = True) -> list[Found]:

@@ -41,7 +41,7 @@ from edge_client.tasks.kinds.guesses import TOP
 from edge_client.tasks.telling import Skipped, Telling, skipped
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found, every_row, streamed
-from edge_client.texts.parts import ANY, Wanted, wanted_by
+from edge_client.texts.parts import ANY, Wanted, read_as, wanted_by
 
 FROM = (
     "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
@@ -151,7 +151,11 @@ class Source:
         """Every text in its order, or why a row holds none."""
         if self.file is None:
             rows = enumerate(self.given, start=1)
-            return (Found(number, {}, Example(text)) for number, text in rows)
+            named = ((number, f"text {number}", text) for number, text in rows)
+            return (
+                Found(number, {}, Example(read_as(self.wanted, text, what)))
+                for number, what, text in named
+            )
         if self.file == STDIN:
             stream = sys.stdin.buffer
             file = File(Path("stdin"), "text", self.dialect, notes=notes, stream=stream)

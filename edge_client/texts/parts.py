@@ -84,6 +84,24 @@ class Labels:
 ANY = Labels()
 
 
+def read_as(wanted: Wanted, text: str, what: str) -> str:
+    """What a text of no file is read as.
+
+    Args:
+        wanted: The task.
+        text: The text.
+        what: How messages call it.
+
+    Raises:
+        DataError: It is none of such a task.
+    """
+    marked = wanted.files.marked
+    found = text if marked is None else marked(text, {})
+    if isinstance(found, Fault):
+        raise DataError(f"{what}: {found.said}")
+    return found
+
+
 def wanted_by(task: Wanted) -> Labels:
     """What of a task says how its texts are read: tasks that agree in it read them alike."""
     return Labels(task.labels, task.files)
