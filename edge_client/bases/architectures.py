@@ -192,6 +192,22 @@ _LLAMA = Family(
     decoder="lm_head",
     biased=(),
 )
+_ELECTRA = _bert(
+    "electra",
+    {
+        "embedding_map": "electra.embeddings_project",
+        "is_map_optional": True,
+        "head_dense": "generator_predictions.dense",
+        "head_norm": "generator_predictions.LayerNorm",
+        "decoder": "generator_lm_head",
+        "decoder_bias": ("generator_lm_head.bias",),
+        "head_activation": "gelu",  # the exact one, whatever the layers have
+        "classifier": _ROBERTA.classifier,
+        "classifier_activation": "gelu",
+        "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
+        "masks; its generator is)",
+    },
+)
 FAMILIES: dict[str, Family] = {
     "bert": _bert(
         "bert",
@@ -209,6 +225,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "electra": _ELECTRA,
     "albert": Family(
         prefix="albert",
         words="albert.embeddings.word_embeddings",
