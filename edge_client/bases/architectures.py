@@ -132,6 +132,15 @@ class Family:
         is_bare = name.partition(".")[0] in inside
         return modern_name(f"{self.prefix}.{name}" if is_bare else name)
 
+    @property
+    def head(self) -> str:
+        """The module that is the whole language-model head, or "" where there is none.
+
+        DistilBERT's and ELECTRA's lie in pieces beside the encoder; a decoder's is one linear.
+        """
+        module = self.head_dense.rpartition(".")[0].partition(".")[0]
+        return module if self.decoder.startswith(f"{module}.") else ""
+
 
 _BERT_LINEARS = {
     "q": "attention.self.query",
