@@ -26,7 +26,7 @@ def fitting(
         AdapterError: It cannot answer such a task, or one of them is missing, of another shape, or
             has no place in the base.
     """
-    check_asked(spec, task)
+    check_asked(spec, task, base)
     head = kind_of(task).head(task)
     like = initial_adapter(spec, base, head.rows, 0, is_of_words=head.is_of_words)
     wanted = {name: tensor.shape for name, tensor in like.items()}

@@ -171,7 +171,7 @@ def first_adapter(
     """
     tokens = Tokens(base.folder)
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
-    check_asked(spec, task)
+    check_asked(spec, task, base)
     head = kind_of(task).head(task)
     known = (head.rows, draw, prompt_ids)
     state = initial_adapter(spec, base, *known, is_of_words=head.is_of_words)
@@ -181,7 +181,7 @@ def first_adapter(
     return state
 
 
-def check_asked(spec: AdapterSpec, task: Task) -> None:
+def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
     """Refuse an adapter that cannot answer what a task asks.
 
     Raises:
@@ -199,6 +199,12 @@ def check_asked(spec: AdapterSpec, task: Task) -> None:
         raise AdapterError(
             f"adapter {name}: task {task.name!r} asks for masked words, which the base's own head "
             f"answers; take {instead}"
+        )
+    if not spec.head and not base.has_head:
+        instead = "another base" if not head.can_train else f"{name}+head, or another base"
+        raise AdapterError(
+            f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
+            f"language-model head{FAMILIES[base.architecture].headless}; take {instead}"
         )
     if not kind.is_one_label and spec.net:
         raise AdapterError(

@@ -114,7 +114,7 @@ def open_engine(
     tokens = Tokens(base.folder)
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
-    check_asked(spec, task)
+    check_asked(spec, task, base)
     head = kind_of(task).head(task)
     state = initial_adapter(spec, base, head.rows, seed=0, is_of_words=head.is_of_words)
     words: list[list[int]] | None = [] if spec.head else None
