@@ -143,8 +143,10 @@ def _adapter(
         return origin.task, parse_adapter(origin.adapter), state
     chosen = as_task(task or "")
     if folder is None:
-        said = f"task {chosen.name!r} needs a head, which the base alone has not; give --adapter"
-        demand(kind_of(chosen).head(chosen).answers is not None, said, AdapterError)
+        head = kind_of(chosen).head(chosen)
+        what = "tags words, which the base alone cannot" if head.is_of_words else "needs a head"
+        said = f"task {chosen.name!r} {what}; give --adapter"
+        demand(head.answers is not None, said, AdapterError)
         return chosen, parse_adapter("lora:1"), None  # whose first values change nothing
     return chosen, *read_peft_adapter(folder, base, chosen)
 

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 11, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 12, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
@@ -14,7 +14,7 @@ safetensors files, never as pickle (`edge_client.wire.tensors`). The device open
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
-`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 11`: one without it is not
+`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 12`: one without it is not
 the coordinator's, whatever its status says, but that of something in between. What of this leaves a
 device, and what it reveals, is in docs/privacy.md.
 """
@@ -38,7 +38,7 @@ from edge_client.wire.reported.cost import Cost
 from edge_client.wire.reported.failures import Failure
 from edge_client.wire.training import Training
 
-PROTOCOL = 11
+PROTOCOL = 12
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 

@@ -108,7 +108,7 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
     whole = given(tiny_base, adapter, *TEXTS * 3)["labels"]
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 3))
     for limit, value in (("PIECE_TEXTS", 2), ("PIECE_CHARACTERS", 30)):
-        monkeypatch.setattr(room, limit, value)
+        monkeypatch.setattr(telling, limit, value)
         found = predict(tiny_base, adapter, "--file", tmp_path / "a.txt", "--json").stdout
         assert json.loads(found)["labels"] == whole
 
