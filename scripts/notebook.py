@@ -34,7 +34,6 @@ def run(path: Path, folder: Path) -> Any:
 
 
 def main() -> None:
-    """Run notebooks in place."""
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
             notebook = run(Path(name), Path(folder))

@@ -37,7 +37,6 @@ OUTCOMES = (("read", READ), ("not needed", UNUSED), ("refused unless off", REFUS
 
 
 def section(kind: str) -> str:
-    """A table of all options of one PEFT type, by name."""
     rows = sorted((name, what, said) for what, of in OUTCOMES for name, said in of[kind].items())
     table = ["| option | here | |", "|---|---|---|"]
     lines = [*table, *(f"| `{name}` | {what} | {said} |" for name, what, said in rows)]
@@ -45,12 +44,10 @@ def section(kind: str) -> str:
 
 
 def page() -> str:
-    """The whole page."""
     return "\n".join([HEAD, *map(section, TITLES)])
 
 
 def main() -> None:
-    """Write the page, or with `--check` end with 1 where it is not what the tables say."""
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page(), encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != page():

@@ -85,7 +85,6 @@ class Book:
             self.tell("error", what=what)
 
     def hear(self, work: Work) -> None:
-        """A device has got a piece of work."""
         name = f"{work.round_index} {work.kind}"
         if name not in self.met.heard_s:
             self.tell("work", round_index=work.round_index, kind=work.kind)
@@ -116,7 +115,6 @@ class Device:
         self._refusals = 0
 
     async def enrol(self, token: str, tags: Mapping[str, str]) -> None:
-        """Become known to the coordinator."""
         facts = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "fleet", "onnx", self._base_id)
         message = Enrol(PROTOCOL, self._name, facts, token, dict(tags))
         await self._post("enrol", "/v1/enrol", encode(message), Enrolled)

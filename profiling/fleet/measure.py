@@ -126,7 +126,6 @@ def create(folder: Path, load: Load) -> str:
 
 
 def serve(processes: Processes, store: Path, served: Served) -> str:
-    """Start a coordinator; its address."""
     line = [COORDINATOR, "serve", "--store", str(store), "--host", "127.0.0.1", "--port", "0"]
     line += ["--workers", str(served.processes)]
     processes.start(COORDINATOR, [sys.executable, "-m", "smidgen", *line], served.environment)
@@ -279,13 +278,11 @@ def _shares_s(samples: Sequence[Sample], steps: Heard) -> dict[str, float]:
 
 
 def _requests_per_s(met: Sequence[Met], steps: Heard) -> float | None:
-    """Requests that were answered, from the first connection to the end of the run."""
     if not steps.over_s:
         return None
     return sum(one.answered for one in met) / (steps.over_s - min(one.began_s for one in met))
 
 
 def payload_bytes(load: Load) -> int:
-    """Size of the adapter's numbers."""
     first = first_state(load.base, load.adapter)
     return sum(tensor.nbytes for tensor in first.values())

@@ -66,7 +66,6 @@ class Latency:
 
 
 def latency(seconds: Sequence[float]) -> Latency:
-    """What several requests of a route come to; one or more."""
     ordered = sorted(seconds)
     return Latency(len(ordered), quantile(ordered, 0.5), quantile(ordered, 0.99), ordered[-1])
 

@@ -22,7 +22,6 @@ def task_of(base: Base) -> Task:
 
 
 def first_state(base: Base, adapter: str) -> AdapterState:
-    """The adapter that a run starts from."""
     return first_adapter(base, parse_adapter(adapter), task_of(base), "", 0, Training.tokens)
 
 

@@ -28,12 +28,10 @@ VARIABLE = "SMIDGEN_ORT_TRAINING"
 
 
 def environment() -> Path:
-    """Where the environment is looked for: `$SMIDGEN_ORT_TRAINING`, else the cache folder."""
     return folder_of(ORT_TRAINING, VARIABLE)
 
 
 def missing() -> str | None:
-    """Why nothing of this can run here, in one line; None if it can."""
     return why_missing(environment(), "scripts/ort_training_env")
 
 

@@ -55,7 +55,6 @@ class Rounds:
 
     @property
     def all_rounds(self) -> int:
-        """Rounds of the run, those that warm up included."""
         return self.count + WARMUP
 
 
@@ -106,7 +105,6 @@ def serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, 
 def start_clients(
     processes: Processes, folder: Path, count: int, url: str, token: str
 ) -> list[str]:
-    """Start the clients; their names."""
     names = [f"client-{number + 1}" for number in range(count)]
     for name in names:
         request = {"url": url, "token": token, "name": name, "folder": str(folder / name)}
@@ -121,7 +119,6 @@ def _wait(
     """Wait until the run is finished; what the server and a client used in its rounds."""
 
     def begun(name: str) -> int:
-        """Rounds that a client has begun to train in."""
         return sum(line.get("kind") == "train" for line in processes.lines(name))
 
     def is_warm() -> bool:
