@@ -50,7 +50,7 @@ def test_the_notebook_runs_from_top_to_bottom(
     import nbformat
     from nbclient import NotebookClient
 
-    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)
     place = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place)
     cells = [cell for cell in client.execute().cells if cell.cell_type == "code"]
