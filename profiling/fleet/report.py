@@ -6,8 +6,7 @@ from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.run import LATE, SETTLED, FleetRun
-from profiling.fleet.timings import ROUTES
+from profiling.fleet.run import LATE, ROUTES, SETTLED, FleetRun
 from profiling.instruments.conditions import conditions
 from profiling.records.record import Figure, Record
 
