@@ -9,7 +9,7 @@ import msgspec
 
 from edge_client.engine.opening import ENGINES
 from profiling.instruments.child import DONE
-from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import conditions
 from profiling.records.record import Figure, Kind, Plain, Record, RecordError
 
 

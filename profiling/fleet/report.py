@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
 from profiling.fleet.run import LATE, ROUTES, SETTLED, FleetRun
-from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import conditions
 from profiling.records.record import Figure, Record
 
 SAID = {

@@ -18,7 +18,7 @@ from edge_client.tables import Column, Table, seconds, size
 from profiling.fleet.watch import Sample, Watch, slope
 from profiling.instruments.bases import cache_folder
 from profiling.instruments.child import Line
-from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import conditions
 from profiling.instruments.processes import Processes, running
 from profiling.records.record import Figure, Record
 from profiling.wire.ours import (
