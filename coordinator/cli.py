@@ -10,7 +10,8 @@ from coordinator.commands.create import create
 from coordinator.commands.export import export
 from coordinator.commands.figures import figures
 from coordinator.commands.init import init_command
-from coordinator.commands.orders import extend, list_runs, pause, resume, rollback, stop
+from coordinator.commands.orders import extend, pause, resume, rollback, stop
+from coordinator.commands.runs import list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
 from coordinator.commands.stores import backup, move, prune, verify
