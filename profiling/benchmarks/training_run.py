@@ -1,11 +1,16 @@
-"""One process's training, as measured, and how two of them compare."""
+"""One process's training, as measured, how two of them compare, and its record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
+import msgspec
+
+from edge_client.engine.opening import ENGINES
 from profiling.instruments.child import DONE
+from profiling.instruments.machine import conditions
+from profiling.records.record import Figure, Kind, Plain, Record, RecordError
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class TrainingRun:
         base_id: The base's identity.
         machine: Where it ran.
         versions: Versions of Python and the libraries it ran with.
+        settings: What was asked for, as `Settings` has it.
         device: What our engine computed on, `cpu` or `cuda`.
         device_peak: The CUDA device's peak as `DevicePeak` has it; None without one.
     """
@@ -58,32 +64,33 @@ class TrainingRun:
     tokens: int
     adapter: str
     outcome: str
-    plan: dict[str, Any] | None
-    stepped_down_from: dict[str, Any] | None
-    predicted_peak_bytes: int | None
-    peak_rss_bytes: int
-    peak_anon_bytes: int
-    steps_peak_rss_bytes: int | None
-    steps_peak_anon_bytes: int
-    sample_interval_s: float
-    cgroup_limit_bytes: int | None
-    cgroup_peak_bytes: int | None
-    cap: dict[str, Any]
-    step_s: dict[str, float] | None
-    steps_s: list[float]
-    losses: list[float]
-    warmup: int
-    untrained: list[str]
-    trained_tensors: int | None
-    predicted_parts: dict[str, int] | None
-    step_flops: float | None
-    gemm_flops_per_s: float | None
-    budget_bytes: int | None
-    threads: int | None
-    seed: int
     base_id: str
+    seed: int
     machine: dict[str, Any] = field(repr=False)
     versions: dict[str, str | None] = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
+    plan: dict[str, Any] | None = None
+    stepped_down_from: dict[str, Any] | None = None
+    predicted_peak_bytes: int | None = None
+    peak_rss_bytes: int = 0
+    peak_anon_bytes: int = 0
+    steps_peak_rss_bytes: int | None = None
+    steps_peak_anon_bytes: int = 0
+    sample_interval_s: float = 0.0
+    cgroup_limit_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None
+    cap: dict[str, Any] = field(default_factory=dict)
+    step_s: dict[str, float] | None = None
+    steps_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    warmup: int = 0
+    untrained: list[str] = field(default_factory=list)
+    trained_tensors: int | None = None
+    predicted_parts: dict[str, int] | None = None
+    step_flops: float | None = None
+    gemm_flops_per_s: float | None = None
+    budget_bytes: int | None = None
+    threads: int | None = None
     device: str = "cpu"
     device_peak: dict[str, Any] | None = None
 
@@ -92,15 +99,19 @@ class TrainingRun:
         return self.outcome == DONE
 
     @property
+    def measured_peak_bytes(self) -> int:
+        """What the prediction is of, measured; 0 where nothing ran."""
+        return measured_peak(self.peak_rss_bytes, self.device_peak)
+
+    @property
     def prediction_error(self) -> float | None:
         """(predicted - measured) / measured peak; None where one of them is not known."""
         if self.predicted_peak_bytes is None or not self.is_done:
             return None
-        return self.predicted_peak_bytes / measured_peak(self.peak_rss_bytes, self.device_peak) - 1
+        return self.predicted_peak_bytes / self.measured_peak_bytes - 1
 
     @property
     def gemm_share(self) -> float | None:
-        """What a step reaches of the rate of a plain float32 product; None where not known."""
         if not (self.step_flops and self.step_s and self.gemm_flops_per_s):
             return None
         return self.step_flops / self.step_s["median"] / self.gemm_flops_per_s
@@ -156,3 +167,78 @@ def _ratios(ours: TrainingRun, peer: TrainingRun) -> Iterator[tuple[str, float |
     for name in names:
         a, b = getattr(ours, name), getattr(peer, name)
         yield name.removesuffix("_bytes"), a / b if both and a and b else None
+
+
+TRAIN_FILE = "train.jsonl"
+
+
+def to_record(run: TrainingRun, session: str, kind: Kind = "train") -> Record:
+    """A run as it is kept.
+
+    Args:
+        run: What came out.
+        session: Names the command; the runs of one session had the machine in turn.
+        kind: `grid` for a case of a grid, whose subject is all that was asked for.
+    """
+    is_peer = run.engine not in ENGINES
+    subject: dict[str, Plain] = {
+        "base": run.base,
+        "engine": run.engine,
+        "bits": run.bits,
+        "batch": run.batch,
+        "tokens": run.tokens,
+        "adapter": run.adapter,
+        "budget": "" if is_peer else run.settings["memory_budget"],
+        "cap_bytes": run.cap.get("asked_bytes"),
+        "threads": run.threads,
+        "device": run.device,
+        "isa": run.settings["isa"],
+    }
+    told, isa = run.to_json(), run.settings["isa"]
+    machine, libraries = told.pop("machine"), told.pop("versions")
+    where = conditions(run.base_id, run.plan, run.seed, isa, machine, libraries)
+    return Record(
+        kind=kind,
+        subject=run.settings if kind == "grid" else subject,
+        figures=dict(_figures(run)),
+        conditions=where,
+        outcome=run.outcome,
+        session=session,
+        is_peer=is_peer,
+        details=told,
+    )
+
+
+def from_record(record: Record) -> TrainingRun:
+    """The run that a record was made of.
+
+    Raises:
+        RecordError: Its details are not those of a run.
+    """
+    where = record.conditions
+    machine = where.machine | {"load_1m": where.load_1m}
+    try:
+        told = record.details | {"machine": machine, "versions": where.versions}
+        return msgspec.convert(told, TrainingRun)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"the record of {record.name} is not a run's: {error}") from error
+
+
+def _figures(run: TrainingRun) -> list[tuple[str, Figure]]:
+    found = []
+    if run.predicted_peak_bytes:
+        predicted = (float(run.predicted_peak_bytes),)
+        told = Figure(predicted, "planner's formulas", source="estimated")
+        found.append(("predicted_peak_bytes", told))
+    if run.peak_rss_bytes:
+        found.append(("peak_rss_bytes", Figure((float(run.peak_rss_bytes),), "VmHWM")))
+    if run.peak_anon_bytes:
+        anon = Figure((float(run.peak_anon_bytes),), "RssAnon, sampled")
+        found.append(("peak_anon_bytes", anon))
+    for name in ("reserved_bytes", "allocated_bytes"):
+        if run.device_peak is not None:
+            peak = Figure((float(run.device_peak[name]),), "torch's allocator")
+            found.append((f"card_{name}", peak))
+    if run.steps_s:
+        found.append(("step_s", Figure(tuple(run.steps_s), "clock")))
+    return found

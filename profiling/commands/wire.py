@@ -19,12 +19,12 @@ from profiling.commands.options import AdapterOption, JsonOption, working
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
+from profiling.instruments.made_up_run import first_state
 from profiling.peers.flwr import FLWR
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session
 from profiling.wire import flwr, ours
-from profiling.wire.report import to_json, to_record, wire_table
-from profiling.wire.run import WireRun
+from profiling.wire.run import WHO, WireRun, to_json, to_record, wire_table
 
 WIRE_FILE = "wire.jsonl"
 RTTS_MS = (0.0, 50.0)
@@ -111,9 +111,9 @@ def _runs(
         return lambda said: say(f"{who}, {1e3 * rtt_s:g} ms: {said}")
 
     for one in asked:
-        yield ours.measure(one, about(ours.WHO, one.rtt_s))
+        yield ours.measure(one, about(WHO, one.rtt_s))
     for one in asked if peer_rounds else ():
-        numbers = flwr.numbers(ours.first_state(one.base, one.adapter))
+        numbers = flwr.numbers(first_state(one.base, one.adapter))
         listen = about(FLWR, one.rtt_s)
         yield flwr.measure(numbers, one.clients, peer_rounds, one.rtt_s, listen)
 
