@@ -19,6 +19,7 @@ OURS = {
     "labels": "edge_client.tasks.kinds.classification",
     "tagging": "edge_client.tasks.kinds.tagging",
     "mlm": "edge_client.tasks.kinds.masked_words",
+    "multilabel": "edge_client.tasks.kinds.multilabel",
 }
 NEEDED = ("measure", "files", "check", "head", "prompts", "answers", "score", "show")
 
