@@ -20,6 +20,7 @@ OURS = {
     "tagging": "edge_client.tasks.kinds.tagging",
     "mlm": "edge_client.tasks.kinds.masked_words",
     "multilabel": "edge_client.tasks.kinds.multilabel",
+    "relation": "edge_client.tasks.kinds.relation",
 }
 NEEDED = ("measure", "files", "check", "head", "prompts", "answers", "score", "show")
 
