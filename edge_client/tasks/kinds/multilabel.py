@@ -130,6 +130,7 @@ class Multilabel(Classification):
     is_one_label = False
 
     def check(self, task: Task) -> None:
+        """See `TaskKind`."""
         super().check(task)
         said = f"task {task.name!r} of kind {self.name}"
         for label in task.labels:
@@ -195,6 +196,7 @@ class Multilabel(Classification):
         accounting: Accounting,
         on_answer: Callable[[Answer], None],
     ) -> Scores:
+        """See `TaskKind`."""
         task, counts, losses = opened.task, list[np.ndarray | None](), list[float]()
         for answer in answers(opened, texts, accounting):
             row, gold = answer.log_probabilities, matrix_of(task, [answer.example])
@@ -212,6 +214,7 @@ class Multilabel(Classification):
         return {"f1": _averages(scores), "labels": [asdict(score) for score in scores.labels]}
 
     def report(self, scores: Scores) -> list[Table]:
+        """See `TaskKind`."""
         rows = [
             [
                 shown(one.label, LABEL),

@@ -97,6 +97,7 @@ class Relation(Classification):
     )
 
     def check(self, task: Task) -> None:
+        """See `TaskKind`."""
         super().check(task)
         said = f"task {task.name!r} of kind {self.name}: a pattern holds {{text}}, one text with "
         is_one = all("{text_a}" not in pattern for pattern in task.patterns)
@@ -105,6 +106,7 @@ class Relation(Classification):
     def prompts(
         self, inputs: Inputs, examples: Sequence[Example], draw: int, first: int
     ) -> list[Prompt]:
+        """Cut around the spans, see `around`."""
         tokens, limit = inputs.tokens, inputs.limit
         pattern = inputs.task.patterns[inputs.pattern] if inputs.cloze else ""
         room = tokens.room(pattern, limit) if inputs.cloze else tokens.plain_room(limit)
