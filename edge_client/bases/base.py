@@ -13,8 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from edge_client.bases.architectures import FAMILIES, ArchitectureError, Shape
+from edge_client.bases.architectures import ArchitectureError, Shape
 from edge_client.bases.checkpoints import has_own_decoder, open_checkpoint
+from edge_client.bases.families import family_of
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError, checked_shape, tensors_of
 from edge_client.bases.manifest import (
@@ -97,7 +98,7 @@ class Base:
         Raises:
             WeightsError: The file is no longer what it was.
         """
-        return Weights(self.weights, FAMILIES[self.architecture])
+        return Weights(self.weights, family_of(self.architecture))
 
 
 def base_identity(folder: Path) -> str:
@@ -209,7 +210,7 @@ def _open_checkpoint(name: str, folder: Path) -> Base:
         )
     config = read_config(folder)
     shape = checked_shape(config)
-    family = FAMILIES[shape.architecture]
+    family = family_of(shape.architecture)
     checkpoint = open_checkpoint(folder, family)
     if shape.is_tied and has_own_decoder(checkpoint, family):
         shape = replace(shape, is_tied=False)

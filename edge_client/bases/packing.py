@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import EMBEDDED, find_folder, read_config
 from edge_client.bases.checkpoints import (
     INDEX,
@@ -25,6 +24,7 @@ from edge_client.bases.checkpoints import (
     has_own_decoder,
     open_checkpoint,
 )
+from edge_client.bases.families import family_of
 from edge_client.bases.layout import (
     Layout,
     PackError,
@@ -67,7 +67,7 @@ def pack_model(
     """
     folder = _model_folder(model)
     config = read_config(folder)
-    family = FAMILIES[checked_shape(config).architecture]
+    family = family_of(checked_shape(config).architecture)
     checkpoint = open_checkpoint(folder, family)
     files = {name: (folder / name).read_bytes() for name in COPIED if (folder / name).is_file()}
     if checked_shape(config).is_tied and has_own_decoder(checkpoint, family):

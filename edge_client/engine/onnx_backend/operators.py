@@ -15,6 +15,7 @@ from edge_client.bases.quantization import PAIRS, Stored
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
 from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
+from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
 QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float32 does
@@ -101,6 +102,7 @@ class Linear:
         lora_b: (rows, rank), or None.
         scaling: LoRA's alpha / rank.
         bench: Where work is done.
+        rows: Which rows of the module's tensors are this linear's; None: all.
     """
 
     name: str
@@ -111,11 +113,17 @@ class Linear:
     lora_b: np.ndarray | None
     scaling: float
     bench: Bench
+    rows: slice | None = None
 
     @property
     def is_input_needed(self) -> bool:
         """Whether its gradients need its input."""
         return self.lora_a is not None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether something is trained beside it."""
+        return self.is_bias_trained or self.is_input_needed
 
     def forward(
         self,
@@ -168,7 +176,7 @@ class Linear:
             into: Gradients by the adapter's names.
         """
         if self.is_bias_trained:
-            into.add_bias(self.name, g)
+            into.add_bias(self.name, g, self.rows)
         if self.lora_a is None or self.lora_b is None:
             return
         assert x is not None
@@ -177,7 +185,7 @@ class Linear:
         key, scaling = ("lora_gradient", self.scaling), self.scaling
         self.bench.runtime.run(key, lambda: graphs.lora_gradient(scaling), inputs, outs)
         into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"])
-        into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"])
+        into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"], self.rows)
 
 
 class Gradients:
@@ -185,24 +193,28 @@ class Gradients:
 
     Args:
         bench: Where sums are made.
+        adapter: What is trained, by the same names.
     """
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, bench: Bench, adapter: AdapterState) -> None:
+        self._bench, self._adapter = bench, adapter
         self.tensors: dict[str, np.ndarray] = {}
 
-    def add(self, name: str, gradient: np.ndarray) -> None:
-        """Add to a tensor's gradient; the array is kept."""
-        if name in self.tensors:
+    def add(self, name: str, gradient: np.ndarray, rows: slice | None = None) -> None:
+        """Add to a tensor's gradient, or to some rows of it; the array is kept."""
+        if rows is not None:
+            whole = np.zeros_like(self._adapter[name])
+            self.tensors.setdefault(name, whole)[rows] += gradient
+        elif name in self.tensors:
             self.tensors[name] += gradient
         else:
             self.tensors[name] = gradient
 
-    def add_bias(self, module: str, g: np.ndarray) -> None:
-        """Add the sum over the rows of g (N, rows) to a module's bias."""
+    def add_bias(self, module: str, g: np.ndarray, rows: slice | None = None) -> None:
+        """Add the sum over the rows of g (N, rows) to a module's bias, or to some of it."""
         out = np.empty(g.shape[1], np.float32)
         self._bench.runtime.run("bias", graphs.bias_gradient, {"g": g}, {"bias_g": out})
-        self.add(f"{module}.bias", out)
+        self.add(f"{module}.bias", out, rows)
 
 
 @dataclass
@@ -232,14 +244,16 @@ class Norm:
         self.bench.runtime.run(key, lambda: graphs.norm(self.eps), inputs, {"y": out})
         return out
 
-    def backward(self, x: np.ndarray, g: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """The gradient at `x`; `out` may lie where `g` does."""
-        hidden = x.shape[1]
-        key = ("norm_back", self.eps, hidden)
+    def backward(
+        self, x: np.ndarray, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The gradient at `x`, + rest; `out` may lie where `g` does."""
+        key = ("norm_back", self.eps, x.shape[1], rest is not None)
         for rows in chunks(x):
             inputs = {"x": x[rows], "g": g[rows], "weight": self.weight}
+            inputs |= {} if rest is None else {"rest": rest[rows]}
             self.bench.runtime.run(
-                key, lambda: graphs.norm_back(self.eps, hidden), inputs, {"dx": out[rows]}
+                key, lambda: graphs.norm_back(*key[1:]), inputs, {"dx": out[rows]}
             )
         return out
 
@@ -282,6 +296,61 @@ class Activation:
             inputs, outputs = {"x": x[rows], "g": g[rows]}, {"dx": g[rows]}
             self.bench.runtime.run(key, lambda: graphs.activation_back(self.kind), inputs, outputs)
         return g
+
+    def gate(self, x: np.ndarray, by: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write the function of `x`, times `by`, to `out`, which is given back."""
+        key = ("gate", self.kind)
+        for rows in chunks(x):
+            inputs, outputs = {"x": x[rows], "by": by[rows]}, {"y": out[rows]}
+            self.bench.runtime.run(key, lambda: graphs.gate(self.kind), inputs, outputs)
+        return out
+
+    def gate_back(self, x: np.ndarray, by: np.ndarray, g: np.ndarray) -> None:
+        """Write the gradients at `x` and `by` where these lie."""
+        key = ("gate_back", self.kind)
+        for rows in chunks(x):
+            inputs = {"x": x[rows], "by": by[rows], "g": g[rows]}
+            outputs = {name: np.empty_like(inputs["x"]) for name in ("dx", "dby")}
+            self.bench.runtime.run(key, lambda: graphs.gate_back(self.kind), inputs, outputs)
+            x[rows], by[rows] = outputs["dx"], outputs["dby"]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864), halves as Hugging Face pairs them.
+
+    Attributes:
+        head_dim: D.
+        bench: Where work is done.
+    """
+
+    head_dim: int
+    bench: Bench
+
+    def turn(self, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
+        """Turn each row where it lies; with the sine's opposite, back.
+
+        Args:
+            x: (B, T, H).
+            cosine: (T, D / 2), or (B, T, D / 2).
+            sine: Likewise.
+        """
+        key, step = ("rotary", self.head_dim, x.shape[2]), max(1, PASS_ELEMENTS // x.shape[2])
+        for text, states in enumerate(x):
+            angles = [part if part.ndim == 2 else part[text] for part in (cosine, sine)]
+            for start in range(0, len(states), step):
+                rows = slice(start, start + step)
+                inputs = {"x": states[rows], "cosine": angles[0][rows], "sine": angles[1][rows]}
+                self.bench.runtime.run(
+                    key, lambda: graphs.rotary(*key[1:]), inputs, {"y": states[rows]}
+                )
+
+
+def rotary_angles(tokens: int, width: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width / 2), float32."""
+    steps = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    angles = np.outer(np.arange(tokens, dtype=np.float32), np.float32(theta) ** -steps)
+    return np.cos(angles), np.sin(angles)
 
 
 @dataclass(frozen=True)
