@@ -198,6 +198,7 @@ class Family:
         token_types: Table of segment types, or "".
         embedding_norm: Normalization of the embeddings, or "".
         embedding_map: Linear from the word table's width to `hidden` (ALBERT), or "".
+        is_map_optional: Whether it is there only where both widths differ (ELECTRA).
         final_norm: Normalization after the last layer, where layers begin with theirs, or "".
         head_dense: Linear of the language-model head, or "".
         head_norm: Normalization of the language-model head, or "".
@@ -211,6 +212,7 @@ class Family:
         head_activation: The language-model head's, or "" for the one of the layers.
         classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
         classifier_activation: Between those two.
+        headless: What a checkpoint without its language-model head is, said behind that it is one.
     """
 
     prefix: str
@@ -228,6 +230,7 @@ class Family:
     token_types: str = ""
     embedding_norm: str = ""
     embedding_map: str = ""
+    is_map_optional: bool = False
     final_norm: str = ""
     head_dense: str = ""
     head_norm: str = ""
@@ -239,6 +242,7 @@ class Family:
     head_activation: str = ""
     classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     classifier_activation: str = "tanh"
+    headless: str = ""
 
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""
@@ -288,7 +292,7 @@ class Family:
         Old checkpoints call a normalization's tensors gamma and beta; one saved from the base
         model alone lacks the prefix.
         """
-        modules = (self.words, self.layer, self.final_norm, *self.classifier)
+        modules = (self.words, self.layer, self.embedding_map, self.final_norm, *self.classifier)
         inside = {m.split(".")[1] for m in modules if m.startswith(f"{self.prefix}.")}
         is_bare = name.partition(".")[0] in inside
         return modern_name(f"{self.prefix}.{name}" if is_bare else name)
@@ -297,9 +301,10 @@ class Family:
     def head(self) -> str:
         """The module that is the whole language-model head, or "" where there is none.
 
-        DistilBERT's head lies in pieces beside the encoder; a decoder's is one linear.
+        DistilBERT's and ELECTRA's lie in pieces beside the encoder; a decoder's is one linear.
         """
-        return self.head_dense.rpartition(".")[0].partition(".")[0]
+        module = self.head_dense.rpartition(".")[0].partition(".")[0]
+        return module if self.decoder.startswith(f"{module}.") else ""
 
 
 def _renamed(op: Op, names: Mapping[str, str]) -> Op:

@@ -22,6 +22,7 @@ IDLE = frozenset(  # of training, of generation, of other heads, of what is give
         *("bos_token_id", "eos_token_id"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout"),
         *("classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout"),
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
         "sinusoidal_pos_embds",  # how the table of positions began; the file holds the table
         *("sliding_window", "max_window_layers"),  # only with use_sliding_window
     }

@@ -192,6 +192,29 @@ _LLAMA = Family(
     fixed=_DECODER | {"attention_bias": False, "mlp_bias": False},
     read=_decoder,
 )
+_ELECTRA = _bert(
+    "electra",
+    _BERT_KEYS
+    | {
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    {
+        "embedding_map": "electra.embeddings_project",
+        "is_map_optional": True,
+        "head_dense": "generator_predictions.dense",
+        "head_norm": "generator_predictions.LayerNorm",
+        "decoder": "generator_lm_head",
+        "decoder_bias": ("generator_lm_head.bias",),
+        "head_activation": "gelu",  # the exact one, whatever the layers have
+        "classifier": _ROBERTA.classifier,
+        "classifier_activation": "gelu",
+        "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
+        "masks; its generator is)",
+    },
+)
 FAMILIES: dict[str, Family] = {
     "bert": _bert(
         "bert",
@@ -210,6 +233,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": replace(_ROBERTA, defaults=_XLM_ROBERTA_KEYS | {"vocab_size": 50265}),
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "electra": _ELECTRA,
     "albert": Family(
         prefix="albert",
         words="albert.embeddings.word_embeddings",
@@ -375,3 +399,10 @@ def has_bias(shape: Shape, target: str) -> bool:
     return target in (
         family_of(shape.architecture).biased if shape.biased is None else shape.biased
     )
+
+
+def has_embedding_map(shape: Shape) -> bool:
+    """Whether a linear stands between the word table's width and the layers'."""
+    family = family_of(shape.architecture)
+    is_needed = shape.embedding != shape.hidden or not family.is_map_optional
+    return bool(family.embedding_map) and is_needed

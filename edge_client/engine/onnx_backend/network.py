@@ -19,7 +19,7 @@ from edge_client.adapters.spec import (
     lora_modules,
 )
 from edge_client.bases.base import Base
-from edge_client.bases.families import has_bias
+from edge_client.bases.families import has_bias, has_embedding_map
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
@@ -82,7 +82,8 @@ class Network:
         self._placed_layers = [self._placed(index) for index in range(self.shape.layers)]
         self._final_norm = self._norm(family.final_norm) if family.final_norm else None
         self._embedding_norm = self._norm(family.embedding_norm) if family.embedding_norm else None
-        self._embedding_map = self._linear(family.embedding_map) if family.embedding_map else None
+        is_mapped = has_embedding_map(self.shape)
+        self._embedding_map = self._linear(family.embedding_map) if is_mapped else None
         self._head = self._open_head(label_words)
         self.frozen.release_all()
 

@@ -20,7 +20,7 @@ from edge_client.adapters.spec import (
     lora_modules,
 )
 from edge_client.bases.base import Base
-from edge_client.bases.families import family_of, has_bias
+from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.torch_backend.head import Cloze, Head, Trained, Transform, Words
@@ -84,7 +84,7 @@ class Network:
         self._places = [self._place(index) for index in range(self.shape.layers)]
         if self.family.embedding_norm:
             self._embedding_norm = self._norm(self.family.embedding_norm)
-        if self.family.embedding_map:
+        if has_embedding_map(self.shape):
             self._embedding_map = self._linear(self.family.embedding_map)
         if self.family.final_norm:
             self._final_norm = self._norm(self.family.final_norm)
@@ -174,7 +174,7 @@ class Network:
         if self.family.embedding_norm:
             h = self._embedding_norm(h)
         h = h.to(run.dtype)
-        if self.family.embedding_map:
+        if has_embedding_map(self.shape):
             h = self._embedding_map(h)  # (B, P + T, H)
         return h
 

@@ -7,7 +7,7 @@ use. The formulas have not been compared with a card yet; only their parts were,
 On unified memory the process's own memory is added, since both come out of one store.
 """
 
-from edge_client.bases.families import family_of
+from edge_client.bases.families import family_of, has_embedding_map
 from edge_client.planning.cuda.accelerator import UNIFIED
 from edge_client.planning.layer_cost import linear_sizes
 from edge_client.planning.plan import Plan, Workload
@@ -67,7 +67,7 @@ def other_matrices(work: Workload) -> list[tuple[int, int]]:
     """Sizes of the matrices outside the layers: behind the embeddings, and the head's dense."""
     shape, found = work.shape, list[tuple[int, int]]()
     family = family_of(shape.architecture)
-    if family.embedding_map:
+    if has_embedding_map(shape):
         found.append((shape.hidden, shape.embedding))
     if family.head_dense and not work.spec.head:
         found.append((shape.embedding, shape.hidden))
