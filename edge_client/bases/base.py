@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.bases.architectures import ArchitectureError, Shape
-from edge_client.bases.checkpoints import has_own_decoder, open_checkpoint
+from edge_client.bases.checkpoints import check_layers, has_own_decoder, open_checkpoint
 from edge_client.bases.families import family_of
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError, checked_shape, tensors_of
@@ -230,6 +230,7 @@ def _open_checkpoint(name: str, folder: Path) -> Base:
                     f"base {name}: {stored} has shape {checkpoint.shape(stored)}, its config.json "
                     f"says {tensor.shape}"
                 )
+    check_layers(folder, checkpoint, config)
     with Weights(folder / "model.safetensors", family) as weights:
         bits = weights.stored(f"{family.words}.weight").bits
     return Base(name, folder, base_identity(folder), shape, bits)

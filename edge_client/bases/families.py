@@ -31,6 +31,7 @@ from edge_client.tables import plain
 
 GROUP = "smidgen.families"
 ROPE_THETA = 10000.0
+NORMS = ("attention_norm", "output_norm")
 
 # Layers
 
@@ -387,8 +388,10 @@ def check_block(said: str, family: Family) -> None:
         if unknown := [name for name in reads(op) if name not in known]:
             raise ArchitectureError(f"{where}, reads {unknown[0]!r}, which nothing before it gives")
         named = op.names if isinstance(op, Linears) else ()
-        if missing := [name for name in named if name not in family.linears]:
-            raise ArchitectureError(f"{where}, is of {missing[0]!r}, which its linears do not name")
+        if isinstance(op, Norm):
+            named = (op.module,)
+        if missing := [name for name in named if name not in (*family.linears, *NORMS)]:
+            raise ArchitectureError(f"{where}, is of {missing[0]!r}, which its row does not name")
         known |= set(writes(op))
     if "out" not in known:
         raise ArchitectureError(f"{said}: no operation gives 'out', a layer's result")

@@ -21,6 +21,7 @@ from edge_client.bases.checkpoints import (
     PICKLE,
     WHOLE,
     Checkpoint,
+    check_layers,
     has_own_decoder,
     open_checkpoint,
 )
@@ -85,6 +86,7 @@ def pack_model(
     )
     draft = _draft(name, config, bits, licence, None, layout)
     names = _found_names(checkpoint, layout, folder)
+    check_layers(folder, checkpoint, config)
 
     def blocks(tensor: Tensor) -> Iterator[np.ndarray]:
         step = block_rows(tensor)

@@ -130,7 +130,7 @@ def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, 
     texts, rows = work.batch, work.batch * tokens
     is_short = index == shape.layers - 1 and work.is_top_short
     few = late(shape, is_short)  # what goes on with one row per text
-    linears, sizes = {}, linear_sizes(shape)
+    linears, sizes = dict[str, float](), linear_sizes(shape)
     for op in block_of(shape, is_short):
         if isinstance(op, Linears):
             seen = texts if op.of in few else rows

@@ -290,7 +290,7 @@ def attention(head_dim: int, hidden: int, has_mask: bool) -> Graph:
     Args:
         head_dim: D.
         hidden: A * D, the width of `q` (b, t, h) and of `k` and `v` (b, s, h).
-        has_mask: Whether `mask` (b, 1, 1, s) comes in, to be added to the scores.
+        has_mask: Whether `mask` (b or 1, A or 1, t or 1, s) comes in, to be added to the scores.
     """
     graph = Graph("attention")
     heads = _Heads(graph, head_dim, hidden)
@@ -345,7 +345,7 @@ class _Heads:
 def _probabilities(graph: Graph, q: str, k: str, head_dim: int, has_mask: bool) -> str:
     scores = graph.fused("FusedMatMul", q, k, transB=1, alpha=head_dim**-0.5)
     if has_mask:
-        scores = graph.node("Add", scores, graph.input("mask", F32, ("b", 1, 1, "s")))
+        scores = graph.node("Add", scores, graph.input("mask", F32, ("m", "a", "r", "s")))
     return graph.node("Softmax", scores, axis=-1)
 
 

@@ -25,6 +25,7 @@ from edge_client.engine.onnx_backend.operators import (
     Linear,
     Norm,
     Rotary,
+    near_mask,
 )
 
 
@@ -121,6 +122,7 @@ class PlacedLayer:
         short: Those where only the answers' rows go on after keys and values.
         below: The layer below; None for the lowest.
         theta: Base of its rotary angles.
+        window: Tokens that it sees on either side of each; None: all.
     """
 
     layer: Layer
@@ -128,6 +130,7 @@ class PlacedLayer:
     short: Block
     below: Layer | None
     theta: float
+    window: int | None = None
 
     def block_of(self, run: Pass) -> Block:
         return self.block if run.answers is None else self.short
@@ -140,7 +143,7 @@ class PlacedLayer:
     def tape(self, run: Pass, prefix: str) -> Tape:
         """Room for a tape; one of an empty prefix is overwritten by the next layer's."""
         block, linears = self.block_of(run), self.layer.linears
-        widths, late = {}, late_registers(block)
+        widths, late = dict[str, int](), late_registers(block)
         for op in block:
             if isinstance(op, ops.Linears):
                 names = zip(op.results, op.names, strict=True)
@@ -192,12 +195,21 @@ class PlacedLayer:
                             linear.forward(values.get(op.of), target, rest, run.is_quick)
                 case ops.Rotary():
                     for name in op.of:
-                        self._turn(tape[name], run, 1.0)
+                        self.turn(tape[name], run, 1.0)
                 case ops.Attend():
                     q, k, v, context = (run.by_text(tape[n]) for n in ("q", "k", "v", "context"))
-                    self.layer.attention.forward(q, k, v, run.mask, context)
+                    seen = self.seen(run, q.shape[1])
+                    self.layer.attention.forward(q, k, v, seen[0], context, seen[1])
 
-    def _turn(self, x: np.ndarray, run: Pass, way: float) -> None:
+    def seen(self, run: Pass, queries: int) -> tuple[np.ndarray | None, int | None]:
+        """What is added to the scores, and the window; of the answers' rows the mask has both."""
+        if self.window is None or queries == run.tokens:
+            return run.mask, self.window
+        assert run.answers is not None
+        rows = (run.answers % run.tokens)[:, None, None, None]
+        return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
+
+    def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
         """Turn queries or keys, (L, H), by their positions; -1: back."""
         cosine, sine = run.rotary[self.theta]  # (T, D / 2)
         if len(x) < run.rows:
@@ -305,7 +317,7 @@ class _Back:
                 self._attend()
             case ops.Rotary():
                 for name in op.of:
-                    self.placed._turn(self.gradients[name], values.run, -1.0)
+                    self.placed.turn(self.gradients[name], values.run, -1.0)
             case ops.Answers():
                 self.late[op.of] = self.take(op.into)
             case ops.Norm():
@@ -339,14 +351,14 @@ class _Back:
             )
 
     def _attend(self) -> None:
-        values, run = self.values, self.values.run
-        q, k, v = (values.tape[name] for name in "qkv")
+        run, tape = self.values.run, self.values.tape
         take = self.placed.layer.bench.rooms.take
-        found = {name: take(f"{name}_g", values.tape[name].shape) for name in "qkv"}
-        outs = tuple(run.by_text(array) for array in found.values())
-        states = (run.by_text(array) for array in (q, k, v))
+        found = {name: take(f"{name}_g", tape[name].shape) for name in "qkv"}
+        q, k, v = (run.by_text(tape[name]) for name in "qkv")
+        dq, dk, dv = (run.by_text(found[name]) for name in "qkv")
+        mask, window = self.placed.seen(run, q.shape[1])
         g = run.by_text(self.take("context"))
-        self.placed.layer.attention.backward(*states, run.mask, g, outs)
+        self.placed.layer.attention.backward(q, k, v, mask, g, (dq, dk, dv), window)
         self.gradients |= found
 
     def _room(

@@ -27,6 +27,7 @@ from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head, Transform, Words
 from edge_client.engine.onnx_backend.layers import Layer, Pass, PlacedLayer, Tape, compacted
 from edge_client.engine.onnx_backend.operators import (
+    LOWEST,
     Activation,
     Attention,
     FrozenMatrix,
@@ -40,8 +41,6 @@ from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
-
-LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
 
 
 class Network:
@@ -141,8 +140,8 @@ class Network:
         layer, below = (self._layers[self.frozen.stored_layer(i)] for i in (index, index - 1))
         is_top, family = index == self.shape.layers - 1, self.frozen.family
         block, short = (family.block_of(index, is_short) for is_short in (False, is_top))
-        theta = self.shape.theta_of(index)
-        return PlacedLayer(layer, block, short, below if index else None, theta)
+        theta, window = self.shape.theta_of(index), self.shape.window_of(index)
+        return PlacedLayer(layer, block, short, below if index else None, theta, window)
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.frozen.family

@@ -6,7 +6,9 @@ made dense where it is used, in a room that all matrices share; attention goes s
 Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +16,12 @@ import numpy as np
 from edge_client.bases.quantization import PAIRS, Stored
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
-from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
+from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks
 from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
+LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
+Part = tuple[slice, slice]  # texts, tokens
 QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float32 does
 
 
@@ -366,15 +370,23 @@ class Attention:
     bench: Bench
 
     def forward(
-        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, out: np.ndarray
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        mask: np.ndarray | None,
+        out: np.ndarray,
+        window: int | None = None,
     ) -> np.ndarray:
-        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores."""
-        key = ("attention", self.head_dim, q.shape[2], mask is not None)
-        for texts in self._texts(q, k):
-            inputs = _with_mask({"q": q[texts], "k": k[texts], "v": v[texts]}, mask, texts)
-            self.bench.runtime.run(
-                key, lambda: graphs.attention(*key[1:]), inputs, {"y": out[texts]}
-            )
+        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores.
+
+        Window: tokens seen on either side of each, of as many queries as keys; None: all.
+        """
+        for part, keys, added in self._parts(q, k, mask, window):
+            key = ("attention", self.head_dim, q.shape[2], added is not None)
+            inputs = _with_mask({"q": q[part], "k": k[keys], "v": v[keys]}, added)
+            build = partial(graphs.attention, *key[1:])
+            self.bench.runtime.run(key, build, inputs, {"y": out[part]})
         return out
 
     def backward(
@@ -385,26 +397,52 @@ class Attention:
         mask: np.ndarray | None,
         g: np.ndarray,
         outs: tuple[np.ndarray, np.ndarray, np.ndarray],
+        window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        key = ("attention_back", self.head_dim, q.shape[2], mask is not None)
-        for texts in self._texts(q, k):
-            given = {"q": q[texts], "k": k[texts], "v": v[texts], "g": g[texts]}
-            made = dict(zip(("dq", "dk", "dv"), (out[texts] for out in outs), strict=True))
-            self.bench.runtime.run(
-                key,
-                lambda: graphs.attention_back(*key[1:]),
-                _with_mask(given, mask, texts),
-                made,
-            )
+        is_whole = window is None or k.shape[1] <= window + 1
+        for out in () if is_whole else outs[1:]:  # keys of a window come again
+            out.fill(0.0)
+        for part, keys, added in self._parts(q, k, mask, window):
+            key = ("attention_back", self.head_dim, q.shape[2], added is not None)
+            inputs = {"q": q[part], "k": k[keys], "v": v[keys], "g": g[part]}
+            made = {"dq": outs[0][part], "dk": outs[1][keys], "dv": outs[2][keys]}
+            found = made if is_whole else made | {n: np.empty_like(made[n]) for n in ("dk", "dv")}
+            build = partial(graphs.attention_back, *key[1:])
+            self.bench.runtime.run(key, build, _with_mask(inputs, added), found)
+            for name in () if is_whole else ("dk", "dv"):
+                made[name] += found[name]
 
-    def _texts(self, q: np.ndarray, k: np.ndarray) -> list[slice]:
-        heads = q.shape[2] // self.head_dim
-        step = max(1, SCORES // (heads * q.shape[1] * k.shape[1]))
-        return [slice(start, start + step) for start in range(0, len(q), step)]
+    def _parts(
+        self, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, window: int | None
+    ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
+        """Queries that are computed together, the keys that they see, and their mask."""
+        texts, queries, keys = len(q), q.shape[1], k.shape[1]
+        if window is None or keys <= window + 1:
+            step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
+            for start in range(0, texts, step):
+                part = (slice(start, start + step), slice(None))
+                yield part, part, None if mask is None else mask[part[0]]
+            return
+        for rows, seen in window_blocks(queries, window):
+            near = near_mask(np.arange(queries)[rows, None], np.arange(keys)[seen], window, None)
+            for text in range(texts):
+                one = slice(text, text + 1)
+                added = near if mask is None else np.minimum(near, mask[text, :, :, seen])
+                yield (
+                    (one, rows),
+                    (one, seen),
+                    np.ascontiguousarray(added.reshape(1, 1, *near.shape)),
+                )
 
 
-def _with_mask(
-    inputs: dict[str, np.ndarray], mask: np.ndarray | None, texts: slice
-) -> dict[str, np.ndarray]:
-    return inputs if mask is None else inputs | {"mask": mask[texts]}
+def near_mask(
+    rows: np.ndarray, columns: np.ndarray, window: int, mask: np.ndarray | None
+) -> np.ndarray:
+    """The mask, and the lowest number where a column is further from a row than the window."""
+    seen = np.float32(0.0) if mask is None else mask
+    return np.where(np.abs(rows - columns) <= window, seen, np.float32(LOWEST))
+
+
+def _with_mask(inputs: dict[str, np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:
+    return inputs if mask is None else inputs | {"mask": mask}

@@ -21,7 +21,7 @@ from torch.nn import functional
 from edge_client.bases import architectures as ops
 from edge_client.bases.architectures import Block, dying_registers
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
-from edge_client.planning.chunks import HEAD_ROWS, SCORES
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks
 
 
 class _Frozen(torch.autograd.Function):
@@ -116,31 +116,44 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int | None
+    ) -> Tensor:
         # q: (B, A, T, D); k, v: (B, A, S, D)
         ctx.save_for_backward(q, k, v)
-        ctx.mask = mask
+        ctx.mask, ctx.window = mask, window
         out = torch.empty_like(q)
-        for part in _chunks(q, k):
-            torch.matmul(
-                _probabilities(q[part], k[part], _rows(mask, part)), v[part], out=out[part]
-            )
+        for part, keys in _chunks(q, k, window):
+            p = _probabilities(q[part], k[keys], _mask_of(mask, part, keys, window, q))
+            if window is None:
+                torch.matmul(p, v[keys], out=out[part])
+            else:
+                out[part] = p @ v[keys]
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v = ctx.saved_tensors
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for part in _chunks(q, k):
-            p = _probabilities(q[part], k[part], _rows(ctx.mask, part))  # (b, A, T, S)
-            g = grads[0][part]
-            torch.matmul(p.transpose(-1, -2), g, out=dv[part])
-            centered = v[part] - v[part].mean(2, keepdim=True)
+        whole = ctx.window is None
+        empty = torch.empty_like if whole else torch.zeros_like  # keys of a window come again
+        dq, dk, dv = torch.empty_like(q), empty(k), empty(v)
+        for part, keys in _chunks(q, k, ctx.window):
+            p = _probabilities(q[part], k[keys], _mask_of(ctx.mask, part, keys, ctx.window, q))
+            g = grads[0][part]  # p: (b, A, T, S)
+            if whole:
+                torch.matmul(p.transpose(-1, -2), g, out=dv[keys])
+            else:
+                dv[keys] += p.transpose(-1, -2) @ g
+            centered = v[keys] - v[keys].mean(2, keepdim=True)
             ds = g @ centered.transpose(-1, -2)
             ds = torch._softmax_backward_data(ds, p, -1, p.dtype).mul_(q.shape[-1] ** -0.5)
-            torch.matmul(ds, k[part], out=dq[part])
-            torch.matmul(ds.transpose(-1, -2), q[part], out=dk[part])
-        return dq, dk, dv, None
+            if whole:
+                torch.matmul(ds, k[keys], out=dq[part])
+                torch.matmul(ds.transpose(-1, -2), q[part], out=dk[keys])
+            else:
+                dq[part] = ds @ k[keys]
+                dk[keys] += ds.transpose(-1, -2) @ q[part]
+        return dq, dk, dv, None, None
 
 
 def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
@@ -148,17 +161,53 @@ def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     return torch.softmax(scores if mask is None else scores.add_(mask), dim=-1)
 
 
-def _rows(mask: Tensor | None, part: slice) -> Tensor | None:
-    return mask if mask is None or len(mask) == 1 else mask[part]
+Part = tuple[slice, slice, slice]  # texts, all heads, tokens
+ALL = slice(None)
 
 
-def _chunks(q: Tensor, k: Tensor) -> list[slice]:
+def _mask_of(
+    mask: Tensor | None, part: Part, keys: Part, window: int | None, q: Tensor
+) -> Tensor | None:
+    """What is added to the scores of a part; where neither is seen, the lowest number once."""
+    if mask is not None:
+        mask = mask if len(mask) == 1 else mask[part[0]]
+    if window is None:
+        return mask
+    mask = mask if mask is None else mask[..., keys[2]]
+    rows, columns = (torch.arange(s.start, s.stop, device=q.device) for s in (part[2], keys[2]))
+    return near_mask(rows[:, None], columns, window, mask, q.dtype)
+
+
+def near_mask(
+    rows: Tensor, columns: Tensor, window: int, mask: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The mask, and the type's lowest number where a column is further than the window."""
+    seen = mask if mask is not None else torch.zeros((), dtype=dtype, device=rows.device)
+    return torch.where((rows - columns).abs() <= window, seen, torch.finfo(dtype).min)
+
+
+def _chunks(q: Tensor, k: Tensor, window: int | None) -> list[tuple[Part, Part]]:
+    """Queries that are computed together, and the keys that they see."""
     texts, heads, queries, _ = q.shape
-    step = max(1, SCORES // (heads * queries * k.shape[2]))
-    return [slice(start, start + step) for start in range(0, texts, step)]
+    blocks = [(ALL, ALL)] if window is None else window_blocks(queries, window)
+    found: list[tuple[Part, Part]] = []
+    for rows, keys in blocks:
+        scores = len(range(queries)[rows]) * len(range(k.shape[2])[keys])
+        step = max(1, SCORES // (heads * scores))
+        for start in range(0, texts, step):
+            part = slice(start, start + step)
+            found.append(((part, ALL, rows), (part, ALL, keys)))
+    return found
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    kv_heads: int,
+    window: int | None = None,
+) -> Tensor:
     """Attention with shared heads of keys and values.
 
     Args:
@@ -167,16 +216,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) 
         v: (B, `kv_heads`, S, D).
         mask: Added to the scores; (B or 1, 1, T or 1, S), or None.
         kv_heads: Divides A; queries of one group are put one under the other.
+        window: Tokens seen on either side of each, of as many queries as keys; None: all.
 
     Returns:
         (B, T, A * D).
     """
     texts, heads, queries, width = q.shape
     group = heads // kv_heads
+    if window is not None and k.shape[2] <= window + 1:
+        window = None  # each sees all
     if group > 1:
+        assert window is None, "shared heads see all tokens"
         q = q.reshape(texts, kv_heads, group * queries, width)
         mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
-    out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask)
+    out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask, window)
     # out: (B, kv_heads, group * T, D)
     return out.view(texts, heads, queries, width).transpose(1, 2).reshape(texts, queries, -1)
 
@@ -239,12 +292,14 @@ class Place:
         short: Those where only the rows at `Context.answers` go on after keys and values.
         below: The layer below; None for the lowest.
         theta: Base of its rotary angles.
+        window: Tokens that it sees on either side of each; None: all.
     """
 
     block: Block
     short: Block
     below: Layer | None
     theta: float
+    window: int | None = None
 
 
 def run_layer(
@@ -279,8 +334,7 @@ def run_layer(
                 for name in op.of:
                     values[name] = rotate(values[name], _angles(values[name], place, context))
             case ops.Attend():
-                heads = (values.pop(name) for name in "qkv")  # each (B, heads, T or 1, D)
-                values["context"] = attend(*heads, context.mask, layer.kv_heads)
+                values["context"] = _run_attend(values, layer, place, context)
             case ops.Activate():
                 values[op.into] = ACTIVATIONS[layer.activation](values[op.of])
             case ops.Gate():
@@ -298,6 +352,16 @@ def _run_linears(
         y = layer.linears[name](values[op.of], is_value_needed)
         y = y + values[op.plus] if op.plus else y
         values[result] = split_heads(y, layer.head_dim) if name in ("q", "k", "v") else y
+
+
+def _run_attend(values: dict[str, Tensor], layer: Layer, place: Place, context: Context) -> Tensor:
+    q, k, v = (values.pop(name) for name in "qkv")  # each (B, heads, T or 1, D)
+    mask, window = context.mask, place.window
+    if window is not None and context.answers is not None and q.shape[2] < k.shape[2]:
+        columns = torch.arange(k.shape[2], device=k.device)
+        mask = near_mask(context.answers[:, None, None, None], columns, window, mask, q.dtype)
+        window = None
+    return attend(q, k, v, mask, layer.kv_heads, window)
 
 
 def _angles(x: Tensor, place: Place, context: Context) -> tuple[Tensor, Tensor]:

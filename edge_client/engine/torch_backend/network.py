@@ -136,7 +136,8 @@ class Network:
         below = self.layer_of(index - 1) if index else None
         is_top = index == self.shape.layers - 1
         block, short = (self.family.block_of(index, is_short) for is_short in (False, is_top))
-        return Place(block, short, below, self.shape.theta_of(index))
+        theta, window = self.shape.theta_of(index), self.shape.window_of(index)
+        return Place(block, short, below, theta, window)
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.family
