@@ -212,6 +212,8 @@ class Family:
         head_activation: The language-model head's, or "" for the one of the layers.
         classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
         classifier_activation: Between those two.
+        is_classifier_on_head: Whether a classifier reads what the language-model head's linear and
+            norm make, which are not trained.
         headless: What a checkpoint without its language-model head is, said behind that it is one.
     """
 
@@ -242,6 +244,7 @@ class Family:
     head_activation: str = ""
     classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     classifier_activation: str = "tanh"
+    is_classifier_on_head: bool = False
     headless: str = ""
 
     def linear(self, layer: int, target: str) -> str:

@@ -40,7 +40,8 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-NULLABLE = ("num_key_value_heads", "head_dim", "pad_token_id")
+NULLABLE = ("num_key_value_heads", "head_dim", "pad_token_id", "layer_types", "rope_parameters")
+NESTED: dict[str, type] = {"layer_types": list, "rope_parameters": dict}  # null by default
 # Other words of families for the same value; the first that a family reads counts.
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps")
 ACTIVATION_KEYS = ("activation", "hidden_act", "hidden_activation")
@@ -89,7 +90,7 @@ def read_values(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def _is_of_type(value: object, key: str, default: object) -> bool:
     if value is None:
         return key in NULLABLE
-    expected = int if default is None else type(default)
+    expected = NESTED.get(key, int) if default is None else type(default)
     return type(value) is expected or (expected is float and type(value) is int)
 
 

@@ -24,7 +24,7 @@ from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
-from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head, Transform, Words
+from edge_client.engine.onnx_backend.head import Behind, Classifier, Cloze, Head, Transform, Words
 from edge_client.engine.onnx_backend.layers import Layer, Pass, PlacedLayer, Tape, compacted
 from edge_client.engine.onnx_backend.operators import (
     LOWEST,
@@ -143,18 +143,24 @@ class Network:
         theta, window = self.shape.theta_of(index), self.shape.window_of(index)
         return PlacedLayer(layer, block, short, below if index else None, theta, window)
 
-    def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
+    def _transform(self) -> Transform:
         family = self.frozen.family
-        if self.spec.head:
-            activation = Activation(family.classifier_activation, self._bench)
-            names = head_linears(self.shape.architecture, self.adapter)
-            return Classifier(self.adapter, names, activation, self._bench)
-        transform = Transform(
+        return Transform(
             self._linear(family.head_dense, has_bias(self.shape, "head")),
             Activation(self.frozen.head_activation, self._bench),
             self._norm(family.head_norm),
             self.shape.embedding,
         )
+
+    def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
+        family = self.frozen.family
+        if self.spec.head:
+            activation = Activation(family.classifier_activation, self._bench)
+            names = head_linears(self.shape.architecture, self.adapter)
+            classifier = Classifier(self.adapter, names, activation, self._bench)
+            is_on_head = family.is_classifier_on_head
+            return Behind(self._transform(), classifier) if is_on_head else classifier
+        transform = self._transform()
         if label_words is None:
             return Words(transform, self.frozen, self._bench)
         return Cloze(transform, *self.frozen.label_rows(label_words), self._bench)

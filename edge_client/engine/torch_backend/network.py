@@ -139,17 +139,20 @@ class Network:
         theta, window = self.shape.theta_of(index), self.shape.window_of(index)
         return Place(block, short, below, theta, window)
 
+    def _transform(self) -> Transform:
+        return Transform(
+            self._linear(self.family.head_dense, has_bias(self.shape, "head")),
+            ACTIVATIONS[self.frozen.head_activation],
+            self._norm(self.family.head_norm),
+        )
+
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
-        family = self.family
         if self.spec.head:
             names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
-            return Trained(parts, ACTIVATIONS[family.classifier_activation])
-        transform = Transform(
-            self._linear(family.head_dense, has_bias(self.shape, "head")),
-            ACTIVATIONS[self.frozen.head_activation],
-            self._norm(family.head_norm),
-        )
+            transform = self._transform() if self.family.is_classifier_on_head else None
+            return Trained(parts, ACTIVATIONS[self.family.classifier_activation], transform)
+        transform = self._transform()
         if label_words is None:
             return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
         rows, bias = self.frozen.label_rows(label_words)
