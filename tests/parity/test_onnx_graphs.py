@@ -16,8 +16,7 @@ from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
 from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.operators import LOWEST
-from edge_client.engine.onnx_backend.operators import Attention
+from edge_client.engine.onnx_backend.operators import LOWEST, Attention
 from edge_client.engine.onnx_backend.runtime import Runtime
 from edge_client.planning.chunks import SCORES
 from tests.edge_client.engine.engines import needs_int8

@@ -11,8 +11,8 @@ from edge_client.bases.quantization import (
     to_bfloat16,
 )
 from edge_client.engine.onnx_backend.bench import Rooms, open_bench
-from edge_client.engine.onnx_backend.network import LOWEST
 from edge_client.engine.onnx_backend.operators import (
+    LOWEST,
     Activation,
     Attention,
     FrozenMatrix,
