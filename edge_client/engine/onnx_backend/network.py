@@ -39,6 +39,7 @@ from edge_client.engine.onnx_backend.operators import (
 )
 from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 
@@ -66,9 +67,10 @@ class Network:
         state: AdapterState,
         label_words: Sequence[Sequence[int]] | None,
         threads: int,
+        loss: Loss = "softmax",
     ) -> None:
         assert not base.shape.is_decoder, "decoders are the torch engine's"
-        self.spec, self.shape = spec, base.shape
+        self.spec, self.shape, self.loss = spec, base.shape, loss
         self.prefix: FrozenPrefix | None = None
         self.layer_forwards = 0
         self.frozen = FrozenBase(base)
@@ -157,13 +159,14 @@ class Network:
         if self.spec.head:
             activation = Activation(family.classifier_activation, self._bench)
             names = head_linears(self.shape.architecture, self.adapter)
-            classifier = Classifier(self.adapter, names, activation, self._bench)
+            classifier = Classifier(self.adapter, names, activation, self._bench, self.loss)
             is_on_head = family.is_classifier_on_head
             return Behind(self._transform(), classifier) if is_on_head else classifier
         transform = self._transform()
         if label_words is None:
             return Words(transform, self.frozen, self._bench)
-        return Cloze(transform, *self.frozen.label_rows(label_words), self._bench)
+        rows, bias = self.frozen.label_rows(label_words)
+        return Cloze(transform, rows, bias, self._bench, self.loss)
 
     # Forward
 

@@ -39,6 +39,7 @@ from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
 from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
 from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 
@@ -69,8 +70,9 @@ class Network:
         state: AdapterState,
         label_words: Sequence[Sequence[int]] | None,
         device: str = "cpu",
+        loss: Loss = "softmax",
     ) -> None:
-        self.shape, self.spec = base.shape, spec
+        self.shape, self.spec, self.loss = base.shape, spec, loss
         self.prefix: FrozenPrefix | None = None
         self.layer_forwards = 0
         self.frozen, self.family = FrozenBase(base), family_of(base.architecture)
@@ -151,12 +153,13 @@ class Network:
             names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
             transform = self._transform() if self.family.is_classifier_on_head else None
-            return Trained(parts, ACTIVATIONS[self.family.classifier_activation], transform)
+            activation = ACTIVATIONS[self.family.classifier_activation]
+            return Trained(parts, activation, self.loss, transform)
         transform = self._transform()
         if label_words is None:
             return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
         rows, bias = self.frozen.label_rows(label_words)
-        return Cloze(transform, self._tensor(rows), self._tensor(bias))
+        return Cloze(transform, self._tensor(rows), self._tensor(bias), self.loss)
 
     # Forward
 
