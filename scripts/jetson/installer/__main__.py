@@ -145,7 +145,6 @@ def read_env(path: Path) -> bytes:
 
 
 def holds_token(body: bytes) -> bool:
-    """Whether settings give a token, in a line of its own or among the options."""
     for line in body.splitlines():
         name, _, value = line.partition(b"=")
         words = value.replace(b'"', b" ").replace(b"'", b" ").replace(b"=", b" ").split()

@@ -54,7 +54,6 @@ def read_elf(body: bytes) -> Elf:
 
 
 def _segments(body: bytes) -> Iterator[Tuple[int, int, int, int]]:
-    """Kind, offset in the file, address, bytes in the file."""
     (start,) = struct.unpack_from("<Q", body, 32)
     size, count = struct.unpack_from("<HH", body, 54)
     for index in range(count):
@@ -77,7 +76,6 @@ def _dynamic(body: bytes, segments: "list[Tuple[int, int, int, int]]") -> Dict[i
 
 
 def _offset(segments: "list[Tuple[int, int, int, int]]", address: int) -> int:
-    """Where in the file the byte lies that is loaded to an address."""
     for kind, offset, start, length in segments:
         if kind == LOAD and start <= address < start + length:
             return offset + address - start
