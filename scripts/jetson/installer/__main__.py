@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Optional
 
-from progress import tell
-from refusal import Refusal, demand
+from refusal import Refusal, demand, tell
 from release import (
     CURRENT,
     FORMER,

@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, List, Optional
 
-from progress import tell
-from refusal import Refusal, demand
+from refusal import Refusal, demand, tell
 from root import COMMAND, RULES, UNIT, WANTED, Root
 from wheelhouse import Wheelhouse
 
