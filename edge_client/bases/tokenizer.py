@@ -1,4 +1,4 @@
-"""Where the tokenizer files of a base disagree with each other or with its config.json.
+"""What a base's tokenizer is and takes, and where its files disagree with each other or the model.
 
 Here `tokenizer.json` counts as it is. transformers 5 takes only the vocabulary of it where the
 class of tokenizer_config.json builds the rest itself (BertTokenizer and its kin): lower case and
@@ -6,16 +6,58 @@ the special tokens around a text. Where both differ, a base gets other ids here 
 """
 
 import json
+import mmap
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_client.bases.architectures import FAMILIES, Shape
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
 BUILDING = ("BertTokenizer", "DistilBertTokenizer")
 BY_DEFAULT = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}  # without a tokenizer_class
+MODEL = re.compile(rb'"model"\s*:\s*\{(.{0,600})', re.DOTALL)
 AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+
+
+class TokenizerBytes(NamedTuple):
+    """What each entry of a vocabulary takes in memory.
+
+    Attributes:
+        held: Resident bytes once it is read and free memory has gone back.
+        loading: The most while its file is read and control words are set apart.
+    """
+
+    held: int
+    loading: int
+
+
+# Measured by tests/edge_client/planning/test_tokenizer_memory.py; see docs/memory.md.
+TOKENIZERS = {
+    "WordLevel": TokenizerBytes(320, 380),
+    "WordPiece": TokenizerBytes(320, 380),
+    "BPE": TokenizerBytes(410, 900),
+    "SentencePiece BPE": TokenizerBytes(420, 1600),
+    "Unigram": TokenizerBytes(700, 750),
+}
+_KEYS = (  # in what stands before a model's vocabulary, where old files do not name its kind
+    (rb'"unk_id"', "Unigram"),
+    (rb'"max_input_chars_per_word"', "WordPiece"),
+    (rb'"byte_fallback"\s*:\s*true', "SentencePiece BPE"),
+    (rb'"fuse_unk"', "BPE"),
+)
+
+
+def tokenizer_kind(folder: Path) -> str:
+    """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read."""
+    with (
+        (folder / "tokenizer.json").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,
+    ):
+        model = MODEL.search(body)
+        head = model[1].partition(b'"vocab"')[0] if model else b""
+    return next((kind for key, kind in _KEYS if re.search(key, head)), "WordLevel")
 
 
 def disagreements(folder: Path, shape: Shape) -> list[str]:

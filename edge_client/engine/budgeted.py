@@ -10,6 +10,7 @@ from pathlib import Path
 from edge_client.adapters.banks import computed
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
+from edge_client.bases.tokenizer import tokenizer_kind
 from edge_client.engine.devices import check_device, find_card, open_guard
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import (
@@ -203,6 +204,7 @@ def workload(
         device=device,
         kept_numbers=training.kept_numbers,
         is_tagging=task.kind == "tagging",
+        tokenizer=tokenizer_kind(base.folder),
     )
     masked = most_masked(task.masking, work.longest) if task.kind == "mlm" else 0
     return replace(work, masked=masked)
