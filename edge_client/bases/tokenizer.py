@@ -1,8 +1,9 @@
 """What a base's tokenizer is and takes, and where its files disagree with each other or the model.
 
 Here `tokenizer.json` counts as it is. transformers 5 takes only the vocabulary of it where the
-class of tokenizer_config.json builds the rest itself (BertTokenizer and its kin): lower case and
-the special tokens around a text. Where both differ, a base gets other ids here than there.
+class of tokenizer_config.json builds the rest itself (BertTokenizer, CamembertTokenizer and their
+kin): lower case, spaces and the special tokens around a text. Where both differ, a base gets other
+ids here than there.
 """
 
 import json
@@ -15,8 +16,14 @@ from typing import Any, NamedTuple
 from edge_client.bases.architectures import FAMILIES, Shape
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
-BUILDING = ("BertTokenizer", "DistilBertTokenizer")
-BY_DEFAULT = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}  # without a tokenizer_class
+BUILDING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+SPLITTING = ("CamembertTokenizer", "XLMRobertaTokenizer")  # at white space, into SentencePiece's
+BY_DEFAULT = {  # without a tokenizer_class
+    **dict.fromkeys(("bert", "distilbert", "electra"), "BertTokenizer"),
+    "camembert": "CamembertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
 MODEL = re.compile(rb'"model"\s*:\s*\{(.{0,600})', re.DOTALL)
 AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 
@@ -82,7 +89,9 @@ def disagreements(folder: Path, shape: Shape) -> list[str]:
     found = [*_table(tokenizer, shape), *_pad(tokenizer, config, shape)]
     if not shape.is_decoder:
         found += _frame(tokenizer, config)
-    return found + list(_case(json.loads(body), config, shape))
+    name = str(config.get("tokenizer_class") or BY_DEFAULT.get(shape.architecture, ""))
+    document = json.loads(body)
+    return [*found, *_case(document, config, name), *_spaces(document, name)]
 
 
 def _table(tokenizer: Any, shape: Shape) -> Iterator[str]:
@@ -127,9 +136,8 @@ def _frame(tokenizer: Any, config: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _case(document: Mapping[str, Any], config: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+def _case(document: Mapping[str, Any], config: Mapping[str, Any], name: str) -> Iterator[str]:
     """Lower case, where the class decides it in transformers and tokenizer.json here."""
-    name = str(config.get("tokenizer_class") or BY_DEFAULT.get(shape.architecture, ""))
     normalizer = document.get("normalizer") or {}
     if name.removesuffix("Fast") not in BUILDING or normalizer.get("type") != "BertNormalizer":
         return
@@ -139,6 +147,21 @@ def _case(document: Mapping[str, Any], config: Mapping[str, Any], shape: Shape) 
             f"tokenizer.json {'lowers' if here else 'keeps'} upper case, but {name} with "
             f"do_lower_case {json.dumps(there)} does otherwise in transformers; correct "
             "do_lower_case in tokenizer_config.json"
+        )
+
+
+def _spaces(document: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Normalization and white space, which SentencePiece's classes build too."""
+    if name.removesuffix("Fast") not in SPLITTING:
+        return
+    splitting = document.get("pre_tokenizer") or {}
+    steps = [step.get("type") for step in splitting.get("pretokenizers", ())]
+    normalizer = document.get("normalizer") or {"normalizers": ()}
+    changes = {step.get("type") for step in normalizer.get("normalizers", (normalizer,))}
+    if steps != ["WhitespaceSplit", "Metaspace"] or changes - {"Precompiled", "Strip", "Replace"}:
+        yield (
+            f"tokenizer.json normalizes or splits at spaces otherwise than {name} does in "
+            f"transformers; {AGAIN}"
         )
 
 
