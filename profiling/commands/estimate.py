@@ -123,7 +123,6 @@ def _board(name: str) -> Board:
 
 
 def _shape(base: str) -> tuple[Shape, int, str]:
-    """A base's sizes, the bits its weights would be stored in, and its kind of tokenizer."""
     if base in CONFIGS and base != EMBEDDED:
         return checked_shape(hub_config(base)), BITS[0], "WordLevel"
     opened = open_base(base)
