@@ -111,7 +111,6 @@ def _causal_loss(logits: Tensor, batch: Batch, spec: AdapterSpec) -> Tensor:
 
 
 def _plain(name: str) -> str:
-    """PEFT's parameter name without what PEFT puts in between."""
     for part in (".default", ".base_layer", ".modules_to_save"):
         name = name.replace(part, "")
     if name.startswith("prompt_encoder"):

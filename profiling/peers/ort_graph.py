@@ -8,17 +8,24 @@ products; adapters keep PEFT's names and shapes.
 Shapes: B texts, T tokens, H hidden, A heads, D width of a head.
 """
 
+import json
+import os
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_client.bases.architectures import FAMILIES, Shape, has_embedding_map
 from edge_client.bases.quantization import dequantize
 from edge_client.bases.weights import Weights
+from profiling.peers.ort_child import training_api
 
 OPSET, IR_VERSION = 17, 8
 MICROSOFT = "com.microsoft"
@@ -215,7 +222,6 @@ def _additive_mask(graph: Graph) -> str:
 
 
 def _layer(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
-    """One layer, (B, T, H) to the same."""
     family = FAMILIES[adapted.shape.architecture]
     prefix = family.layer.format(layer=index)
     attended = _attend(graph, adapted, index, h, mask)
@@ -260,3 +266,56 @@ def _head(graph: Graph, adapted: Adapted, h: str) -> str:
     bias = next(name for name in family.decoder_bias if name in weights)
     logits = graph.add("MatMul", h, rows)
     return graph.add("Add", logits, graph.freeze("label_words.bias", weights.vector(bias)[words]))
+
+
+WARNING = 2  # below it every transformer of a graph speaks
+
+
+def make_artifacts(adapted: Adapted, folder: Path) -> None:
+    """Write the training model, the optimizer's and the checkpoint.
+
+    The package leaves files in the working directory, so this process gets another one.
+
+    Args:
+        adapted: Base and adapter.
+        folder: Folder to write to; it must be there.
+    """
+    onnxruntime.set_default_logger_severity(WARNING)
+    folder = folder.resolve()
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        os.chdir(scratch)
+        graph, model = build(adapted)
+        path = Path("model.onnx").resolve()
+        onnx.save(model, path, save_as_external_data=True, location="model.data")
+        del model
+        _generate(graph, path, folder)
+
+
+def _generate(graph: Graph, path: Path, folder: Path) -> None:
+    artifacts, blocks = training_api("artifacts"), training_api("onnxblock")
+    artifacts.generate_artifacts(
+        str(path),
+        requires_grad=graph.trained,
+        frozen_params=graph.frozen,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=blocks.optim.AdamW(eps=1e-8, weight_decay=0.0),  # as torch's
+        artifact_directory=folder,
+    )
+
+
+def adapted_of(request: Mapping[str, Any]) -> Adapted:
+    """What is asked for: see `profiling.peers.ort.write_artifacts`."""
+    with Weights(Path(request["adapter"])) as state:
+        adapter = {name: state.vector(name) for name in state.names}
+    return Adapted(
+        shape=Shape(**request["shape"]),
+        weights=Weights(Path(request["weights"])),
+        adapter=adapter,
+        scaling=request["scaling"],
+        words=request["words"],
+    )
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    make_artifacts(adapted_of(asked), Path(asked["out"]))
