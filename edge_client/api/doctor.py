@@ -33,9 +33,9 @@ from edge_client.doctor.machine import (
 from edge_client.doctor.steps import read_steps
 from edge_client.engine.opening import ENGINES, engine_name
 from edge_client.errors import Failed, WrongInput
+from edge_client.planning.planner import plan_in_words
 from edge_client.planning.resources import flags_here
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.planning.words import plan_in_words
 from edge_client.tables import seconds
 
 ROOT = Path("/")

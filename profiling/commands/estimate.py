@@ -17,10 +17,9 @@ from edge_client.bases.tokenizer import tokenizer_kind
 from edge_client.engine.opening import runtime_bytes
 from edge_client.errors import demand
 from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, choose, options
+from edge_client.planning.planner import Option, choose, options, plan_in_words
 from edge_client.planning.sizes import AUTO, auto_budget, parse_budget
 from edge_client.planning.step_cost import nominal_rates
-from edge_client.planning.words import plan_in_words
 from edge_client.tables import Column, Table, seconds, show, tell
 from profiling.commands.options import AdapterOption, JsonOption, TokensOption, working
 from profiling.estimates.boards import BOARDS, Board

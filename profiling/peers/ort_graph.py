@@ -22,7 +22,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_client.bases.architectures import FAMILIES, Shape, has_embedding_map
+from edge_client.bases.architectures import Shape
+from edge_client.bases.families import family_of, has_embedding_map
 from edge_client.bases.quantization import dequantize
 from edge_client.bases.weights import Weights
 from profiling.peers.ort_child import training_api
@@ -197,7 +198,7 @@ def _tanh_gelu(graph: Graph, x: str) -> str:
 
 def _embed(graph: Graph, adapted: Adapted) -> str:
     """Token states below the lowest layer, (B, T, H)."""
-    shape, family = adapted.shape, FAMILIES[adapted.shape.architecture]
+    shape, family = adapted.shape, family_of(adapted.shape.architecture)
     words = f"{family.words}.weight"
     h = graph.add("Gather", graph.freeze(words, _matrix(adapted, words)), "ids")
     table = f"{family.positions}.weight"
@@ -222,7 +223,7 @@ def _additive_mask(graph: Graph) -> str:
 
 
 def _layer(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
-    family = FAMILIES[adapted.shape.architecture]
+    family = family_of(adapted.shape.architecture)
     prefix = family.layer.format(layer=index)
     attended = _attend(graph, adapted, index, h, mask)
     attended = _linear(graph, adapted, family.linear(index, "o"), attended)
@@ -235,7 +236,7 @@ def _layer(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str
 
 def _attend(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
     """softmax(q k.T / sqrt(D) + mask) v, (B, T, H)."""
-    shape, family = adapted.shape, FAMILIES[adapted.shape.architecture]
+    shape, family = adapted.shape, family_of(adapted.shape.architecture)
     split = graph.constant([0, 0, shape.heads, shape.head_dim])
     orders = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
     q, k, v = (
@@ -254,7 +255,7 @@ def _attend(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> st
 
 def _head(graph: Graph, adapted: Adapted, h: str) -> str:
     """Logits of the label words at the masks, (B, labels)."""
-    shape, family = adapted.shape, FAMILIES[adapted.shape.architecture]
+    shape, family = adapted.shape, family_of(adapted.shape.architecture)
     where = graph.add("Unsqueeze", "mask_positions", graph.constant([1]))
     h = graph.add("GatherND", h, where, batch_dims=1)  # (B, H)
     h = _linear(graph, adapted, family.head_dense, h)
