@@ -28,16 +28,14 @@ from simulation.commands.experiments import (
     resumable,
 )
 from simulation.experiments.runner import Place
-from simulation.papers.few_shot.setting import names_of
-from simulation.papers.index.entry import Entry, Given, chosen
+from simulation.papers.index.entry import Entry, EntryState, Given, chosen, printed
 from simulation.papers.index.kept import NOTHING, read_kept, write_kept
 from simulation.papers.index.page import SEEDS, page
 from simulation.papers.index.playing import Say, looked, play_all
-from simulation.papers.index.printed import PRINTED
-from simulation.papers.index.state import EntryState
-from simulation.papers.multilingual.tables import EMBEDDED_MIXTURE, parse_mixture
-from simulation.papers.multilingual.typology import distance
+from simulation.papers.pieces import names_of
 from simulation.papers.report import Order
+from simulation.papers.tables.languages import EMBEDDED_MIXTURE, parse_mixture
+from simulation.papers.tables.typology import distance
 
 ONLY = "Only this entry, or all whose names begin so (aug-fedprompt/table2); repeat."
 PRETRAINING = "Languages the multilingual base read, en=0.6,fr=0.4; by default the embedded's."
@@ -69,7 +67,8 @@ def papers_command(
     json_output: JsonOption = False,
 ) -> None:
     """Every table and figure of the papers beside ours, resumable, with an index of results."""
-    entries, console = chosen(PRINTED, only or ()), Console(stderr=json_output)
+    every = printed()
+    entries, console = chosen(every, only or ()), Console(stderr=json_output)
     place = Place(data, out / "experiments", device=device)
     order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
 
@@ -90,17 +89,17 @@ def papers_command(
         is_left, whole = not all(state.is_whole for state in states), _whole(states)
 
         def kept(state: EntryState) -> None:
-            _write(path, page(PRINTED, states, given))
+            _write(path, page(every, states, given))
             _keep(beside, states, given)
             console.print(f"{state.entry.name}: {_state_of(state)}", markup=False)
 
-        _write(path, page(PRINTED, states, given))
+        _write(path, page(every, states, given))
         _keep(beside, states, given)
         if not is_shown:
             with _bar(console, entries) as say:
                 play_all(states, given, say, kept)
     if path is None or (is_shown and not json_output):
-        print(page(PRINTED, states, given), file=console.file)
+        print(page(every, states, given), file=console.file)
     if path is not None:
         print(f"written  {path}", file=console.file)
     if json_output:

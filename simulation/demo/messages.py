@@ -101,6 +101,17 @@ def _write_client(folder: Path, messages: Sequence[Message]) -> Path:
     return folder
 
 
+def write_dataset(folder: Path) -> Path:
+    """The labelled messages as a data set of one's own: all writers' texts together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    messages = load_messages()
+    for split in ("train", "test"):
+        chosen = [message for message in messages if message.split == split]
+        write_examples(folder / f"{split}.csv", chosen)
+    shutil.copyfile(DATA / "task.toml", folder / "task.toml")
+    return folder
+
+
 def write_examples(path: Path, messages: Sequence[Message]) -> None:
     """Write messages with their labels as a file that every reader of texts knows."""
     rows = [(m.text, m.label, m.language, m.id) for m in messages]

@@ -6,11 +6,12 @@ from typing import Any
 
 from edge_client.tables import Column, Table, seconds, share, sizes
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import Result, mean_and_spread
-from simulation.papers.published.figure import Figure
+from simulation.experiments.result import Result, Row, mean_and_spread
+from simulation.papers.published import Figure
 
 NAMED = "experiment"  # heading of the column that names a row
 SUMMARY = "summary.json"
+Ranks = Mapping[str, float]  # by module, as `layer.linear`
 Name = tuple[str, str]  # a cell's row and column
 LAYER_FORWARDS = (
     "k layer-forwards: thousands of texts read by one layer each, as the engines count them; "
@@ -160,6 +161,33 @@ def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]
     return [
         Measured(cell, tuple(found)) for cell, found in zip(scenario.cells, per_cell, strict=True)
     ]
+
+
+def rows_by_arm(item: Measured) -> dict[str, list[list[Row]]]:
+    """Rows of each who trained one adapter, with each seed, by name."""
+    found: dict[str, list[list[Row]]] = {}
+    for result in item.results:
+        for arm in dict.fromkeys(row.arm for row in result.rows):
+            found.setdefault(arm, []).append([row for row in result.rows if row.arm == arm])
+    return dict(sorted(found.items()))
+
+
+def ranks_of(item: Measured) -> dict[str, dict[str, float]]:
+    """Each client's rank of each module, mean over seeds; none where nobody has any to tell."""
+    by_client = {
+        name: ranks
+        for name, by_seed in rows_by_arm(item).items()
+        if (ranks := [row.ranks for rows in by_seed for row in rows if row.ranks])
+    }
+    return {
+        name: {module: sum(one[module] for one in ranks) / len(ranks) for module in ranks[0]}
+        for name, ranks in by_client.items()
+    }
+
+
+def modules_of(ranks: Mapping[str, Ranks]) -> list[str]:
+    """Names of modules, layer by layer, in each as clients have them."""
+    return sorted(next(iter(ranks.values())), key=lambda name: int(name.split(".")[0]))
 
 
 def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:

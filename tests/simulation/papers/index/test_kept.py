@@ -18,11 +18,10 @@ from simulation.experiments.record import RecordError
 from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.scoring import Score, Tally
-from simulation.papers.index.entry import Given, chosen
+from simulation.papers.index.entry import EntryState, Given, chosen
 from simulation.papers.index.kept import NOTHING, condensed, read_kept, write_kept
 from simulation.papers.index.page import page
 from simulation.papers.index.playing import looked, play_all
-from simulation.papers.index.state import EntryState
 from tests.simulation.papers.index.test_playing import given, played, printed_by
 
 __all__ = ["given"]  # a fixture
