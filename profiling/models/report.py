@@ -5,6 +5,7 @@ from itertools import groupby
 from statistics import median
 
 from edge_client.tables import Column, Table, seconds, size
+from profiling.models.answers import setting
 from profiling.models.cell import GIB, Cell, last_part
 from profiling.models.measure import UNSTABLE
 
@@ -22,8 +23,8 @@ NOTES = (
 
 
 def models_tables(cells: Sequence[Cell]) -> list[Table]:
-    """A table for each base; the notes are below the last."""
-    groups = [list(group) for _, group in groupby(cells, key=lambda cell: cell.base)]
+    """A table for each base and setting; the notes are below the last."""
+    groups = [list(group) for _, group in groupby(cells, lambda cell: (cell.base, setting(cell)))]
     return [_table(group, is_last=group is groups[-1]) for group in groups]
 
 
@@ -43,7 +44,7 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
                 cell.dtype or "-",
                 _mebibytes(cell.peak_rss_bytes),
                 _mebibytes(cell.peak_anon_bytes),
-                seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else ""),
+                step_text(cell),
                 _rate(_median(cell.texts_per_s)),
                 _mebibytes(cell.label_peak_rss_bytes),
                 board_text(cell),
@@ -53,6 +54,11 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
             ]
         )
     return Table(columns, rows, title(cells[0]), _notes(cells) + (list(NOTES) if is_last else []))
+
+
+def step_text(cell: Cell) -> str:
+    """Median seconds of a step, with a `?` where they spread."""
+    return seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else "")
 
 
 def title(cell: Cell) -> str:

@@ -73,7 +73,7 @@ def test_tables_are_laid_over_key_by_key_and_lists_as_a_whole() -> None:
 
 
 def test_an_experiment_that_makes_no_sense_is_told_in_one_line() -> None:
-    with pytest.raises(ExperimentError, match="adapter .lora:0"):
+    with pytest.raises(ExperimentError, match=r"adapter .lora:0"):
         asked("aug-fedprompt:table2", adapter="lora:0")
     with pytest.raises(ExperimentError, match="give it without a head"):
         asked("aug-fedprompt:fig2", adapter="lora:8+head")
