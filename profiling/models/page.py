@@ -32,9 +32,9 @@ from profiling.models.answers import (
     setting,
     settings,
 )
-from profiling.models.cell import GIB, PEERS, Cell, last_part
+from profiling.models.cell import GIB, PEERS, Cell
 from profiling.models.report import count_text, models_tables, step_text
-from profiling.records.record import Conditions
+from profiling.records.record import Conditions, last_part
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPECIAL = re.compile(r"[&<>|*_`\[\]\\#]")  # as entities: every reader of Markdown knows them

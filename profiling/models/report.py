@@ -6,8 +6,9 @@ from statistics import median
 
 from edge_client.tables import Column, Table, seconds, size
 from profiling.models.answers import setting
-from profiling.models.cell import GIB, Cell, last_part
+from profiling.models.cell import GIB, Cell
 from profiling.models.measure import UNSTABLE
+from profiling.records.record import last_part
 
 MIB = 1 << 20
 CLOSE_MEMORY = 0.03

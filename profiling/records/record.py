@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 from uuid import uuid4
@@ -128,6 +129,11 @@ class Record:
         """A figure's median, None where there is no such figure."""
         found = self.figures.get(figure)
         return None if found is None else found.median
+
+
+def last_part(base: str) -> str:
+    """A base's name without the folders above it."""
+    return Path(base).name or base
 
 
 def now() -> str:
