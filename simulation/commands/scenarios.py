@@ -27,12 +27,10 @@ def _scenarios(paper: str) -> Doc:
 
 
 def _names(paper: str, *others: str) -> tuple[str, ...]:
-    """Scenarios that a paper's command has by name."""
     return tuple(name for name in _scenarios(paper) if name not in others)
 
 
 def _only(**chosen: "list[str] | None") -> dict[str, list[str]]:
-    """Options of axes, each beside the first one named."""
     return {axis: names for axis, names in chosen.items() if names}
 
 

@@ -44,7 +44,6 @@ class Message:
 
 
 def load_messages(folder: Path = DATA) -> list[Message]:
-    """Read the committed messages, in file order."""
     with (folder / FILE_NAME).open(encoding="utf-8", newline="") as file:
         return [Message(**row) for row in csv.DictReader(file)]
 

@@ -25,7 +25,6 @@ from simulation.papers.grid import (
 )
 from simulation.papers.report import Piece
 from simulation.papers.tables.comparisons import compared_table
-from simulation.papers.tables.entities import ner_tables
 from simulation.papers.tables.labelling import cost_table, label_table
 from simulation.papers.tables.languages import (
     EMBEDDED_MIXTURE,
@@ -38,6 +37,7 @@ from simulation.papers.tables.letters import lettered
 from simulation.papers.tables.silos import (
     curve_table,
     draw_curve,
+    ner_tables,
     perplexity_tables,
     personal_tables,
     search_table,
@@ -45,7 +45,6 @@ from simulation.papers.tables.silos import (
 from simulation.papers.tables.typology import distance
 
 AUG, SILOS, COMPARISONS = "aug-fedprompt", "healthcare", "comparisons"
-HEAD, CLOZE = "FedCLS (head)", "FedPrompt (cloze)"
 PAIRS = ("mnli",)  # which patterns of one text do not ask
 QUICK, PATTERN = "quick", "pattern"
 QUICK_FACTORS = ("rate, both slower", "rounds")
@@ -173,7 +172,6 @@ def _cloze_gap(words: Collection[str], only: Doc, own: Doc) -> Doc:
 
 
 def factors_of() -> list[str]:
-    """What the settings of `cloze-gap` differ in."""
     settings = read_file(AUG)[0]["scenarios"]["cloze-gap"]["vars"]["settings"]
     return ["none", *dict.fromkeys(name.partition(": ")[0] for name in settings if ": " in name)]
 

@@ -94,7 +94,6 @@ def figures_of(found: Sequence[Measured]) -> str:
 
 
 def seeds_of(found: Sequence[Measured]) -> str:
-    """How many seeds there are, in words."""
     most = max(len(item.results) for item in found)
     return "one seed" if most == 1 else f"{most} seeds"
 

@@ -140,7 +140,6 @@ class Paper:
 
 
 def read_paper(doc: Mapping[str, Any]) -> Paper:
-    """What a paper prints, by its file."""
     paper = Paper(doc["name"], doc["source"], doc.get("remark", ""))
     for name, table in doc.get("tables", {}).items():
         paper.tables[name] = read_table(**{"paper": paper} | table)

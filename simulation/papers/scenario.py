@@ -150,7 +150,6 @@ class Measured:
 
 
 def trained_of(experiment: Experiment) -> str:
-    """What an experiment trains, for people."""
     personal = experiment.personal
     return experiment.adapter if personal is None else str(personal)
 
@@ -219,20 +218,17 @@ def markdown(scenario: Scenario, found: Sequence[Measured], more: Sequence[Table
 
 
 def part_of_page(table: Table) -> list[str]:
-    """Title, rows and notes of a table as lines of Markdown."""
     head = [column.name for column in table.columns]
     notes = [f"- {note}" for note in table.notes]
     return [table.title, "", *lines_of(head, table.rows), "", *notes, *([""] if notes else [])]
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines of Markdown."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _grid(found: Sequence[Measured]) -> list[list[str]]:
-    """Names of the columns, then one line per row."""
     columns = list(dict.fromkeys(item.cell.column for item in found))
     lines = [["", *columns]]
     for row in dict.fromkeys(item.cell.row for item in found):
@@ -253,7 +249,6 @@ def _text(item: Measured | None) -> str:
 
 
 def languages_of(found: Sequence[Measured]) -> list[str]:
-    """Every language that some cell was asked in."""
     return sorted({language for item in found for language in item.by_language()})
 
 
@@ -313,7 +308,6 @@ def cost_table(found: Sequence[Measured]) -> Table:
 
 
 def summary(scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured]) -> dict[str, Any]:
-    """The figures a machine wants, in base units."""
     return {
         "scenario": scenario.name,
         "seeds": list(seeds),
@@ -324,7 +318,6 @@ def summary(scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured])
 
 
 def _what(cell: Cell) -> str:
-    """What a cell's accuracy is of."""
     if cell.language:
         return f"of {cell.language}"
     return "mean of languages" if cell.of_languages else "of all test texts"

@@ -67,7 +67,6 @@ class CardFacts:
     news_rows: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values in base units."""
         scores = {
             language: {
                 **asdict(score),

@@ -79,7 +79,6 @@ class Request:
 
     @property
     def recipe(self) -> Recipe:
-        """What the base is made of."""
         if self.languages and self.teacher:
             raise PretrainError(
                 "--teacher answers in English and teaches the embedded base only; leave it out, or "

@@ -1,9 +1,12 @@
 """Published tables and figures, the scenarios that play them here, and what there is of these.
 
+Plays a list of them: what cannot be run is told and left out, the rest goes on.
+
 The four papers' files list theirs in their order (`listed`). Drawings of how a method works are
 left out, and tables of settings, which stand in the notes.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -11,13 +14,15 @@ from typing import Any
 
 from edge_client.errors import Failed, Stopped, WrongInput, demand
 from edge_client.tables import Table
+from simulation.experiments.experiment import Experiment
 from simulation.experiments.result import Result
+from simulation.experiments.runner import Tell, run_all
 from simulation.experiments.stage import Stage, stage
 from simulation.papers.grid import Doc, Names, filled, read_file
 from simulation.papers.index.kept import NOTHING, Kept
 from simulation.papers.pieces import AUG, SILOS, piece_of
 from simulation.papers.published import Figure
-from simulation.papers.report import Order, Piece
+from simulation.papers.report import Order, Piece, written
 from simulation.papers.scenario import Cell, Measured, Scenario
 from simulation.papers.tables.traffic import traffic_table
 
@@ -62,7 +67,6 @@ class Entry:
 
     @property
     def last(self) -> str:
-        """What tells it from the others of its table."""
         return self.name.rpartition("/")[2]
 
 
@@ -97,7 +101,6 @@ class Printed:
 
 @cache
 def printed() -> tuple[Printed, ...]:
-    """Every table and figure, paper by paper."""
     return tuple(
         _printed(name, one) for name in PAPERS for one in read_file(name)[0]["listed"]["printed"]
     )
@@ -130,7 +133,6 @@ def _printed(paper: str, one: Doc) -> Printed:
 
 
 def _piece(paper: str, name: str, dataset: str, given: Given) -> Piece:
-    """A scenario as the index has it."""
     listed = read_file(paper)[0]["listed"]
     asked: dict[str, Any] = {"base": given.multilingual, **listed.get("given", {})}
     if paper == AUG:
@@ -205,12 +207,7 @@ class EntryState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every cell has a result with every seed."""
         return self.piece is not None and all(slot.is_whole for slot in self.cells)
-
-    @property
-    def has_some(self) -> bool:
-        return any(slot.found for slot in self.cells)
 
     @property
     def left(self) -> dict[str, Stage]:
@@ -246,7 +243,6 @@ def look(entry: Entry, given: Given) -> EntryState:
 
 
 def _slot(scenario: Scenario, given: Given) -> Slot:
-    """The one cell of a scenario."""
     (cell,), place = scenario.cells, given.order.place
     asked = scenario.experiments(given.order.seeds)
     try:
@@ -255,3 +251,76 @@ def _slot(scenario: Scenario, given: Given) -> Slot:
     except (WrongInput, OSError) as error:
         return Slot(cell, (), (None,) * len(asked), str(error))
     return Slot(cell, stages, results)
+
+
+Say = Callable[[Entry, int, int], None]
+"""Told the entry at hand, its rounds done and in all."""
+
+
+def looked(entries: Sequence[Entry], given: Given) -> list[EntryState]:
+    """What there is of entries; nothing is run."""
+    return [look(entry, given) for entry in entries]
+
+
+def play_all(
+    states: list[EntryState], given: Given, say: Say, kept: Callable[[EntryState], None]
+) -> None:
+    """Play entries in turn; each is put back into its place as soon as it is played.
+
+    Args:
+        states: What there is of them; changed in place.
+        given: What they are played with.
+        say: Told how far it is.
+        kept: Told each entry that has been played.
+    """
+    for place, state in enumerate(list(states)):
+        states[place] = _played(state, given, partial(_tell, say, state.entry))
+        kept(states[place])
+
+
+def _tell(say: Say, entry: Entry, done: int, total: int, _: str) -> None:
+    say(entry, done, total)
+
+
+def _played(before: EntryState, given: Given, tell: Tell) -> EntryState:
+    """Run an entry's cells; of those that cannot be run it says why."""
+    entry, start_s = before.entry, time.monotonic()
+    if before.piece is None:  # what was missing may be there by now
+        before = look(entry, given)
+    able = [slot for slot in before.cells if not slot.trouble]
+    told: dict[Experiment, str] = {}
+    after = before
+    if not all(slot.is_whole for slot in able):
+        told = _run(able, given, tell)
+        after = look(entry, given)
+    if after.is_whole and after.piece is not None:
+        results = [result for slot in after.cells for result in slot.results if result]
+        written(after.piece, given.order, results, time.monotonic() - start_s)
+    return after.with_troubles([told.get(slot.cell.experiment, "") for slot in after.cells])
+
+
+def _run(able: Sequence[Slot], given: Given, tell: Tell) -> dict[Experiment, str]:
+    """Run cells at once; where one cannot go on, each by itself. Returns what stopped whom."""
+    try:
+        run_all(_asked(able), given.order.place, given.order.jobs, tell)
+    except Stopped:
+        raise
+    except (WrongInput, Failed):
+        pass
+    else:
+        return {}
+    troubles: dict[Experiment, str] = {}
+    for slot in able:
+        try:
+            run_all(_asked([slot]), given.order.place, given.order.jobs, tell)
+        except Stopped:
+            raise
+        except (WrongInput, Failed) as error:
+            troubles[slot.cell.experiment] = str(error)
+    return troubles
+
+
+def _asked(cells: Sequence[Slot]) -> list[Experiment]:
+    """What has not been run of cells, here or elsewhere."""
+    pairs = [pair for slot in cells for pair in zip(slot.stages, slot.results, strict=True)]
+    return [on.experiment for on, result in pairs if result is None]

@@ -107,7 +107,6 @@ def _lines(lines: Iterable[str]) -> list[str]:
 
 
 def _shared(states: Sequence[EntryState]) -> str:
-    """The name of all of them."""
     first = states[0].entry.name
     return first if len(states) == 1 else first.rpartition("/")[0]
 
@@ -142,7 +141,6 @@ def _languages(slot: Sequence[Slot]) -> list[str]:
 
 
 def _grid(state: EntryState, columns: Sequence[str], given: Given) -> list[Row]:
-    """One row per row of the scenario."""
     rows = []
     for name in dict.fromkeys(one.cell.row for one in state.cells):
         here = {one.cell.column: one for one in state.cells if one.cell.row == name}
@@ -152,7 +150,6 @@ def _grid(state: EntryState, columns: Sequence[str], given: Given) -> list[Row]:
 
 
 def _spoken(state: EntryState, columns: Sequence[str], given: Given) -> list[Row]:
-    """One row per cell, by language."""
     rows = []
     for slot in state.cells:
         shares = slot.found.by_language() if slot.found else {}

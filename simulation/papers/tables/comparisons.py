@@ -50,7 +50,6 @@ def within(low: float, high: float) -> str:
 
 
 def _rows(item: Measured, name: str) -> list[Any]:
-    """A figure of every row that has it."""
     values = [getattr(row, name) for result in item.results for row in result.rows]
     return [value for value in values if value is not None]
 

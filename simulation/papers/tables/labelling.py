@@ -55,7 +55,6 @@ class Spent:
 
 
 def spent(rows: Sequence[Row]) -> Spent:
-    """What rounds took."""
     labels = [row.labels.looking for row in rows if row.labels is not None]
     return Spent(
         sum(one.label_forwards for one in labels),

@@ -185,12 +185,10 @@ def ends_of(row: Row) -> Ends:
 
 
 def ends_by_arm(item: Measured) -> dict[str, list[Ends]]:
-    """Each client's ends, by seed."""
     return {arm: [ends_of(rows[-1]) for rows in seeds] for arm, seeds in rows_by_arm(item).items()}
 
 
 def ends_told(ends: Sequence[Ends]) -> dict[str, Any]:
-    """One client's ends over seeds, for machines."""
     kinds = ("shared", "own", "chosen", "best")
     told = {kind: mean_and_spread([getattr(one, kind) for one in ends]) for kind in kinds}
     return told | {"alphas": [one.alpha for one in ends]}

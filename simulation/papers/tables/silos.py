@@ -1,18 +1,20 @@
 """Perplexity of silos' texts: trained together, in one place, each alone, and not at all.
 
-The healthcare paper's tables 1, 3 and 6 and figure 2, beside them what rates were searched.
+The healthcare paper's tables 1, 3, 4 (entities that taggers found) and 6 and figure 2.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from edge_client.tables import Column, Table
+from edge_client.wire.reported.entities import EntityScores, scores_of
 from profiling.canvas import colour, heading, new_figure, plain, save
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import mean_and_spread
-from simulation.experiments.scoring import Score
+from simulation.experiments.result import Result, mean_and_spread
+from simulation.experiments.scoring import Score, together
 from simulation.papers.grid import read_file
 from simulation.papers.plots import draw, figures_of
 from simulation.papers.scenario import SUMMARY, Measured
@@ -34,6 +36,7 @@ NAMES = {
     "pt": "Portuguese",
     "ru": "Russian",
 }  # as the paper's tables call its silos
+F1_KINDS, ALL = ("strict", "typed", "partial", "macro", "weighted"), "all"
 KINDS = {"Federated": "shared", "Personalized": "own", "Interpolated": "chosen"}
 
 BySeed = Sequence[Mapping[str, float]]  # perplexity by language, with each seed
@@ -41,7 +44,6 @@ Points = dict[int, list[float]]  # samples seen -> perplexity of all masked toke
 
 
 def perplexities(score: Score) -> dict[str, float]:
-    """By language, and their geometric mean."""
     found = {name: math.exp(loss) for name, loss in score.losses.items()}
     return found | {MEAN: math.exp(sum(score.losses.values()) / len(score.losses))}
 
@@ -125,7 +127,7 @@ def _silo_table(sizes: Mapping[str, int], own: Mapping[str, BySeed]) -> Table:
     return Table(columns, rows, "perplexity, models trained alone", [note], SUMMARY)
 
 
-def sizes_table(together: Experiment, sizes: Mapping[str, int]) -> Table:
+def sizes_table(federated: Experiment, sizes: Mapping[str, int]) -> Table:
     """What each silo holds, draws in a round, and counts for in the mean."""
     printed = read_file("healthcare")[1].tables["sizes"]
     whole, smallest = sum(sizes.values()), min(sizes.values())
@@ -134,7 +136,7 @@ def sizes_table(together: Experiment, sizes: Mapping[str, int]) -> Table:
             name,
             f"{texts:,}",
             f"{texts / smallest:.1f}",
-            str(together.training.samples_of(texts)),
+            str(federated.training.samples_of(texts)),
             f"{100 * texts / whole:.1f} %",
             str(printed[NAMES[name]]["train samples"]),
         ]
@@ -202,10 +204,10 @@ def curve_table(
         for samples in seen
     ]
     figures = read_file("healthcare")[1].figures
-    together, pooled = figures["converged_fl"], figures["converged_cl"]
+    silos, pooled = figures["converged_fl"], figures["converged_cl"]
     note = (
         "of the masked tokens of all test texts together, languages by their tokens; published "
-        f"({together.paper}, {together.table}): FL {together}, CL {pooled} after about 10 % of its "
+        f"({silos.paper}, {silos.table}): FL {silos}, CL {pooled} after about 10 % of its "
         "texts"
     )
     columns = [Column("samples seen"), *map(Column, curves)]
@@ -263,3 +265,55 @@ def personal_tables(found: Sequence[Measured]) -> tuple[list[Table], dict[str, A
         tables.append(Table(columns, [*rows, ["alpha, by seed", *alphas]], title, [note], SUMMARY))
         told[item.cell.row] = {name: ends_told(each) for name, each in ends.items()}
     return [*tables, printed.tables["personalised"].shown()], {"begun": told}
+
+
+def scores(result: Result) -> dict[str, EntityScores]:
+    """By language, and of all texts together."""
+    found = result.final().entities
+    by_name = {name: scores_of(one) for name, one in found.items()}
+    return by_name | {ALL: scores_of(together(list(found.values())))}
+
+
+def ner_tables(found: Sequence[Measured]) -> tuple[list[Table], dict[str, Any]]:
+    """F1 of entities of each cell, strict F1 by language, and the paper's table."""
+    by_cell = [(item.cell, [scores(result) for result in item.results]) for item in found]
+    names = sorted({name for _, each in by_cell for name in each[0] if name and name != ALL})
+
+    def table(title: str, wanted: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> Table:
+        """A column for each language, or all of them, and kind of F1."""
+        heads = [Column("set", "word"), Column("trained", "text")]
+        heads += [Column(kind if name == ALL else name) for name, kind in wanted]
+        rows = [
+            [cell.column, cell.row, *(_percent(each, name, kind) for name, kind in wanted)]
+            for cell, each in by_cell
+        ]
+        return Table(heads, rows, title, notes, SUMMARY)
+
+    notes = (
+        "strict: right words and type, of all together (micro); typed: right type, a word in "
+        "common; partial: words whatever the type, half for some of them; macro, weighted: means "
+        "of the types' strict F1",
+        "all in %; ±: standard deviation over seeds",
+    )
+    tables = [
+        table("F1 of entities", [(ALL, kind) for kind in F1_KINDS], notes),
+        table("strict F1 by language", [(name, "strict") for name in names]),
+        read_file("healthcare")[1].tables["entities"].shown(),
+    ]
+    told = [
+        {
+            "set": cell.column,
+            "trained": cell.row,
+            "f1_by_seed": [
+                {name or ALL: asdict(one) for name, one in seed.items()} for seed in each
+            ],
+        }
+        for cell, each in by_cell
+    ]
+    return tables, {"cells": told}
+
+
+def _percent(each: Sequence[Mapping[str, EntityScores]], name: str, kind: str) -> str:
+    """Over seeds; where nothing is there and nothing was found, nothing is right."""
+    there = [one[name] for one in each if name in one]
+    return beside([100 * (getattr(one, kind) or 0.0) for one in there])

@@ -188,7 +188,6 @@ def base_parameters(config: Mapping[str, Any]) -> int:
 
 
 def head_parameters(config: Mapping[str, Any], num_labels: int) -> int:
-    """Parameters of a model's classification head."""
     return _count(shapes_of(AdapterSpec(head=True), config, num_labels))
 
 

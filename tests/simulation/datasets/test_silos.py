@@ -2,6 +2,8 @@ import gzip
 from pathlib import Path
 
 import pytest
+from simulation.papers.healthcare.setting import NAMES
+from simulation.papers.published.healthcare import SIZES
 
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.silos import (
@@ -13,8 +15,6 @@ from simulation.datasets.silos import (
     NEWS,
     side_of,
 )
-from simulation.papers.healthcare.setting import NAMES
-from simulation.papers.published.healthcare import SIZES
 from tests.conftest import shared
 
 WIKI = [

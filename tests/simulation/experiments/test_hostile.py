@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from simulation.papers.learning.attacks import MEANS
+
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
@@ -34,7 +36,6 @@ from simulation.experiments.hostile import (
 )
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.virtual.zero_compute import ADDED, Echoes
-from simulation.papers.learning.attacks import MEANS
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS

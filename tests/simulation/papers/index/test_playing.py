@@ -12,9 +12,17 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.errors import WrongInput
 from simulation.experiments.runner import run_all
-from simulation.papers.index.entry import Entry, EntryState, Given, Printed, chosen, printed
+from simulation.papers.index.entry import (
+    Entry,
+    EntryState,
+    Given,
+    Printed,
+    chosen,
+    looked,
+    play_all,
+    printed,
+)
 from simulation.papers.index.page import page
-from simulation.papers.index.playing import Clock, looked, play_all
 from simulation.papers.report import Order, Piece
 from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen
@@ -71,7 +79,9 @@ def test_what_cannot_be_run_is_told_and_the_rest_goes_on(tiny_base: Base, given:
     small, absent = states = played(every, given)
     fits, too_large = small.cells
     assert fits.is_whole and not too_large.is_whole and "top9" in too_large.trouble
-    assert not absent.has_some and all("ag_news" in slot.trouble for slot in absent.cells)
+    assert not any(slot.found for slot in absent.cells) and all(
+        "ag_news" in slot.trouble for slot in absent.cells
+    )
     text = page(every, states, given)
     assert fits.found is not None
     mean, spread = fits.found.accuracy()
@@ -96,7 +106,7 @@ def test_seeds_that_are_there_are_told_while_others_are_not(tiny_base: Base, giv
     run_all([cell.experiment], given.order.place)
     every = printed_by(tiny_base)
     (small, _) = states = looked(chosen(every, ()), given)
-    assert small.has_some and not small.is_whole and len(small.left) == 3
+    assert any(slot.found for slot in small.cells) and not small.is_whole and len(small.left) == 3
     assert "(1 of 2 seeds) [81.0]" in page(every, states, given)
 
 
@@ -144,11 +154,3 @@ def test_entries_are_named_once_and_chosen_by_what_their_names_begin_with() -> N
     assert sets == [name for name in every if "/table2/" in name or name == "mfpt/xnli"]
     with pytest.raises(WrongInput, match="--only 'aug-fedprompt/table': a name, or its part"):
         chosen(printed(), ["aug-fedprompt/table"])
-
-
-def test_the_clock_goes_by_what_is_done_since_it_began() -> None:
-    clock = Clock(total=100.0, start_s=0.0)
-    assert clock.left_s(effort=20.0, done=4, total=8, now_s=5.0) is None
-    assert clock.left_s(effort=20.0, done=6, total=8, now_s=10.0) == pytest.approx(90.0)
-    clock.ended(20.0)
-    assert clock.left_s(effort=80.0, done=0, total=9, now_s=40.0) == pytest.approx(160.0)
