@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from edge_client.tables import Column, Table
-from edge_client.wire.reported.entities import EntityScores, scores_of
+from edge_client.tasks.counts import EntityScores, scores_of
 from simulation.experiments.result import Result
 from simulation.experiments.scoring import together
 from simulation.papers.grid import read_file

@@ -7,14 +7,16 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from simulation.papers.learning.attacks import MEANS
+
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.measures import ratio_of
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
 from simulation.demo.messages import TASK
@@ -34,7 +36,6 @@ from simulation.experiments.hostile import (
 )
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.virtual.zero_compute import ADDED, Echoes
-from simulation.papers.learning.attacks import MEANS
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
