@@ -42,8 +42,8 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Kind, Task, small_text, task_from_mapping
+from edge_client.tasks.ready_tasks import find_task
+from edge_client.tasks.task import Task, small_text, task_from_mapping
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training
@@ -232,7 +232,7 @@ class RunConfig:
         return self.task.labels
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         return self.task.kind
 
 

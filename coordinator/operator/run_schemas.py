@@ -2,10 +2,8 @@
 
 from typing import Literal
 
-from pydantic import Field
-
 from coordinator.operator.schemas import ANSWER, ROUND, Answer, Kind, Model, Round, example
-from edge_client.texts.tasks import Kind as TaskKind
+from coordinator.rounds.choice import DeviceChoice
 from edge_client.wire.messages import Ended
 from edge_client.wire.reported.failures import Failure
 
@@ -112,7 +110,8 @@ class Run(Model):
         here: Those among them that were heard of within two minutes and have not left.
         needed: Devices that its next step waits for.
         step: The open step; null between two, and in a run that is finished.
-        kind: What its task asks: `labels` of texts, `tagging` of words, or masked words (`mlm`).
+        kind: What its task asks, by the name of its kind: such as `labels` of texts, `tagging` of
+            words, or masked words (`mlm`).
         accuracy: Of the newest evaluation, over all devices' test texts: share of right labels, or
             of right masked words; null before one, and of tagging.
         accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
@@ -142,7 +141,7 @@ class Run(Model):
     here: int
     needed: int
     step: Step | None
-    kind: TaskKind
+    kind: str
     accuracy: float | None
     accuracy_error: float | None
     accuracy_median: float | None
@@ -201,26 +200,6 @@ CHOICE = {
 }
 
 
-class Choice(Model):
-    """Which devices a run wants.
-
-    Attributes:
-        tags: Tags that a device must have.
-        least_memory_bytes: Memory that it must have.
-        engine: What it must compute with; empty for either.
-        is_on_mains: Whether it must be known to run from the mains.
-        share: Share of the devices that fit otherwise, above 0 to 1.
-    """
-
-    model_config = example(CHOICE)
-
-    tags: dict[str, str] = Field(default_factory=dict)
-    least_memory_bytes: int = 0
-    engine: Literal["", "onnx", "torch"] = ""
-    is_on_mains: bool = False
-    share: float = 1.0
-
-
 class RunDetail(Run):
     """A run with what it is.
 
@@ -274,7 +253,7 @@ class RunDetail(Run):
     fraction: float
     min_clients: int
     is_labelling: bool
-    choice: Choice
+    choice: DeviceChoice
     failing: Failing | None
     totals: Round | None
 

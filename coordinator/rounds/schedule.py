@@ -5,7 +5,6 @@ from typing import Literal, Protocol
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.codecs.settings import Updates
-from edge_client.texts.tasks import Kind
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -97,7 +96,7 @@ class Schedule(Protocol):
     def labels(self) -> tuple[str, ...]: ...
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         """The kind of task, which says what adapters are judged by."""
 
     @property

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 11, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 12, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
@@ -14,7 +14,7 @@ safetensors files, never as pickle (`edge_client.wire.tensors`). The device open
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
-`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 11`: one without it is not
+`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 12`: one without it is not
 the coordinator's, whatever its status says, but that of something in between. What of this leaves a
 device, and what it reveals, is in docs/privacy.md.
 """
@@ -27,17 +27,18 @@ from typing import Any, Literal, TypeVar
 from edge_client.codecs.codec import PLAIN, check_setting
 from edge_client.errors import Failed, demand
 from edge_client.files import from_json
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_by_labels, check_id, check_shown
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Outdated
 from edge_client.wire.reported.confidences import Confidences
 from edge_client.wire.reported.cost import Cost
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.reported.failures import Failure
 from edge_client.wire.training import Training
 
-PROTOCOL = 11
+PROTOCOL = 12
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 
@@ -151,7 +152,7 @@ class Work:
         check_by_labels(self.task, self.labelling, self.training)
         demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
         demand(self.most >= 0, "most: 0 or more")
-        is_capped = not self.most or self.task.kind == "labels"
+        is_capped = not self.most or kind_of(self.task).is_one_label
         demand(is_capped, f"most: 0 with a task of kind {self.task.kind}")
         is_drawn_once = not self.most or not self.training.least_samples
         demand(is_drawn_once, "most: 0 where training draws its texts (least_samples)")

@@ -14,7 +14,6 @@ BUSY = "other processes were at work: times say little; peak memory is not affec
 
 
 def named(engine: str) -> str:
-    """What an engine is called beside its peers."""
     return engine if engine in PEERS else f"smidgen {engine}"
 
 
@@ -38,7 +37,6 @@ def machine_notes(machine: Mapping[str, Any], loads: Sequence[float]) -> list[st
 
 
 def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
-    """A plan in a few words."""
     if plan is None:
         return "-"
     return (

@@ -107,7 +107,6 @@ class TrainingRun:
 
     @property
     def gemm_share(self) -> float | None:
-        """What a step reaches of the rate of a plain float32 product; None where not known."""
         if not (self.step_flops and self.step_s and self.gemm_flops_per_s):
             return None
         return self.step_flops / self.step_s["median"] / self.gemm_flops_per_s

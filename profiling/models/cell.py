@@ -150,12 +150,10 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The row and the way, in a few words."""
         return f"{last_part(self.base)}, {self.way}"
 
     @property
     def way(self) -> str:
-        """How it is trained, in a few words."""
         return f"{self.method} {self.budget}".strip()
 
     @property

@@ -63,7 +63,6 @@ def step_text(cell: Cell) -> str:
 
 
 def title(cell: Cell) -> str:
-    """Base, texts, and what the libraries were held to."""
     held = f", held to {cell.isa}" if cell.isa else ""
     texts = f"{cell.batch} x {cell.tokens} tokens{held}"
     threads = "" if cell.threads is None else f", threads: {cell.threads}"
@@ -84,7 +83,6 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
 
 
 def board_text(cell: Cell) -> str:
-    """The smallest board that a cell fits, in a word or two."""
     if not cell.is_done:
         return "-"
     if cell.board_bytes is not None and cell.is_proved:
@@ -93,7 +91,6 @@ def board_text(cell: Cell) -> str:
 
 
 def count_text(value: int | None) -> str:
-    """A number of parameters; `-` where it is not known."""
     if value is None:
         return "-"
     return f"{value / 1e6:.1f} M" if value >= 1e5 else f"{value / 1e3:.1f} k"
@@ -139,12 +136,10 @@ def verdict(first: Cell, again: Cell) -> str:
 
 
 def memory_change(first: Cell, again: Cell) -> float | None:
-    """(again - first) / first of the peaks."""
     return _change(first.peak_rss_bytes, again.peak_rss_bytes)
 
 
 def step_change(first: Cell, again: Cell) -> float | None:
-    """(again - first) / first of the median steps."""
     return _change(_median(first.steps_s), _median(again.steps_s))
 
 

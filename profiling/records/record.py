@@ -122,17 +122,14 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The subject in a few words, for people."""
         return ", ".join(str(value) for value in self.subject.values() if value not in (None, ""))
 
     def median(self, figure: str) -> float | None:
-        """A figure's median, None where there is no such figure."""
         found = self.figures.get(figure)
         return None if found is None else found.median
 
 
 def last_part(base: str) -> str:
-    """A base's name without the folders above it."""
     return Path(base).name or base
 
 

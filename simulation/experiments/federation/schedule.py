@@ -7,7 +7,7 @@ from typing import Literal
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.codecs.settings import Updates
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.registry import DEFAULT
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
@@ -47,7 +47,7 @@ class Rounds:
     learning: Learning = field(default_factory=Learning)
     updates: Updates = field(default_factory=Updates)
     hostile: Hostile | None = None
-    kind: Kind = "labels"
+    kind: str = DEFAULT
 
     def is_gated(self, round_index: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
@@ -62,7 +62,7 @@ class Rounds:
 
 
 def schedule_of(
-    experiment: Experiment, clients: int, labels: tuple[str, ...] = (), kind: Kind = "labels"
+    experiment: Experiment, clients: int, labels: tuple[str, ...] = (), kind: str = DEFAULT
 ) -> Rounds:
     """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
 

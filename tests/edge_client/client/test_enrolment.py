@@ -22,8 +22,8 @@ from edge_client.client.transport import Unreachable
 from edge_client.engine.limits import Limits
 from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import BudgetError
+from edge_client.tasks.task import Task
 from edge_client.texts.data_folder import DataFolder
-from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
@@ -312,7 +312,7 @@ def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
 
 def test_a_server_that_is_no_coordinator_is_named(home: Home) -> None:
     gate = Gate(home.terms, refusal=(404, b'{"detail":"Not Found"}'))
-    with pytest.raises(ClientError, match="not as a coordinator of protocol 11; check --coor"):
+    with pytest.raises(ClientError, match="not as a coordinator of protocol 12; check --coor"):
         home.join(gate)
 
 

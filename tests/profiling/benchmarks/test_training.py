@@ -217,7 +217,7 @@ def test_a_busy_machine_is_warned_of(ours: TrainingRun, load: float, is_busy: bo
 
 def test_a_grid_names_a_base_by_its_last_part(ours: TrainingRun) -> None:
     settings = {"base": "/a/folder/of/ours/" + "x" * 60 + "/minilm", "bits": 8, "batch": 4}
-    peaks = {"predicted_peak_bytes": 9 * MIB, "peak_rss_bytes": 10 * MIB}
+    peaks: dict[str, Any] = {"predicted_peak_bytes": 9 * MIB, "peak_rss_bytes": 10 * MIB}
     case = replace(ours, settings=settings, outcome=DONE, **peaks)
     for text in (render(grid_table([case]), 80), render(grid_table([case]))):
         assert re.search(r"minilm +8 +4 +9\.0 MiB +10\.0 MiB +-10\.0 %", text), text

@@ -13,7 +13,7 @@ from coordinator.rounds.state import State
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base, open_base
 from edge_client.codecs.settings import Updates
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
 from simulation.experiments.federation.outcomes import Round

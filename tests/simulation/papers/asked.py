@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from edge_client.texts.ready_tasks import NEWS
+from edge_client.tasks.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.runner import Place
 from simulation.papers.pieces import piece_of

@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.control import Held
 from edge_client.wire.messages import Next, decode, encode
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
