@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from simulation.papers.learning.attacks import MEANS
+from simulation.papers.grid import read_file
 
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
@@ -111,6 +111,9 @@ def test_two_of_twenty_cost_as_much_as_the_bounds_let_them(attack: Attack, progr
 
 
 @pytest.mark.parametrize("attack", [*UPDATES, "flipped"])
+MEANS = read_file("comparisons")[0]["scenarios"]["attacks-by-mean"]["vars"]["means"]
+
+
 @pytest.mark.parametrize("mean", MEANS[1:])
 def test_where_honest_devices_agree_a_robust_mean_alone_goes_all_the_way(
     mean: str, attack: Attack
