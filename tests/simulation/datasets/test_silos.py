@@ -2,8 +2,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-from simulation.papers.grid import read_file
-from simulation.papers.tables.silos import NAMES
 
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.silos import (
@@ -15,6 +13,8 @@ from simulation.datasets.silos import (
     NEWS,
     side_of,
 )
+from simulation.papers.grid import read_file
+from simulation.papers.tables.silos import NAMES
 from tests.conftest import shared
 
 WIKI = [
