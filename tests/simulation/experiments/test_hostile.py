@@ -7,8 +7,6 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from simulation.papers.grid import read_file
-
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
@@ -36,9 +34,12 @@ from simulation.experiments.hostile import (
 )
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.virtual.zero_compute import ADDED, Echoes
+from simulation.papers.grid import read_file
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
+
+MEANS = read_file("comparisons")[0]["scenarios"]["attacks-by-mean"]["vars"]["means"]
 
 NAMES = [f"client-{number:04d}" for number in range(1, 11)]
 LAST = frozenset(NAMES[-1:])
@@ -111,9 +112,6 @@ def test_two_of_twenty_cost_as_much_as_the_bounds_let_them(attack: Attack, progr
 
 
 @pytest.mark.parametrize("attack", [*UPDATES, "flipped"])
-MEANS = read_file("comparisons")[0]["scenarios"]["attacks-by-mean"]["vars"]["means"]
-
-
 @pytest.mark.parametrize("mean", MEANS[1:])
 def test_where_honest_devices_agree_a_robust_mean_alone_goes_all_the_way(
     mean: str, attack: Attack
