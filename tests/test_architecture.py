@@ -161,7 +161,7 @@ COMPUTES: dict[str, set[str]] = {
     },
     "onnxruntime": {
         "edge_client/engine/onnx_backend/runtime.py",
-        "profiling/peers/ort_artifacts.py",
+        "profiling/peers/ort_graph.py",
         "profiling/peers/ort_child.py",
     },
     "sqlalchemy": {"coordinator/storage"},

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.bases.architectures import Shape
+from edge_client.bases.families import family_of
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
 BUILDING = ("BertTokenizer", "DistilBertTokenizer")
@@ -56,7 +57,7 @@ def _pad(tokenizer: Any, config: Mapping[str, Any], shape: Shape) -> Iterator[st
     """Where positions are counted behind the pad id, another one shifts them."""
     token = _token(config.get("pad_token")) or "<pad>"
     pad_id = tokenizer.token_to_id(token)
-    is_counted = FAMILIES[shape.architecture].is_counted_behind_pad
+    is_counted = family_of(shape.architecture).is_counted_behind_pad
     if is_counted and pad_id is not None and pad_id != shape.pad_id:
         yield (
             f"{token} is {pad_id} in tokenizer.json, but config.json's pad_token_id is "

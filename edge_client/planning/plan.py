@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
-from edge_client.bases.architectures import Shape
+from edge_client.bases.architectures import Answers, Shape
+from edge_client.bases.families import family_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Workload:
     @property
     def is_top_short(self) -> bool:
         """Whether the top layer goes on with one row per text after keys and values."""
-        return not (self.shape.is_decoder or self.has_many_answers)
+        return family_of(self.shape.architecture).has(Answers) and not self.has_many_answers
 
     @property
     def has_many_answers(self) -> bool:

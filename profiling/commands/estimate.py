@@ -16,10 +16,9 @@ from edge_client.bases.random_models import CONFIGS, hub_config
 from edge_client.engine.opening import runtime_bytes
 from edge_client.errors import demand
 from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, choose, options
+from edge_client.planning.planner import Option, choose, options, plan_in_words
 from edge_client.planning.sizes import AUTO, auto_budget, parse_budget
 from edge_client.planning.step_cost import nominal_rates
-from edge_client.planning.words import plan_in_words
 from edge_client.tables import Column, Table, seconds, show, tell
 from profiling.commands.options import AdapterOption, JsonOption, TokensOption, working
 from profiling.estimates.boards import BOARDS, Board

@@ -7,8 +7,9 @@ use. The formulas have not been compared with a card yet; only their parts were,
 On unified memory the process's own memory is added, since both come out of one store.
 """
 
-from edge_client.bases.architectures import has_embedding_map
+from edge_client.bases.families import family_of, has_embedding_map
 from edge_client.planning.cuda.accelerator import UNIFIED
+from edge_client.planning.layer_cost import linear_sizes
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
     DTYPE_BYTES,
@@ -17,7 +18,6 @@ from edge_client.planning.torch_memory import (
     adapter_bytes,
     elements,
     layer_pages,
-    linear_sizes,
     moments,
     stored_bytes,
     table_pages,
@@ -66,9 +66,10 @@ def host_bytes(work: Workload) -> int:
 def other_matrices(work: Workload) -> list[tuple[int, int]]:
     """Sizes of the matrices outside the layers: behind the embeddings, and the head's dense."""
     shape, found = work.shape, list[tuple[int, int]]()
+    family = family_of(shape.architecture)
     if has_embedding_map(shape):
         found.append((shape.hidden, shape.embedding))
-    if not shape.is_decoder and not work.spec.head:
+    if family.head_dense and not work.spec.head:
         found.append((shape.embedding, shape.hidden))
     return found
 

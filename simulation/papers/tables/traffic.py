@@ -28,7 +28,7 @@ from edge_client.adapters.spec import (
     lora_modules,
     parse_adapter,
 )
-from edge_client.bases.architectures import FAMILIES
+from edge_client.bases.families import family_of
 from edge_client.bases.layout import checked_shape, tensors_of
 from edge_client.bases.random_models import hub_config
 from edge_client.tables import Column, Table
@@ -175,7 +175,7 @@ def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> 
         shapes["prompt_embeddings"] = (spec.prompt_tokens, shape.embedding)
     if spec.head:
         sizes = {"hidden": shape.hidden, "labels": num_labels}
-        for name, (rows_of, columns_of) in FAMILIES[shape.architecture].classifier.items():
+        for name, (rows_of, columns_of) in family_of(shape.architecture).classifier.items():
             shapes[f"{PREFIX}{name}.weight"] = (sizes[rows_of], sizes[columns_of])
             shapes[f"{PREFIX}{name}.bias"] = (sizes[rows_of],)
     return shapes
