@@ -133,6 +133,7 @@ class Shape:
         segments: Rows of the table of segment types; 0 without one.
         biased: What carries a bias where a configuration decides it; None: `Family.biased`.
         head_activation: The language-model head's, where a configuration decides it, or "".
+        pooling: What transformers' classifier of texts reads: `cls`, the first token, or `mean`.
         window: Tokens that a local layer sees on either side of each.
         local_layers: Numbers of the layers whose attention is local.
         local_rope_theta: Base of the rotary angles in local layers.
@@ -158,6 +159,7 @@ class Shape:
     segments: int = 2
     biased: tuple[str, ...] | None = None
     head_activation: str = ""
+    pooling: str = "cls"
     window: int = 0
     local_layers: tuple[int, ...] = ()
     local_rope_theta: float = 0.0

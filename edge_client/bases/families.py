@@ -31,6 +31,7 @@ from edge_client.tables import plain
 
 GROUP = "smidgen.families"
 ROPE_THETA = 10000.0
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
 NORMS = ("attention_norm", "output_norm")
 
 # Layers
@@ -56,6 +57,21 @@ CAUSAL = (  # Llama's
     Norm("output_norm", "middle", "m"),
     Linears(("gate", "up"), "m"),
     Gate("gate", "up", "active"),
+    Linears(("down",), "active", plus="middle", into="out"),
+)
+
+ROTARY = (  # ModernBERT's
+    Norm("attention_norm", "x", "h", is_in_lowest=False),
+    Linears(("k", "v"), "h"),
+    Answers("h", "late"),
+    Answers("x", "entry"),
+    Linears(("q",), "late"),
+    Rotary(("q", "k")),
+    Attend(),
+    Linears(("o",), "context", plus="entry", into="middle"),
+    Norm("output_norm", "middle", "m"),
+    Linears(("up", "gate"), "m"),
+    Gate("up", "gate", "active"),
     Linears(("down",), "active", plus="middle", into="out"),
 )
 
@@ -121,6 +137,48 @@ def _decoder(shape: Shape, _values: Mapping[str, Any], config: Mapping[str, Any]
     """Llama and Qwen2: rotary positions, and no token sees what follows it."""
     theta = rope_theta(shape.architecture, config)
     return replace(shape, rope_theta=theta, is_decoder=True)
+
+
+def _theta(config: Mapping[str, Any], kind: str, old: str, default: float) -> float:
+    """A kind of layer's base of rotary angles, by today's key or the one before version 5."""
+    rope = config.get("rope_parameters") or {}
+    own = rope.get(kind) or {}
+    if not isinstance(own, Mapping) or own.get("rope_type", "default") != "default":
+        raise ArchitectureError(
+            f"config.json of this modernbert has rope_parameters {as_json(rope)}; angles that are "
+            f"not scaled, for {GLOBAL} and {LOCAL}, are expected"
+        )
+    return rope_theta("modernbert", {"rope_theta": own.get("rope_theta", config.get(old, default))})
+
+
+def _modernbert(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
+    """Local and global layers, two bases of angles, biases; in today's and older keys."""
+    every = config.get("global_attn_every_n_layers", 3)
+    kinds = values["layer_types"] or [
+        LOCAL if index % every else GLOBAL for index in range(shape.layers)
+    ]
+    if len(kinds) != shape.layers or not set(kinds) <= {LOCAL, GLOBAL}:
+        raise ArchitectureError(
+            f"config.json of this modernbert has layer_types {as_json(kinds)}; {GLOBAL} or {LOCAL} "
+            f"for each of its {shape.layers} layers is expected"
+        )
+    carried = {
+        "attention_bias": ("q", "k", "v", "o"),
+        "mlp_bias": ("up", "gate", "down"),
+        "norm_bias": ("norm",),
+        "classifier_bias": ("head",),
+        "decoder_bias": ("decoder",),
+    }
+    return replace(
+        shape,
+        biased=tuple(name for key, names in carried.items() if values[key] for name in names),
+        head_activation=values["classifier_activation"],
+        pooling=values["classifier_pooling"],
+        window=values["local_attention"] // 2,
+        local_layers=tuple(index for index, kind in enumerate(kinds) if kind == LOCAL),
+        rope_theta=_theta(config, GLOBAL, "global_rope_theta", 160000.0),
+        local_rope_theta=_theta(config, LOCAL, "local_rope_theta", ROPE_THETA),
+    )
 
 
 # Families
@@ -215,6 +273,52 @@ _ELECTRA = _bert(
         "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
         "masks; its generator is)",
     },
+)
+_MODERNBERT = Family(
+    prefix="model",
+    words="model.embeddings.tok_embeddings",
+    layer="model.layers.{layer}.",
+    linears={
+        **dict.fromkeys(("q", "k", "v"), "attn.Wqkv"),
+        "o": "attn.Wo",
+        **dict.fromkeys(("up", "gate"), "mlp.Wi"),
+        "down": "mlp.Wo",
+    },
+    attention_norm="attn_norm",
+    output_norm="mlp_norm",
+    embedding_norm="model.embeddings.norm",
+    final_norm="model.final_norm",
+    head_dense="head.dense",
+    head_norm="head.norm",
+    decoder="decoder",
+    decoder_bias=("decoder.bias",),
+    block=ROTARY,
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "intermediate_size": 1152,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "pad_token_id": 50283,
+        "attention_bias": False,
+        "layer_types": None,
+        "rope_parameters": None,
+        "local_attention": 128,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_pooling": "cls",
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+        "tie_word_embeddings": True,
+    },
+    fixed=_ANY,
+    read=_modernbert,
+    classifier={"classifier": ("labels", "hidden")},
+    is_classifier_on_head=True,
 )
 FAMILIES: dict[str, Family] = {
     "bert": _bert(
@@ -312,6 +416,7 @@ FAMILIES: dict[str, Family] = {
             "num_hidden_layers": "n_layers",
         },
     ),
+    "modernbert": _MODERNBERT,
     "llama": _LLAMA,
     "qwen2": replace(
         _LLAMA,
