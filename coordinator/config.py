@@ -39,11 +39,11 @@ from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Kind, Task, small_text, task_from_mapping
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training

@@ -44,7 +44,9 @@ NOT_SENT = (
     "Update.work_id",
     "Update.num_examples",
     "Update.steps",
-)  # they travel as `UpdateHeader`
+    "Update.codec",
+    "Update.coded",
+)  # they travel as `UpdateHeader`, and what is coded in the delta's place
 
 
 class PageError(Exception):

@@ -170,12 +170,8 @@ LEARNS: dict[str, str] = {
     "Work.thresholds": "How sure devices are of each label, as one number for all of them.",
     "Work.test_share": "",
     "Work.most": "About how many texts of one class the devices hold.",
-    "Work.control_sha256": "Names the mean of all devices' mean gradients; of two devices each can "
-    "work out the other's.",
-    "Work.control_bytes": "",
-    "Work.control_round": "",
-    "Work.codec": "",
-    "Work.residual_round": "",
+    "Work.updates": "With control variates, names the mean of all devices' mean gradients; of two "
+    "devices each can work out the other's. Of other steps nothing.",
     "Work.steps": "Names files, each what one of the last rounds changed: the mean of its updates. "
     "Two adapters tell the same.",
     "Waiting.phase": "What others are doing.",

@@ -28,6 +28,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("formats",),
         ("texts", "codecs"),
         ("wire",),
+        ("updates",),
         ("metering",),
         ("bases",),
         ("adapters",),
@@ -43,7 +44,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "edge_client.engine": (
-        ("watch", "ensemble", "activation_cache", "frozen_base", "limits", "tether"),
+        ("watch", "ensemble", "activation_cache", "frozen_base", "limits"),
         ("frozen_prefix",),
         ("backend",),
         ("engine",),
@@ -109,7 +110,7 @@ BELOW_LABELLING = {
         "adapters",
         "planning",
     ),
-    *("codecs", "guest", "engine", "metering"),
+    *("codecs", "updates", "guest", "engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 # package -> other package -> the rooms of it that it sees
@@ -125,6 +126,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "texts",
             "codecs",
             "wire",
+            "updates",  # both halves of a step lie beside each other; pure numpy
             "bases",
             "adapters",
             "planning",

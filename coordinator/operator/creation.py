@@ -16,10 +16,10 @@ from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.texts.ready_tasks import READY
 from edge_client.texts.tasks import task_from_mapping
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 

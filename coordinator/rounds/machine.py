@@ -42,6 +42,7 @@ from coordinator.rounds.selections.choosing import choose, passed_over
 from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
+from edge_client.updates.settings import steps_of_run
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.messages import Ended
 from edge_client.wire.tensors import AdapterState
@@ -390,7 +391,8 @@ def _train(
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
     if config.asynchronous is not None:
-        return train_on(config, state, alive, least, secret, now_s, attempt, facts)
+        begun = train_on(config, state, alive, least, secret, now_s, attempt, facts)
+        return begun and replace(begun, updates=steps_of_run(config.training, config.updates))
     most, sha256 = config.max_cohort, state.adapter_sha256
     at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
@@ -403,9 +405,7 @@ def _train(
             passed = passed_over(state, alive, names, chosen, why_not)
             enough = size if size < len(chosen) else 0
             opened = replace(opened, enough=enough, passed=passed)
-            if config.training.scaffold:
-                opened = replace(opened, population=len(names))
-            if config.updates.is_coded:
-                opened = replace(opened, codec=config.updates.up)
+            steps = steps_of_run(config.training, config.updates)
+            opened = replace(opened, updates=steps, population=len(names) if steps else 0)
             return _timed(config, state, opened)
     return None

@@ -78,12 +78,16 @@ class Update:
         num_examples: The update's weight in the mean.
         delta: Trained minus received weights, float32, PEFT's own names.
         steps: Optimizer steps that made it, of a run with control variates; 0: not said.
+        coded: The tensors that are sent in the delta's place, where they are coded.
+        codec: How; `delta` is then as whoever decodes them has it.
     """
 
     work_id: str
     num_examples: int
     delta: AdapterState
     steps: int = 0
+    coded: AdapterState | None = None
+    codec: Kind = PLAIN
 
 
 def encode_adapter(state: AdapterState, header: str = "") -> bytes:
@@ -137,38 +141,18 @@ def codec_of(body: bytes) -> str:
     """In what an update's tensors are coded.
 
     Args:
-        body: As `encode_update` or `encode_coded` gave it.
+        body: As `encode_update` gave it.
     """
     return decode_message(header_of(body), UpdateHeader).codec
 
 
 def encode_update(update: Update) -> bytes:
-    """Encode an update: the delta's tensors, its header in the file's metadata."""
-    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples, update.steps)
-    return encode_adapter(update.delta, encode_brief(header).decode())
-
-
-def encode_coded(
-    update: Update, codec: str, residual: AdapterState
-) -> tuple[bytes, AdapterState, AdapterState]:
-    """Encode an update in a codec's tensors, with what earlier ones left out.
-
-    Args:
-        update: What training gave.
-        codec: The codec's name; `float32` leaves nothing out.
-        residual: What earlier updates left out; empty: nothing.
-
-    Returns:
-        The file, its delta as whoever decodes it has it, and what is left out now.
-
-    Raises:
-        CodecError: NaN or an infinity, or a residual of another adapter.
-    """
-    coded, left = encode(update.delta, codec, residual)
-    header = UpdateHeader(
-        PROTOCOL, update.work_id, update.num_examples, update.steps, kind_of(codec)
-    )
-    return _file(coded, header), decode(coded, kind_of(codec), shapes_of(update.delta)), left
+    """Encode an update: its tensors, or what codes them, and its header in the file's metadata."""
+    codec = PLAIN if update.coded is None else update.codec
+    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples, update.steps, codec)
+    if update.coded is None or codec == PLAIN:
+        return encode_adapter(update.delta, encode_brief(header).decode())
+    return _file(update.coded, header)
 
 
 def _file(coded: Mapping[str, np.ndarray], header: UpdateHeader | StepHeader) -> bytes:

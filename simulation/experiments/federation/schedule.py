@@ -6,8 +6,8 @@ from typing import Literal
 
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
-from edge_client.codecs.settings import Updates
 from edge_client.texts.tasks import Kind
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment

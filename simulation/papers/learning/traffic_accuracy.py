@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_client.codecs.settings import Updates
 from edge_client.tables import Column, Table, sizes
+from edge_client.updates.settings import Updates
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.result import mean_and_spread
 from simulation.papers.learning.setting import AG_NEWS

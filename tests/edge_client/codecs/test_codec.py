@@ -20,10 +20,11 @@ from edge_client.codecs.codec import (
     kind_of,
 )
 from edge_client.codecs.largest import kept_of, largest
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
+from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import Update as Sent
-from edge_client.wire.tensors import encode_adapter, encode_coded, shapes_of
+from edge_client.wire.tensors import encode_adapter, shapes_of
+from tests.edge_client.updates.coded import encode_coded
 
 CODECS = ("int8", "int4", "topk:0.01", "topk:0.3")
 FINITE = st.floats(-(2.0**99), 2.0**99, width=32)

@@ -20,14 +20,14 @@ GOLDEN_PACK = (
 )
 
 
-def test_an_announced_pack_is_these_bytes_in_protocol_11() -> None:
+def test_an_announced_pack_is_these_bytes_in_protocol_12() -> None:
     given = messages.Next(terms=replace(TERMS, pack=PACK))
     body = messages.encode_brief(given)
     assert GOLDEN_PACK in body
     assert messages.decode(body, messages.Next) == given
 
 
-def test_being_too_old_is_these_bytes_in_protocol_11() -> None:
+def test_being_too_old_is_these_bytes_in_protocol_12() -> None:
     given, body = messages.Next(outdated=Outdated("0.2")), b'{"outdated":{"minimum":"0.2"}}'
     assert messages.encode_brief(given) == body
     assert messages.decode(body, messages.Next) == given

@@ -23,10 +23,10 @@ from edge_client.bases.base import Base
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
-from edge_client.codecs.settings import Updates
 from edge_client.engine.limits import Limits
 from edge_client.texts.examples import Example
 from edge_client.texts.tasks import Task
+from edge_client.updates.settings import Updates
 from edge_client.wire.figures import perplexity
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling

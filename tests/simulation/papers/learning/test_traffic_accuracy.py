@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
-from edge_client.codecs.settings import Updates
 from edge_client.tables import render
+from edge_client.updates.settings import Updates
 from simulation.experiments.runner import run_all
 from simulation.papers.learning.traffic_accuracy import (
     CODECS,
