@@ -19,7 +19,6 @@ from simulation.commands.healthcare import healthcare_command
 from simulation.commands.interpolate import interpolate_command
 from simulation.commands.papers import papers_command
 from simulation.commands.pretrain import pretrain
-from simulation.commands.reach import reach
 from simulation.commands.split import split
 from simulation.commands.waiting import waiting
 from simulation.commands.zero_compute import zero_compute
@@ -48,5 +47,4 @@ app.command()(data)
 app.command()(split)
 app.command("zero-compute")(zero_compute)
 app.command()(waiting)
-app.command()(reach)
 app.command()(pretrain)

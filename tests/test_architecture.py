@@ -79,7 +79,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulation": (
         ("datasets", "population", "pretraining", "demo"),
         ("experiments",),
-        ("papers", "reach"),
+        ("papers",),
         ("api",),
         ("commands",),
         ("cli",),
@@ -141,10 +141,6 @@ SEES: dict[str, dict[str, set[str]]] = {
             *("rounds", "canvas", "peers", "instruments", "estimates", "records"),
         },
     },
-}
-# room of a package -> other package -> what it sees beside that: it measures the server itself
-ALSO_SEES: dict[str, dict[str, set[str]]] = {
-    "simulation.reach": {"coordinator": {"config", "storage", "fleet", "serving"}}
 }
 # library -> the folders and modules that import it; simulation computes with torch everywhere
 COMPUTES: dict[str, set[str]] = {
@@ -263,10 +259,9 @@ def test_an_arrow_up_is_named() -> None:
 @pytest.mark.parametrize("package", SEES)
 def test_a_package_sees_only_the_rooms_it_may(package: str) -> None:
     for name in inside(package):
-        also = ALSO_SEES.get(f"{package}.{room_in(package, name)}", {})
         for target in arrows(name):
             other = target.split(".")[0]
-            seen = SEES[package].get(other, set()) | also.get(other, set())
+            seen = SEES[package].get(other, set())
             assert other == package or room_in(other, target) in seen, f"{name} imports {target}"
 
 

@@ -11,12 +11,10 @@ from edge_client.api.train import Tell
 from edge_client.bases.base import EMBEDDED, HUB_FILES, find_folder, read_config
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.tokenizer import disagreements
-from edge_client.doctor.board import is_jetson
 from edge_client.doctor.disk import read_state_folder
 from edge_client.doctor.engines import Processor, read_engine, read_static_tls
 from edge_client.doctor.finding import ERROR, OK, WARNING, Finding
-from edge_client.doctor.host import Host, this_host
-from edge_client.doctor.machine import read_machine
+from edge_client.doctor.machine import Host, is_jetson, read_machine, this_host
 from edge_client.doctor.steps import read_steps
 from edge_client.engine.opening import ENGINES, engine_name
 from edge_client.errors import Failed, WrongInput

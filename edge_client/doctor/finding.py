@@ -4,10 +4,7 @@ Finding("clock", ERROR, "the clock says 1970-01-01", "set the clock")
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
-
-from edge_client.metering.sysfs import why_unreadable
 
 State = Literal["ok", "unknown", "warning", "error"]
 OK: State = "ok"
@@ -33,18 +30,3 @@ class Finding:
     state: State
     found: str
     todo: str = NOTHING
-
-
-def unreadable(check: str, root: Path, *places: str) -> Finding | None:
-    """A finding on the first of some places that is there and cannot be read; None: none is.
-
-    Args:
-        check: What was looked at.
-        root: Where the places lie.
-        places: Files and folders below it.
-    """
-    for place in places:
-        if why := why_unreadable(root / place):
-            todo = "run it as a user who may read that, such as root"
-            return Finding(check, UNKNOWN, f"/{place} cannot be read: {why}", todo)
-    return None

@@ -1,25 +1,57 @@
 """What can be said of a machine before anything is installed on it.
 
-`scripts/jetson/doctor.py` says the same in the same words without any of this; a test holds the
-two together.
+`scripts/jetson/doctor.py` says it: one file for Python 3.6, without any of this. A wheel holds it
+as `before_install.py` beside this module (pyproject.toml), a clone where boards get it from.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
-from edge_client.doctor.board import read_board, read_release
-from edge_client.doctor.disk import read_disk
 from edge_client.doctor.finding import Finding
-from edge_client.doctor.host import Host
-from edge_client.doctor.memory import read_memory
-from edge_client.doctor.running import read_running
-from edge_client.doctor.system import (
-    read_clock,
-    read_glibc,
-    read_kernel,
-    read_processor,
-    read_python,
-)
+
+HERE = Path(__file__)
+SCRIPTS = (HERE.with_name("before_install.py"), HERE.parents[2] / "scripts/jetson/doctor.py")
+
+
+class Host(NamedTuple):
+    """What the running system says of itself other than by files; made up in tests.
+
+    Attributes:
+        machine: Processor architecture, such as `aarch64`.
+        glibc: Its version, such as `2.27`; empty where there is none that says so.
+        python: The interpreter's version, such as `3.11.7`.
+        now_s: What the clock says, in seconds since 1970.
+    """
+
+    machine: str
+    glibc: str
+    python: str
+    now_s: float
+
+
+@cache
+def script() -> ModuleType:
+    """`scripts/jetson/doctor.py` as a module."""
+    place = next(filter(Path.is_file, SCRIPTS))
+    spec = spec_from_file_location("before_install", place)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def this_host() -> Host:
+    """The system that this process runs on."""
+    return Host(*script().this_host())
+
+
+def is_jetson(root: Path) -> bool:
+    """Whether the device tree or the system says so."""
+    return bool(script().is_jetson(root))
 
 
 def read_machine(root: Path, host: Host, state: Path) -> Sequence[Finding]:
@@ -30,15 +62,4 @@ def read_machine(root: Path, host: Host, state: Path) -> Sequence[Finding]:
         host: What the running system says otherwise.
         state: The client's state folder, there or to be made.
     """
-    return [
-        read_board(root, host),
-        read_release(root),
-        read_glibc(host),
-        read_kernel(root),
-        read_python(host),
-        read_processor(root, host),
-        *read_memory(root),
-        *read_running(root),
-        read_disk(state),
-        read_clock(host),
-    ]
+    return [Finding(*row) for row in script().findings(root, host, state)]

@@ -19,12 +19,6 @@ def is_without_lse(machine: str, flags: Collection[str]) -> bool:
     return machine == "aarch64" and ALL_HAVE in flags and LSE not in flags
 
 
-def dying() -> str:
-    """The releases that die on an ARMv8.0, in words."""
-    parts = [f"{name} {', '.join(versions)}" for name, versions in DIE_WITHOUT_LSE.items()]
-    return " and ".join(parts)
-
-
 def objection(library: str, version: str, machine: str, flags: Collection[str]) -> str:
     """Why a release will die on a processor; empty where nothing is known against it."""
     plain = version.partition("+")[0]

@@ -129,8 +129,11 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     Raises:
         DataError: No such format, or the file or one of its rows cannot be read as it.
     """
-    for row in read(Source(path)):
+    source = Source(path)
+    for row in read(source):
         if isinstance(row, LeftOut):
             raise DataError(f"{path}, line {row.line}: {row.said}")
-        columns = row.columns.items()
-        yield row.line, {name: str(value) for name, value in columns if value is not None}
+        columns = {name: str(value) for name, value in row.columns.items() if value is not None}
+        if fault := source.unread("".join((*columns, *columns.values()))):
+            raise DataError(f"{path}, line {row.line}: {fault}")
+        yield row.line, columns

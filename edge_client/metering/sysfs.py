@@ -23,17 +23,3 @@ def folders(place: Path) -> list[Path]:
     with suppress(OSError):
         return sorted(path for path in place.iterdir() if path.is_dir())
     return []
-
-
-def why_unreadable(place: Path) -> str:
-    """Why a file or folder that is there cannot be read; empty where it can, or is not there."""
-    try:
-        if place.is_dir():
-            next(place.iterdir(), None)
-        else:
-            place.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    return ""

@@ -360,6 +360,7 @@ def limit_and_room(group):
 # How it runs
 
 CPUS, THERMAL, I2C = "sys/devices/system/cpu", "sys/class/thermal", "sys/bus/i2c/devices"
+HWMON, PROCESSOR_CHIPS = "sys/class/hwmon", ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 SLOWS_THE_PROCESSOR = re.compile(r"cpu(?!.*fan)|^Processor$")
 OWNERS = "nothing to do; modes are yours to change, with `sudo nvpmodel -m NUMBER`"
 COOL = "give it air or a fan, or a lower power mode"
@@ -444,6 +445,10 @@ def temperature(root):
                 zones.append((place.name if kind in named else kind, degrees / 1000))
         elif place.name.startswith("cooling_device") and step is not None:
             steps += [step] if SLOWS_THE_PROCESSOR.search(kind) else []
+    for chip in [] if zones else folders(root / HWMON):
+        if text(chip / "name") in PROCESSOR_CHIPS:
+            read = [number(sensor) for sensor in sorted(chip.glob("temp*_input"))]
+            zones += [(text(chip / "name"), value / 1000) for value in read if value is not None]
     if not zones:
         first = THERMAL + "/thermal_zone0"
         closed = unreadable("temperature", root, THERMAL, first + "/type", first + "/temp")

@@ -1,7 +1,6 @@
 """The hub demo data: 3,600 labelled notifications of twelve writers, in three languages.
 
-`simulation/data/README.md` is its data card; `simulation/demo/compose.py` made it from phrase
-files.
+`simulation/data/README.md` is its data card.
 
     folders = write_client_folders(Path("clients"), HOMES, labels_per_device=8)
 """
@@ -9,7 +8,7 @@ files.
 import csv
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.texts.tasks import Task
@@ -48,14 +47,6 @@ def load_messages(folder: Path = DATA) -> list[Message]:
     """Read the committed messages, in file order."""
     with (folder / FILE_NAME).open(encoding="utf-8", newline="") as file:
         return [Message(**row) for row in csv.DictReader(file)]
-
-
-def write_messages(folder: Path, messages: Sequence[Message]) -> Path:
-    """Write messages the way `load_messages` reads them; equal messages give equal bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
-    _write(path, [field.name for field in fields(Message)], [astuple(m) for m in messages])
-    return path
 
 
 def write_client_folders(

@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from scripts.privacy_words import SIZES
 from tests.attacks.canaries import Canary
 from tests.attacks.private_device import PrivateDevice
 from tests.attacks.relay import Exchange
 from tests.attacks.watched_coordinator import Coordinator
 
+PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 ROUNDS = 3
 OFF = 0.05  # names of boards and hosts, and numbers of more digits
 WHOLE = "the whole run"
@@ -73,7 +73,7 @@ def told() -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
         sizes = [int(number.replace(",", "")) for number in cell.split(" to ")]
         return sizes[0], sizes[-1]
 
-    rows = re.findall(r"^\| (.+) \| ([\d, to]+) \| ([\d, to]+) \|$", SIZES, re.MULTILINE)
+    rows = re.findall(r"^\| (.+) \| ([\d, to]+) \| ([\d, to]+) \|$", PAGE.read_text(), re.MULTILINE)
     return {name.split(", about")[0]: (span(up), span(down)) for name, up, down in rows}
 
 

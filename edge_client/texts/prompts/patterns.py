@@ -41,14 +41,18 @@ class Sentence:
     def word_in(self, slot: str, before: int = 0, behind: int = 0) -> list[int] | None:
         """The ids of a slot's content; None where a token of it holds something else as well.
 
+        Also None where a character of the content, or beside it, belongs to no token: BPE without
+        an unknown token leaves such characters out and shifts the offsets of those behind them.
+
         Args:
             slot: The mask's.
             before: So many spaces before it are its own, as they are the mask's.
             behind: As many behind it.
         """
         start, end = self.spans[slot]
-        found = []
+        found, covered = list[int](), set[int]()
         for place, (first, last) in self._own():
+            covered |= {*range(first, last)}
             if first < end and last > start:  # of the word
                 if first < start or last > end:
                     return None
@@ -56,6 +60,9 @@ class Sentence:
             is_beside = start - before < last <= start or end < last <= end + behind
             if is_beside and not self.text[first:last].strip():  # spaces alone
                 found.append(self.found.ids[place])
+        joined = self.text[start:end] + self.text[end:].partition(" ")[0]
+        if found and any(at not in covered for at, c in enumerate(joined, start) if c.strip()):
+            return None
         return found
 
     def _own(self) -> list[tuple[int, Span]]:
@@ -172,6 +179,12 @@ def word_at_mask(read: Read, pattern: str, word: str, mark: str) -> list[int] | 
     Returns:
         None where it has no ids of its own: they depend on the text, or belong to more than it.
     """
+    parts = SLOTS.split(pattern)
+    place = parts.index(MASK)
+    before, behind = parts[place - 1], parts[place + 1]
+    is_followed = place + 2 < len(parts)
+    if (place > 1 and not before) or (is_followed and not behind):  # a text touches it
+        return None
     spaced, bare = list[list[int] | None](), list[list[int] | None]()
     for sample in SAMPLES:
         contents = dict.fromkeys(slots_of(pattern), sample)
@@ -179,7 +192,8 @@ def word_at_mask(read: Read, pattern: str, word: str, mark: str) -> list[int] | 
         start, end = masked.spans[MASK]
         first, last = next(span for span in masked.found.offsets if span[0] <= start < span[1])
         sentence = written(read, pattern, {**contents, MASK: word})
-        spaced.append(sentence.word_in(MASK, start - first, last - end))
+        taken = 0 if is_followed and not behind.strip() else last - end  # else the text's space
+        spaced.append(sentence.word_in(MASK, start - first, taken))
         bare.append(sentence.word_in(MASK))
     for ids in (spaced, bare):  # with those spaces, or without where texts take them
         if all(one == ids[0] for one in ids):

@@ -15,7 +15,7 @@ from coordinator.storage.rows.devices import devices, revoke, saw
 from coordinator.storage.rows.memberships import members, who_joined
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
-from simulation.reach.filling import fill
+from tests.coordinator.fleet.filling import fill
 
 STATES = (Membership("joined"), Membership("declined", "budget"), Membership("home"))
 

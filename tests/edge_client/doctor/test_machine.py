@@ -1,15 +1,13 @@
 """What is said of a machine, on trees of files as boards show them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edge_client.client.state import ClientState, StateError
-from edge_client.doctor.disk import read_disk, read_state_folder
-from edge_client.doctor.finding import ERROR, NOTHING, OK, UNKNOWN, WARNING
-from edge_client.doctor.host import Host, this_host
-from edge_client.doctor.machine import read_machine
+from edge_client.doctor.disk import read_state_folder
+from edge_client.doctor.finding import ERROR, NOTHING, OK, UNKNOWN, WARNING, Finding
+from edge_client.doctor.machine import Host, read_machine, script, this_host
 from tests.edge_client.doctor.trees import BOARDS, JETPACK_4, JETPACK_6, device_tree, found_on, tx2
 from tests.edge_client.metering.boards import as_nobody, forbid, put
 
@@ -145,7 +143,7 @@ def test_a_board_that_nobody_knows_is_not_guessed(
 
 @pytest.mark.parametrize("now_s", [0.0, 1.5e9, 4e9, 1e18, float("nan")])
 def test_a_clock_that_cannot_be_right_is_an_error(tmp_path: Path, now_s: float) -> None:
-    found = found_on(tmp_path, replace(JETPACK_6, now_s=now_s))["clock"]
+    found = found_on(tmp_path, JETPACK_6._replace(now_s=now_s))["clock"]
     assert found.state == ERROR and found.todo.startswith("set the clock")
 
 
@@ -199,7 +197,7 @@ def test_this_machine_is_read_without_an_exception(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["/dev/null/below", "/proc/self"])
 def test_a_state_folder_that_can_hold_nothing_is_an_error(place: str) -> None:
-    found = read_disk(Path(place))
+    found = Finding(*script().disk(Path(place)))
     assert found.state == ERROR and "--state" in found.todo
 
 

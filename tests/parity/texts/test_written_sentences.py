@@ -137,6 +137,23 @@ def test_a_label_word_has_the_ids_that_it_has_in_the_sentence_or_is_refused(
         assert found[: place + len(ids)] == [*whole[:place], *ids]
 
 
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        (Kind("bpe never", lstrip=False, normalizer="NFKC"), "{text}\n[MASK]"),
+        (Kind("bpe never", lstrip=False), "{text}\n[MASK]. x"),
+        (Kind("bytes"), "{text}[MASK]"),
+        (Kind("wordpiece"), "[MASK]{text} ."),
+    ],
+    ids=["offsets shifted", "offsets shifted behind", "a text before", "a text behind"],
+)
+def test_a_label_word_whose_tokens_are_not_sure_is_refused(kind: Kind, pattern: str) -> None:
+    ours, _ = read_by(kind)
+    task = Task("t", ("a", "b"), (pattern,), {"a": "bad", "b": "good"})
+    with pytest.raises(TaskError, match="label word 'bad' of 'a' runs into"):
+        ours.label_word_ids(task)
+
+
 @given(KINDS, TEXTS, TEXTS, st.integers(8, 60))
 def test_a_classifier_reads_texts_and_pairs_as_transformers_truncates_them(
     kind: Kind, first: str, second: str, limit: int

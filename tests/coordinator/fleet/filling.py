@@ -1,12 +1,8 @@
-"""A store with many devices that have enrolled and joined one run, filled in bulk.
-
-The rows are those that enrolling and joining leave; only their hashes are drawn from numbers, so
-that two stores of a size are equal but for the run's secret.
-"""
+"""A store with many devices that have enrolled and joined one run, filled in bulk."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +15,9 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.wire.fleet import DeviceFacts, device_id_of
 from simulation.demo.messages import TASK
 
-AT_ONCE = 10_000  # rows
-CACHE = "PRAGMA cache_size=-262144"  # KiB
-SITES = 100  # by which devices are tagged
-
 
 def fill(folder: Path, devices: int, cohort: int, now_s: float) -> None:
-    """Make a store.
+    """Make a store whose rows are those that enrolling and joining leave.
 
     Args:
         folder: Where.
@@ -33,47 +25,36 @@ def fill(folder: Path, devices: int, cohort: int, now_s: float) -> None:
         cohort: Most of them that a step asks.
         now_s: Unix time at which all were heard of last.
     """
-    store = Store(folder)
-    try:
-        config = RunConfig(
-            "reach",
-            TASK,
-            EMBEDDED,
-            "lora:8",
-            rounds=1_000_000,
-            max_cohort=cohort,
-            evaluate_cohort=cohort,
-        )
+    config = RunConfig(
+        "many",
+        TASK,
+        EMBEDDED,
+        "lora:8",
+        rounds=1_000_000,
+        max_cohort=cohort,
+        evaluate_cohort=cohort,
+    )
+    with closing(Store(folder)) as store:
         run_id = create_run(store, config, now_s).run_id
         base_id = store.runs()[0].base_id
-        told = asdict(DeviceFacts("aarch64", 4, 4 << 30, "3.11.9", "0.2.0", "onnx", base_id))
-        rows = ((row, member_row(run_id, row)) for row in device_rows(devices, told, now_s))
-        while some := list(islice(rows, AT_ONCE)):
-            enrolled, joined = (list(part) for part in zip(*some, strict=True))
-            with store.database.transaction() as connection:
-                connection.exec_driver_sql(CACHE)  # hashes come in no order
-                connection.execute(DEVICES.insert(), enrolled)
-                connection.execute(MEMBERSHIPS.insert(), joined)
-    finally:
-        store.close()
+        facts = asdict(DeviceFacts("aarch64", 4, 4 << 30, "3.11.9", "0.2.0", "onnx", base_id))
+        rows = list(_device_rows(devices, facts, now_s))
+        with store.database.transaction() as connection:
+            connection.execute(DEVICES.insert(), rows)
+            connection.execute(MEMBERSHIPS.insert(), [_member_row(run_id, row) for row in rows])
 
 
-def key_of(number: int) -> str:
-    """The key of a device by its number, from 1."""
-    return f"k{number:042d}"
-
-
-def device_rows(devices: int, facts: dict[str, Any], now_s: float) -> Iterator[dict[str, Any]]:
+def _device_rows(devices: int, facts: dict[str, Any], now_s: float) -> Iterator[dict[str, Any]]:
     """What enrolling leaves of each device: `pi`, `pi-2`, `pi-3` and so on."""
     for number in range(1, devices + 1):
-        key = key_of(number)
+        key = f"k{number:042d}"
         yield {
             "device_id": device_id_of(key),
             "key_sha256": hash_secret(key),
             "name": "pi" if number == 1 else f"pi-{number}",
             "stem": "pi",
             "number": number,
-            "own_tags": {"site": f"site-{number % SITES}"},
+            "own_tags": {},
             "tags": {},
             "facts": facts,
             "token_id": None,
@@ -87,7 +68,7 @@ def device_rows(devices: int, facts: dict[str, Any], now_s: float) -> Iterator[d
         }
 
 
-def member_row(run_id: str, device: dict[str, Any]) -> dict[str, Any]:
+def _member_row(run_id: str, device: dict[str, Any]) -> dict[str, Any]:
     """What joining leaves of a device."""
     return {
         "run_id": run_id,

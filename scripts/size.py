@@ -1,0 +1,55 @@
+"""Counts of a checkout's source, tests left out: `python scripts/size.py [FOLDER ...]`.
+
+The same rules for any checkout, ours or another's: statements are the nodes of the syntax tree,
+docstrings with them; records are classes that are dataclasses, msgspec structs, pydantic models or
+named tuples; constants are upper-case names of a module; options are parameters in the commands.
+"""
+
+import ast
+import sys
+from collections import Counter
+from pathlib import Path
+
+LEFT_OUT = {"tests", "test", "docs", "findings", "build", "dist", "site", "node_modules"}
+RECORDS = ("dataclass", "Struct", "BaseModel", "NamedTuple")
+
+
+def size(root: Path) -> Counter[str]:
+    """Files, lines, statements, functions, records, constants and options below a folder."""
+    found: Counter[str] = Counter()
+    for file in sorted(root.rglob("*.py")):
+        parts = file.relative_to(root).parts
+        if LEFT_OUT & set(parts) or any(part.startswith(".") for part in parts):
+            continue
+        text = file.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        found["files"] += 1
+        found["lines"] += text.count("\n")
+        found["constants"] += sum(map(_constants, tree.body))
+        for node in ast.walk(tree):
+            found["statements"] += isinstance(node, ast.stmt)
+            found["functions"] += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            found["records"] += isinstance(node, ast.ClassDef) and _is_record(node)
+            found["options"] += isinstance(node, ast.Call) and _name(node.func) == "Option"
+    return found
+
+
+def _constants(node: ast.stmt) -> int:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = [name for target in targets if target for name in ast.walk(target)]
+    return sum(isinstance(name, ast.Name) and name.id.isupper() for name in names)
+
+
+def _is_record(node: ast.ClassDef) -> bool:
+    return any(_name(one) in RECORDS for one in (*node.bases, *node.decorator_list))
+
+
+def _name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["."]:
+        counts = size(Path(name))
+        print(name, *(f"{count:,} {what}" for what, count in sorted(counts.items())), sep="  ")

@@ -1,0 +1,21 @@
+"""The source's bounds: they go down; a commit that raises one argues for it in its message."""
+
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BOUNDS = {"statements": 57_400, "records": 510, "options": 360}
+
+
+def test_the_source_is_not_above_its_bounds() -> None:
+    counts = runpy.run_path(str(ROOT / "scripts" / "size.py"))["size"](ROOT)
+    above = {what: counts[what] for what, bound in BOUNDS.items() if counts[what] > bound}
+    assert not above, f"above {BOUNDS}; leave out as much elsewhere, or argue in the commit"
+
+
+def test_two_records_of_one_source_are_compared(tmp_path: Path) -> None:
+    compare = runpy.run_path(str(ROOT / "scripts" / "golden.py"))["compare"]
+    one = {"adapter": {"weights": "a"}, "timed cell": {"step_s": 1.0}}
+    assert compare(one, {**one, "timed cell": {"step_s": 2.0}}) == 0
+    assert compare(one, {**one, "adapter": {"weights": "b"}}) == 1
+    assert compare(one, {"timed cell": {"step_s": 1.0}}) == 1
