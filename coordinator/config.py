@@ -36,6 +36,7 @@ from coordinator.rounds.learning.settings import (
 )
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
+from edge_client.adapters.linear import steps_of
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED
@@ -43,7 +44,7 @@ from edge_client.errors import WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.texts.ready_tasks import find_task
 from edge_client.texts.tasks import Kind, Task, small_text, task_from_mapping
-from edge_client.updates.settings import Updates
+from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training
@@ -138,6 +139,12 @@ class RunConfig:
     labelling: Labelling | None = None
     devices: DeviceChoice = field(default_factory=DeviceChoice)
 
+    @property
+    def update_steps(self) -> tuple[str, ...]:
+        """What devices' updates go through, step by step."""
+        form = steps_of(parse_adapter(self.adapter).form)
+        return steps_of_run(self.training, self.updates, form)
+
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
         _demand(bool(self.base), "base: a folder, a hub name or `embedded`")
@@ -150,6 +157,8 @@ class RunConfig:
             _demand(self.asynchronous is None, said)
             said = f"learning: lora_mean = product: adapter {spec}: leave alphas by module out"
             _demand(all(one.alpha == LORA_ALPHA for one in spec.ranks), said)
+            said = f"learning: lora_mean = product: the mean of adapter {spec} is exact as it is"
+            _demand(not spec.form, said)
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)

@@ -49,6 +49,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("backend",),
         ("engine",),
         ("torch_backend", "onnx_backend", "devices"),
+        ("linear",),
         ("opening",),
         ("trainer", "budgeted"),
         ("scoring",),

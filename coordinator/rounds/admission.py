@@ -10,8 +10,7 @@ from coordinator.rounds.events import StepOpened
 from coordinator.rounds.schedule import Schedule
 from edge_client.errors import WrongInput
 from edge_client.texts.tasks import Task
-from edge_client.updates.registry import made
-from edge_client.updates.settings import steps_of_run
+from edge_client.updates.registry import made, sent_shapes
 from edge_client.updates.step import ServerContext
 from edge_client.wire.messages import Report, WireError
 from edge_client.wire.reported.failures import Failure
@@ -43,7 +42,11 @@ class Refusal(ValueError):
 
 
 def check_update(
-    body: bytes, work_id: str, adapter: AdapterState, schedule: Schedule | None = None
+    body: bytes,
+    work_id: str,
+    adapter: AdapterState,
+    schedule: Schedule | None = None,
+    round_index: int = 0,
 ) -> Update:
     """Decode an update and check that it can be folded into the adapter it answers.
 
@@ -53,12 +56,14 @@ def check_update(
         adapter: What the device was given; names, shapes and the range of the sum are compared.
         schedule: The run, whose settings say how many steps are possible; None: they are not
             looked at.
+        round_index: The round that it was trained in.
 
     Raises:
         Refusal: 422; says what is wrong with it.
     """
     try:
-        shapes = shapes_of(adapter)
+        steps = () if schedule is None else schedule.update_steps
+        shapes = sent_shapes(steps, shapes_of(adapter), round_index)
         update = decode_update(body, shapes)
         check_same_parameters(update.delta, shapes)
     except WireError as error:
@@ -84,7 +89,7 @@ def _check_by_steps(update: Update, schedule: Schedule) -> None:
     """
     context = ServerContext(schedule.training, is_labelling=schedule.labelling is not None)
     try:
-        for step in made(steps_of_run(schedule.training, schedule.updates)):
+        for step in made(schedule.update_steps):
             step.check(update, context)
     except WrongInput as error:
         raise Refusal(422, str(error)) from error

@@ -42,7 +42,6 @@ from coordinator.rounds.selections.choosing import choose, passed_over
 from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
-from edge_client.updates.settings import steps_of_run
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.messages import Ended
 from edge_client.wire.tensors import AdapterState
@@ -392,7 +391,7 @@ def _train(
     least = thresholds_before(config, state, round_index)
     if config.asynchronous is not None:
         begun = train_on(config, state, alive, least, secret, now_s, attempt, facts)
-        return begun and replace(begun, updates=steps_of_run(config.training, config.updates))
+        return begun and replace(begun, updates=config.update_steps)
     most, sha256 = config.max_cohort, state.adapter_sha256
     at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
@@ -405,7 +404,7 @@ def _train(
             passed = passed_over(state, alive, names, chosen, why_not)
             enough = size if size < len(chosen) else 0
             opened = replace(opened, enough=enough, passed=passed)
-            steps = steps_of_run(config.training, config.updates)
+            steps = config.update_steps
             opened = replace(opened, updates=steps, population=len(names) if steps else 0)
             return _timed(config, state, opened)
     return None

@@ -34,6 +34,10 @@ class Schedule(Protocol):
         """What devices' updates are coded as."""
 
     @property
+    def update_steps(self) -> tuple[str, ...]:
+        """What devices' updates go through, step by step."""
+
+    @property
     def patience(self) -> int:
         """Evaluations in a row without an improvement that end the run; 0: none do."""
 

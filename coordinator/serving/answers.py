@@ -104,7 +104,7 @@ class Answers:
         config = self._live(asked).config
         rank, _ = asked.opened.given(asked.device_id)
         given = handed(adapter, spec_at_rank(config.adapter, rank)) if rank else adapter
-        update = check_update(path.read_bytes(), work_id, given, config)
+        update = check_update(path.read_bytes(), work_id, given, config, asked.opened.round_index)
         norm = length_of(config.learning, adapter)(update.delta)
         answer = Answered(
             work_id,

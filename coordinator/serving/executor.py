@@ -18,6 +18,7 @@ from coordinator.serving.log.rests import pace_texts
 from coordinator.serving.log.steps import step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
+from edge_client.updates.registry import sent_shapes
 from edge_client.wire.tensors import (
     UPDATES_SINCE,
     decode_adapter,
@@ -147,7 +148,7 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     """Store the adapter after a training step; the step with it, or without where it is unfit."""
     opened, state, rule = step.opened, live.state, live.config.asynchronous
     adapter = decode_adapter(store.read(opened.adapter_sha256))
-    shapes = shapes_of(adapter)
+    shapes = sent_shapes(opened.updates, shapes_of(adapter), opened.round_index)
     answers = (
         Answer(
             device_id,

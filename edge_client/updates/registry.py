@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
+from edge_client.codecs.codec import Shapes
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.tables import plain
 from edge_client.updates.codec import Codec
@@ -17,7 +18,9 @@ from edge_client.updates.scaffold import Scaffold
 from edge_client.updates.step import UpdateStep
 
 GROUP = "smidgen.update_steps"
-OURS: Mapping[str, type[UpdateStep]] = {one.name: one for one in (Proximal, Scaffold, Codec)}
+OURS: Mapping[str, type[UpdateStep]] = {
+    one.name: one for one in (Proximal, Scaffold, Codec)
+}
 SPEC = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
 
 
@@ -41,6 +44,19 @@ def made(specs: Iterable[str]) -> list[UpdateStep]:
         Failed: Its package cannot be imported.
     """
     return [_made(spec) for spec in specs]
+
+
+def sent_shapes(specs: Iterable[str], shapes: Shapes, round_index: int) -> Shapes:
+    """The tensors that an update of a round has on its way.
+
+    Args:
+        specs: The run's steps.
+        shapes: Of its adapter.
+        round_index: The round.
+    """
+    for step in made(specs):
+        shapes = step.shapes(shapes, round_index)
+    return shapes
 
 
 def _made(spec: str) -> UpdateStep:

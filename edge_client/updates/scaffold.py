@@ -62,7 +62,7 @@ class Scaffold(UpdateStep):
             return
         change = change_of(self.shared, update.delta, update.steps, context.training.lr)
         own = self.state
-        self.state = {
+        self.state = own | {
             name: (_part(own, name) + one).astype(np.float32) for name, one in change.items()
         }
 

@@ -44,9 +44,17 @@ class Updates:
         return self.up == self.down == PLAIN and not self.steps
 
 
-def steps_of_run(training: Training, updates: Updates) -> tuple[str, ...]:
-    """A run's update steps by name, in the order in which devices go through them."""
+def steps_of_run(
+    training: Training, updates: Updates, of_adapter: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """A run's update steps by name, in the order in which devices go through them.
+
+    Args:
+        training: How devices train.
+        updates: What becomes of their updates.
+        of_adapter: Steps that the adapter asks for (`adapters.linear.Form.steps`).
+    """
     proximal = (f"proximal:{training.proximal!r}",) if training.proximal else ()
     scaffold = ("scaffold",) if training.scaffold else ()
     codec = (f"codec:{updates.up}",) if updates.is_coded else ()
-    return (*proximal, *scaffold, *updates.steps, *codec)
+    return (*proximal, *scaffold, *of_adapter, *updates.steps, *codec)

@@ -81,7 +81,7 @@ class DeviceSteps:
         found = Correction(received)
         for step in self._steps:
             found = step.correct(found, context)
-        return found if found.proximal or found.shift else None
+        return None if found.is_nothing else found
 
     def outgoing(self, update: Update, context: DeviceContext) -> Update:
         """The update as it is sent."""

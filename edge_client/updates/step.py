@@ -18,6 +18,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from edge_client.codecs.codec import Shapes
 from edge_client.wire.tensors import AdapterState, Update
 from edge_client.wire.training import Training
 
@@ -34,11 +35,18 @@ class Correction:
         received: The weights that training starts from; read, never written.
         proximal: mu: mu * (w - received) is added to the gradient.
         shift: Added to the gradient as it is; empty: nothing.
+        frozen: Tensors that are not trained in this round.
     """
 
     received: AdapterState
     proximal: float = 0.0
     shift: AdapterState = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether every gradient stays as it is."""
+        return not (self.proximal or self.shift or self.frozen)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class ServerContext:
         population: Devices that could have been asked; 0: not known.
         is_labelling: Whether the run has pseudo-labels, so that texts may weigh less than one each.
         holders: Devices whose state of a step counts, by the step's name.
+        shapes: Of the run's adapter.
     """
 
     training: Training
@@ -75,6 +84,7 @@ class ServerContext:
     population: int = 0
     is_labelling: bool = False
     holders: Mapping[str, Collection[str]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,12 @@ class UpdateStep:
 
     def sent(self, update: Update, context: DeviceContext) -> None:
         """Take note of what all steps together have made of the update: the coordinator's view."""
+
+    # ---- both ----
+
+    def shapes(self, shapes: Shapes, round_index: int) -> Shapes:
+        """The tensors that an update has after this step, of those that it had before."""
+        return shapes
 
     # ---- server ----
 

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,10 +63,13 @@ class StepHeader:
     Attributes:
         start_sha256: The adapter that it is added to.
         codec: How its tensors are coded.
+        moved: Which tensors it holds, in order of their names a bit each, as hexadecimal digits;
+            empty: all.
     """
 
     start_sha256: str
     codec: Kind
+    moved: str = ""
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,12 @@ def _decoded(tensors: AdapterState, kind: Kind, shapes: Shapes) -> AdapterState:
 
 
 def encode_step(
-    adapter: AdapterState, after: AdapterState, codec: str, residual: AdapterState, start: str
+    adapter: AdapterState,
+    after: AdapterState,
+    codec: str,
+    residual: AdapterState,
+    start: str,
+    moved: Collection[str] | None = None,
 ) -> tuple[bytes, AdapterState, AdapterState]:
     """Encode a step in a codec's tensors, with what earlier ones left out.
 
@@ -212,6 +220,8 @@ def encode_step(
         codec: The codec's name, not `float32`.
         residual: What earlier steps left out; empty: nothing.
         start: SHA-256 of the adapter's file.
+        moved: Tensors that this round was to change; those of others stay, and so does what steps
+            left out of them. None: all.
 
     Returns:
         The file, the adapter after it, and what is left out now.
@@ -220,10 +230,33 @@ def encode_step(
         CodecError: NaN or an infinity, or a residual of another adapter.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # the codec says what it cannot hold
-        kind, step = kind_of(codec), {name: after[name] - adapter[name] for name in adapter}
-    coded, left = encode(step, codec, residual)
-    body = _file(coded, StepHeader(start, kind))
-    return body, _added(adapter, decode(coded, kind, shapes_of(adapter))), left
+        names = [name for name in adapter if moved is None or name in moved]
+        kind, step = kind_of(codec), {name: after[name] - adapter[name] for name in names}
+    known = {name: residual[name] for name in names if name in residual}
+    coded, left = encode(step, codec, known)
+    told = _bits(adapter, names) if len(names) < len(adapter) else ""
+    body = _file(coded, StepHeader(start, kind, told))
+    decoded = decode(coded, kind, {name: adapter[name].shape for name in names})
+    return body, adapter | _added({name: adapter[name] for name in names}, decoded), residual | left
+
+
+def _bits(adapter: AdapterState, names: Collection[str]) -> str:
+    return np.packbits([name in names for name in sorted(adapter)]).tobytes().hex()
+
+
+def _moved(state: AdapterState, bits: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that a step holds.
+
+    Raises:
+        WireError: It is of another adapter.
+    """
+    shapes, size = shapes_of(state), -(-len(state) // 8)
+    if not bits:
+        return shapes
+    if not re.fullmatch(f"([0-9a-f]{{2}}){{{size}}}", bits):
+        raise WireError(f"moved: {2 * size} hexadecimal digits expected, {len(bits)} came")
+    there = np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))
+    return {name: shapes[name] for name, bit in zip(sorted(state), there, strict=False) if bit}
 
 
 def add_step(adapter: bytes, step: bytes) -> bytes:
@@ -243,10 +276,10 @@ def add_step(adapter: bytes, step: bytes) -> bytes:
             f"a step of adapter {header.start_sha256[:12]}, not of {start[:12]}, which is here"
         )
     state = decode_adapter(adapter)
-    shapes = shapes_of(state)
+    shapes = _moved(state, header.moved)
     found = _checked(_decoded(tensors, header.codec, shapes))
     check_same_parameters(found, shapes)
-    return encode_adapter(_added(state, found))
+    return encode_adapter(state | _added({name: state[name] for name in shapes}, found))
 
 
 def _added(adapter: AdapterState, step: AdapterState) -> AdapterState:

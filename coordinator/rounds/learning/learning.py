@@ -11,7 +11,7 @@ makes of the coded step, and what that left out goes into the next one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -29,9 +29,9 @@ from coordinator.rounds.learning.settings import Learning
 from edge_client.codecs.blocks import CodecError
 from edge_client.codecs.codec import PLAIN
 from edge_client.updates.clip import Clip
-from edge_client.updates.registry import made
+from edge_client.updates.registry import made, sent_shapes
 from edge_client.updates.step import Contribution, ServerContext
-from edge_client.wire.tensors import AdapterState, Update, encode_step
+from edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
 from edge_client.wire.training import Training
 
 Length: TypeAlias = Callable[[AdapterState], float]
@@ -112,7 +112,9 @@ def learn(
         PluginError: An extension that is not known here, or did not do its part; the step stands.
     """
     length, steps = length_of(learning, adapter), made(opened.updates)
+    shapes = shapes_of(adapter)
     context = context or ServerContext(Training(), opened.round_index)
+    context = replace(context, shapes=shapes)
     for step in steps:
         step.state = part_of(memory, f"{STEPS}{step.name}")
     cohort = contributions(answers, length)
@@ -137,7 +139,8 @@ def learn(
         learned = with_part(learned, f"{STEPS}{one.name}", one.state or {})
     moved, body = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}, b""
     if down != PLAIN:
-        known = part_of(memory, LEFT_OUT), opened.adapter_sha256
+        names = sent_shapes(opened.updates, shapes, opened.round_index).keys()
+        known = part_of(memory, LEFT_OUT), opened.adapter_sha256, names
         try:
             body, after, left = encode_step(adapter, after, down, *known)
         except CodecError as error:

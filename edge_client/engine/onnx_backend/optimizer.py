@@ -38,11 +38,13 @@ def open_optimizer(tensors: AdapterState, training: Training) -> Optimizer:
 
 
 def add_correction(
-    gradients: Mapping[str, np.ndarray], tensors: AdapterState, correction: Correction | None
+    gradients: AdapterState, tensors: AdapterState, correction: Correction | None
 ) -> None:
     """Add a correction to the gradients there are; tensors without one get none."""
     if correction is None:
         return
+    for name in correction.frozen:
+        gradients.pop(name, None)
     room = spare_room(tensors if correction.proximal else {})
     for name, gradient in gradients.items():
         if correction.shift:

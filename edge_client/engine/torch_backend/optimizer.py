@@ -46,6 +46,8 @@ def add_correction(tensors: Mapping[str, Tensor], correction: Correction | None)
     if correction is None:
         return
     for name, tensor in tensors.items():
+        if name in correction.frozen:
+            tensor.grad = None
         if tensor.grad is None:
             continue
         if correction.proximal:
