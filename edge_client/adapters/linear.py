@@ -25,6 +25,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 # By name as it stands in an adapter's name: module and class here. An empty one is LoRA as it is,
 # whose updates go through the update step of that name.
 FORMS: Mapping[str, str] = {
+    "ffa": "ffa:FrozenA",
 }
 
 
