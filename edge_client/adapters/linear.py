@@ -26,6 +26,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 # whose updates go through the update step of that name.
 FORMS: Mapping[str, str] = {
     "ffa": "ffa:FrozenA",
+    "rolora": "",
 }
 
 

@@ -14,12 +14,13 @@ from edge_client.errors import Failed, WrongInput, demand
 from edge_client.tables import plain
 from edge_client.updates.codec import Codec
 from edge_client.updates.proximal import Proximal
+from edge_client.updates.rolora import RoLora
 from edge_client.updates.scaffold import Scaffold
 from edge_client.updates.step import UpdateStep
 
 GROUP = "smidgen.update_steps"
 OURS: Mapping[str, type[UpdateStep]] = {
-    one.name: one for one in (Proximal, Scaffold, Codec)
+    one.name: one for one in (Proximal, Scaffold, RoLora, Codec)
 }
 SPEC = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
 
