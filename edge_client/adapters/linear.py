@@ -27,6 +27,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 FORMS: Mapping[str, str] = {
     "ffa": "ffa:FrozenA",
     "rolora": "",
+    "core": "core:Core",
 }
 
 
