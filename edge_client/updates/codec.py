@@ -8,6 +8,8 @@ is in the wire: an update is decoded as it comes, beside the adapter whose shape
 import logging
 from dataclasses import replace
 
+import numpy as np
+
 from edge_client.codecs.blocks import CodecError
 from edge_client.codecs.codec import AUTO, PLAIN, check_residual, decode, encode, kind_of
 from edge_client.updates.step import DeviceContext, UpdateStep
@@ -43,14 +45,20 @@ class Codec(UpdateStep):
         codec, shapes = self._codec, shapes_of(update.delta)
         if codec == AUTO:
             codec = codec_for(len(encode_adapter(update.delta)), context.bytes_per_s)
-        residual = self.state or {}
+        before = self.state or {}
+        residual = {name: before[name] for name in shapes if name in before}
         try:
             if residual:
-                check_residual(residual, shapes)
+                check_residual(residual, {name: shapes[name] for name in residual})
         except CodecError as error:
             log.warning("%s; it is dropped", error)
-            residual = {}
-        coded, self.state = encode(update.delta, codec, residual)
+            before = residual = {}
+        if residual:  # tensors that were not sent before have left nothing out
+            residual = {
+                name: residual.get(name, np.zeros_like(update.delta[name])) for name in shapes
+            }
+        coded, left = encode(update.delta, codec, residual)
+        self.state = {name: one for name, one in before.items() if name not in shapes} | left
         kind = kind_of(codec)
         return replace(update, delta=decode(coded, kind, shapes), coded=coded, codec=kind)
 

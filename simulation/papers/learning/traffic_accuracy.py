@@ -21,12 +21,19 @@ from simulation.population.deal import Deal
 ROUNDS, QUICK_ROUNDS = 20, 4
 PLAIN = "float32"
 CODECS = (PLAIN, "int8", "int4", "topk:0.01")
+MORE_CODECS = (*CODECS, "int4:128")
 WITHIN = 0.005
 NOTES = (
     "AG News, 256 labels on 32 clients evenly, 5 clients a round, 2 local epochs, batch 4, AdamW, "
     "lr 0.005, LoRA of rank 8 on queries and values",
     "what a codec leaves out stays with the client and goes into its next update that counts",
     "bytes are those of the files as they would travel, headers and scales among them",
+)
+FEW = 8  # clients that all take part in each round
+ADAPTER_NOTES = (
+    f"256 labels on {FEW} clients evenly, all in each round, 2 local epochs, batch 4, AdamW, lr "
+    "0.005, rank 8 on queries and values where the adapter does not say otherwise",
+    "a client fetches the first adapter whole, then what each round changed, in the same codec",
 )
 BOTH_WAYS = (
     "both: what a round changed comes down in the same codec; a client that trained a few rounds "
@@ -35,7 +42,12 @@ BOTH_WAYS = (
 
 
 def traffic_accuracy(
-    base: str, quick: bool, codecs: Sequence[str] = CODECS, has_down: bool = False
+    base: str,
+    quick: bool,
+    codecs: Sequence[str] = CODECS,
+    has_down: bool = False,
+    adapters: Sequence[str] = (),
+    language: str = "",
 ) -> Scenario:
     """Every codec on the same texts.
 
@@ -44,7 +56,12 @@ def traffic_accuracy(
         quick: Fewer rounds and test texts.
         codecs: Rows beside float32.
         has_down: Whether each codec is also used on both ways.
+        adapters: Others than `lora:8`; each in float32 and in every codec on both ways, on a few
+            clients that all take part in each round.
+        language: Of MasakhaNEWS, in the place of AG News.
     """
+    if adapters:
+        return _of_adapters(base, quick, codecs, adapters, language)
     plain = experiment(base, quick)
     rows = dict.fromkeys((PLAIN, *codecs))
     cells = [Cell(row, "up", replace(plain, updates=Updates(up=row))) for row in rows]
@@ -53,6 +70,21 @@ def traffic_accuracy(
     title = "Smaller updates on AG News: final accuracy in %"
     notes = NOTES + BOTH_WAYS if both else NOTES
     return Scenario("traffic-accuracy", title, tuple(cells), notes)
+
+
+def _of_adapters(
+    base: str, quick: bool, codecs: Sequence[str], adapters: Sequence[str], language: str
+) -> Scenario:
+    plain = replace(experiment(base, quick), deal=Deal(clients=FEW, labelled=256), cohort=0)
+    if language:
+        plain = replace(plain, dataset="masakhanews", languages=(language,), pattern="")
+    cells = [Cell(f"{plain.adapter} {PLAIN}", "both", plain)]
+    for adapter in adapters:
+        for codec in dict.fromkeys((PLAIN, *codecs)):
+            one = replace(plain, adapter=adapter, updates=Updates(codec, codec))
+            cells.append(Cell(f"{adapter} {codec}", "both", one))
+    title = f"Adapters with exact means on {language or 'AG News'}: final accuracy in %"
+    return Scenario("traffic-accuracy", title, tuple(cells), ADAPTER_NOTES)
 
 
 def experiment(base: str, quick: bool) -> Experiment:
