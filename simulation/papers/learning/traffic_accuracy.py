@@ -56,7 +56,7 @@ def traffic_accuracy(
         quick: Fewer rounds and test texts.
         codecs: Rows beside float32.
         has_down: Whether each codec is also used on both ways.
-        adapters: Others than `lora:8`; each in float32 and in every codec on both ways, on a few
+        adapters: Others than `lora:8`; each in every codec on both ways, on a few
             clients that all take part in each round.
         language: Of MasakhaNEWS, in the place of AG News.
     """
@@ -80,7 +80,7 @@ def _of_adapters(
         plain = replace(plain, dataset="masakhanews", languages=(language,), pattern="")
     cells = [Cell(f"{plain.adapter} {PLAIN}", "both", plain)]
     for adapter in adapters:
-        for codec in dict.fromkeys((PLAIN, *codecs)):
+        for codec in codecs:
             one = replace(plain, adapter=adapter, updates=Updates(codec, codec))
             cells.append(Cell(f"{adapter} {codec}", "both", one))
     title = f"Adapters with exact means on {language or 'AG News'}: final accuracy in %"
