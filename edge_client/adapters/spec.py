@@ -169,7 +169,7 @@ def parse_adapter(text: str) -> AdapterSpec:
             f"such as lora:16@q,k,v,o,up,down+{net}"
         )
     form = match["form"] or ""
-    if form and (not rank or net):
+    if form and (not rank or match["net"]):
         raise AdapterError(f"adapter {text!r}: +{form} is for LoRA, such as lora:8+{form}")
     return AdapterSpec(
         rank=rank,
