@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.config import ConfigError, RunConfig
+from coordinator.config import ConfigError, RunConfig, check_steps
 from coordinator.operator.order_schemas import NewRun
 from coordinator.presets import laid_under
 from coordinator.rounds.choice import DeviceChoice
@@ -60,6 +60,7 @@ def config_from(asked: NewRun, store: Store) -> RunConfig:
     try:
         config = msgspec.convert(told, RunConfig)
         config.learning.check_known()
+        check_steps(config)
         return config
     except WrongInput as error:
         raise ConfigError(f"the run: learning: {error}") from error
