@@ -53,7 +53,6 @@ check: install
 # The site in site/, of docs/; a broken link, anchor or command reference is an error.
 docs: install
 	$(VENV)/bin/python scripts/command_reference.py --check
-	$(VENV)/bin/python scripts/peft_options.py --check
 	$(VENV)/bin/python -m mkdocs build --strict
 	@echo "site/index.html"
 

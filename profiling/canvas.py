@@ -66,12 +66,10 @@ def accuracy_axis(axes: Any) -> None:
 
 
 def say(axes: Any, text: str) -> None:
-    """Words in the middle of a panel that has nothing to show."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=SMALL, color=INK)
 
 
 def heading(axes: Any, text: str) -> None:
-    """What a panel shows, above it."""
     axes.set_title(text, loc="left", fontsize=SMALL + 1)
 
 
@@ -83,7 +81,6 @@ def legend_below(axes: Any, columns: int) -> None:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a figure in the format that its file's name says, else as a PNG."""
     kind = path.suffix.removeprefix(".").lower()
     if kind in figure.canvas.get_supported_filetypes() and kind != "png":
         figure.savefig(path, format=kind)

@@ -28,7 +28,6 @@ help takes for granted: [glossary](../glossary.md).
 
 
 def page() -> str:
-    """The whole page."""
     parts = [HEAD]
     for name, (module, _, _) in COMMANDS.items():
         app = typer.main.get_command(import_module(module).app)
@@ -39,7 +38,6 @@ def page() -> str:
 
 
 def main() -> None:
-    """Write the page, or with `--check` end with 1 where it is not what the commands say."""
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page(), encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != page():

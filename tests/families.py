@@ -7,10 +7,11 @@ from edge_client.bases.base import Base, open_base
 from edge_client.texts.tokens import Tokens
 
 FAMILIES = (
-    *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert"),
+    *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra"),
     *("llama", "qwen2"),
 )
-ENCODERS = FAMILIES[:6]
+DECODERS = ("llama", "qwen2")
+ENCODERS = tuple(name for name in FAMILIES if name not in DECODERS)
 HIDDEN, LAYERS, FEED_FORWARD, HEADS = 64, 3, 128, 4
 
 
@@ -47,6 +48,8 @@ def _sizes(name: str) -> dict[str, object]:
     }
     if name == "albert":
         sizes |= {"embedding_size": 64, "num_hidden_groups": 1}
+    if name == "electra":
+        sizes |= {"embedding_size": 128}
     if name in ("llama", "qwen2"):
         sizes |= {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
     return sizes

@@ -73,7 +73,6 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("rounds", "peers"),
         ("benchmarks", "wire", "fleet"),
         ("models", "soak"),
-        ("pages",),
         ("commands",),
         ("cli",),
     ),

@@ -206,7 +206,6 @@ def _config(run: RunConfig | Place | None, keywords: Mapping[str, object]) -> Ru
 
 
 def add_run(store: Store, config: RunConfig, start: stored.Start | None = None) -> NewRun:
-    """Create a run in an open store; see `create_run`."""
     created = stored.create_run(store, config, time.time(), start)
     return NewRun(created.run_id, config.name, created.token)
 

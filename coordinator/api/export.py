@@ -43,7 +43,6 @@ class ExportedAdapter:
 
     @property
     def is_trained(self) -> bool:
-        """Whether it is of a round of training."""
         return self.round_index > 0
 
 

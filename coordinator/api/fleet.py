@@ -30,7 +30,6 @@ MOST_ANSWERS = 50
 
 
 def runs_told(store: Store, now_s: float) -> list[Told]:
-    """Where the runs of a store stand, the newest first."""
     fleet = {device.device_id: device for device in devices(store.database)}
     return [_run_told(store, run, fleet, now_s) for run in store.runs()[::-1]]
 
@@ -61,7 +60,6 @@ def is_here(device: Device, now_s: float) -> bool:
 
 
 def devices_told(store: Store, now_s: float) -> list[Told]:
-    """Devices of a store, by name."""
     names, runs = _names(store), _Runs(store)
     fleet = sorted(devices(store.database), key=lambda device: by_name(device.name))
     return [_device_told(store, device, names, runs, now_s) for device in fleet]
@@ -94,7 +92,6 @@ class _Runs:
         return self._states[run_id]
 
     def misses(self, run_id: str, device_id: str, member: Member) -> int:
-        """Steps in a row that a device missed; of a run that it is in."""
         return misses_of(self._state(run_id), device_id) if member.is_joined else 0
 
     def is_slow(self, run_id: str, device_id: str, member: Member) -> bool:
@@ -109,7 +106,6 @@ class _Runs:
 
 
 def device_detail_told(store: Store, device: Device, now_s: float) -> Told:
-    """A device with its newest answers."""
     names = _names(store)
     newest = newest_of_device(store.database, device.device_id, MOST_ANSWERS)
     answers = [answer_told(row, names[row["run_id"]], device.name) for row in newest]
@@ -117,7 +113,6 @@ def device_detail_told(store: Store, device: Device, now_s: float) -> Told:
 
 
 def _names(store: Store) -> dict[str, str]:
-    """Names of runs, the newest first."""
     return {run.run_id: config_of(run).name for run in store.runs()[::-1]}
 
 

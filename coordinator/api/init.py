@@ -63,7 +63,6 @@ class Initialized:
 
     @property
     def line(self) -> str:
-        """What is pasted on a device."""
         certified = self.certified
         return join_line(self.token, certified.url, certified.ca)
 

@@ -190,7 +190,6 @@ def _staying(store: Store) -> Iterator[None]:
 
 @contextmanager
 def _told(option: str, new: str) -> Iterator[None]:
-    """Say what cannot be copied."""
     try:
         yield
     except (StoreError, DatabaseDamaged, BlobDamaged) as error:

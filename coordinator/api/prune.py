@@ -35,7 +35,6 @@ class Pruned:
 
     @property
     def freed(self) -> int:
-        """Bytes of all kinds."""
         return sum(self.freed_bytes.values())
 
 

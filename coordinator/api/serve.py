@@ -55,7 +55,6 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether it serves."""
         return self._thread.is_alive()
 
     def runs(self) -> list[RunStatus]:

@@ -152,7 +152,6 @@ def create(
 
 
 def line_of(store: StorePlace, created: NewRun) -> str:
-    """What is pasted on a device."""
     from coordinator.trust.folder import ca_of, folder_of, is_there, read
 
     with closing(open_store(store)) as opened:
@@ -164,7 +163,6 @@ def line_of(store: StorePlace, created: NewRun) -> str:
 
 
 def announce(created: NewRun, as_json: bool) -> None:
-    """Tell a new run's id and token."""
     text = f"run {created.run_id} ({created.name})\nenrolment token {created.token}"
     plain = {"run_id": created.run_id, "name": created.name, "token": created.token}
     answer(text, plain, as_json)

@@ -110,7 +110,6 @@ def _trouble(one: Mapping[str, Any]) -> str:
 
 
 def _missed(run: Mapping[str, Any]) -> str:
-    """Whether a device misses steps of a run, as `status` says it too; empty where it answers."""
     if not run["misses"]:
         return ""
     return f"{'slow' if run['is_slow'] else 'silent'} {run['misses']}"

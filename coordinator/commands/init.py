@@ -73,7 +73,6 @@ def init_command(
 
 
 def certificate_lines(certified: "Certified") -> list[str]:
-    """What people are told of a certificate."""
     until = f"{certified.valid_until:%Y-%m-%d}"
     return [
         f"address      {certified.url}",

@@ -53,7 +53,6 @@ def prune(
 
 
 def said_of(done: Pruned, dry_run: bool) -> list[str]:
-    """What was removed, a line a kind."""
     verb = "would free" if dry_run else "freed"
     lines = [
         f"{verb} {size(done.freed_bytes[kind])}: {done.files[kind]} {words}"
@@ -113,7 +112,6 @@ def move(
 
 
 def held(found: Found) -> str:
-    """What a store holds, in a line."""
     blobs = f"{some(found.blobs, 'blob')} ({size(found.blob_bytes)})"
     return f"{some(found.runs, 'run')}, {some(found.events, 'event')}, {blobs}"
 

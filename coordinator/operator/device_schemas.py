@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from coordinator.operator.schemas import ANSWER, Answer, Asked, Model, example
-from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS
+from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS, DeviceFacts
 from edge_client.wire.reported.failures import Failure
 
 MEMBERSHIP = {
@@ -75,36 +75,6 @@ DEVICE = {
 }
 
 
-class Facts(Model):
-    """What a device says of itself at each of its starts; nothing of it is checked.
-
-    Attributes:
-        machine: Processor architecture.
-        cores: Logical processors it may use.
-        memory_bytes: Physical memory.
-        python: Version of its interpreter.
-        smidgen: Version of its client.
-        engine: `onnx` or `torch`; empty where it did not say.
-        base_id: SHA-256 of the base that it holds.
-        budget_bytes: Memory that training may take; null where its client decides.
-        board: What the firmware calls the board.
-        is_on_mains: Whether it runs from the mains; null where nothing tells.
-    """
-
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [FACTS]})
-
-    machine: str
-    cores: int
-    memory_bytes: int
-    python: str
-    smidgen: str
-    engine: str = ""
-    base_id: str = ""
-    budget_bytes: int | None = None
-    board: str = ""
-    is_on_mains: bool | None = None
-
-
 class Device(Model):
     """A device that enrolled with this coordinator.
 
@@ -132,7 +102,7 @@ class Device(Model):
     tags: dict[str, str]
     own_tags: dict[str, str]
     operator_tags: dict[str, str]
-    facts: Facts
+    facts: DeviceFacts
     token_id: str | None
     enrolled_at_s: float
     last_seen_s: float | None

@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.creation import config_from
 from coordinator.operator.history import History
-from coordinator.operator.order_schemas import CreatedRun, Extend, NewRun, Order, Orders, Rollback
+from coordinator.operator.order_schemas import CreatedRun, Extend, NewRun, Orders, Rollback
 from coordinator.operator.run_schemas import Answers, Members, RunDetail, Runs
 from coordinator.operator.schemas import Rounds
 from coordinator.operator.told import (
@@ -33,6 +33,7 @@ from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import rows
+from coordinator.storage.orders import Order
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.memberships import members
 from coordinator.storage.rows.reports import newest_of_each, newest_of_run

@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from pydantic import Field
-
 from coordinator.operator.schemas import ANSWER, ROUND, Answer, Kind, Model, Round, example
+from coordinator.rounds.choice import DeviceChoice
 from edge_client.texts.tasks import Kind as TaskKind
 from edge_client.wire.messages import Ended
 from edge_client.wire.reported.failures import Failure
@@ -201,26 +200,6 @@ CHOICE = {
 }
 
 
-class Choice(Model):
-    """Which devices a run wants.
-
-    Attributes:
-        tags: Tags that a device must have.
-        least_memory_bytes: Memory that it must have.
-        engine: What it must compute with; empty for either.
-        is_on_mains: Whether it must be known to run from the mains.
-        share: Share of the devices that fit otherwise, above 0 to 1.
-    """
-
-    model_config = example(CHOICE)
-
-    tags: dict[str, str] = Field(default_factory=dict)
-    least_memory_bytes: int = 0
-    engine: Literal["", "onnx", "torch"] = ""
-    is_on_mains: bool = False
-    share: float = 1.0
-
-
 class RunDetail(Run):
     """A run with what it is.
 
@@ -274,7 +253,7 @@ class RunDetail(Run):
     fraction: float
     min_clients: int
     is_labelling: bool
-    choice: Choice
+    choice: DeviceChoice
     failing: Failing | None
     totals: Round | None
 

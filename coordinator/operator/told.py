@@ -310,7 +310,6 @@ def membership_told(run_id: str, run_name: str, member: Member, misses: int) -> 
 
 
 def token_told(token: Token, now_s: float) -> Told:
-    """An enrolment token without its secret."""
     return asdict(token) | {"is_valid": not token.lack(now_s)}
 
 

@@ -70,11 +70,9 @@ class Versions:
             self._known[key] = (version, value)
 
     def forget(self, key: str) -> None:
-        """Tell of it no more; whoever was told keeps it."""
         self._known.pop(key, None)
 
     def since(self, version: int) -> list[Told]:
-        """What has changed after a version."""
         return [value for at, value in self._known.values() if at > version]
 
 
@@ -249,7 +247,6 @@ def _newest(trouble: dict[int, list[Trouble]]) -> dict[int, list[Trouble]]:
 
 
 def _is_failing(step: Step | None) -> bool:
-    """Whether everyone who was asked has failed."""
     answers = step.answers.values() if step else ()
     return bool(answers) and step is not None and step.is_answered and not step.updates()
 

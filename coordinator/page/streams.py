@@ -70,7 +70,6 @@ class Streams:
         self._open += 1
 
     def leave(self) -> None:
-        """Give a place back."""
         self._open -= 1
 
     async def told(self, is_allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:

@@ -25,7 +25,7 @@ def fitting(
         AdapterError: It cannot answer such a task, or one of them is missing, of another shape, or
             has no place in the base.
     """
-    check_asked(spec, task)
+    check_asked(spec, task, base)
     is_of_words = task.kind == "tagging"
     like = initial_adapter(spec, base, task.head_rows, 0, is_of_words=is_of_words)
     wanted = {name: tensor.shape for name, tensor in like.items()}

@@ -171,7 +171,7 @@ def first_adapter(
     """
     tokens = Tokens(base.folder)
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
-    check_asked(spec, task)
+    check_asked(spec, task, base)
     is_of_words = task.kind == "tagging"
     state = initial_adapter(spec, base, task.head_rows, draw, prompt_ids, is_of_words=is_of_words)
     if task.kind == "labels" and not spec.head:
@@ -180,7 +180,7 @@ def first_adapter(
     return state
 
 
-def check_asked(spec: AdapterSpec, task: Task) -> None:
+def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
     """Refuse an adapter that cannot answer what a task asks.
 
     Raises:
@@ -198,6 +198,12 @@ def check_asked(spec: AdapterSpec, task: Task) -> None:
         raise AdapterError(
             f"adapter {name}: task {task.name!r} asks for masked words, which the base's own head "
             f"answers; take {instead}"
+        )
+    if not spec.head and not base.has_head:
+        instead = "another base" if task.kind == "mlm" else f"{name}+head, or another base"
+        raise AdapterError(
+            f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
+            f"language-model head{FAMILIES[base.architecture].headless}; take {instead}"
         )
     if task.kind != "labels" and spec.net:
         raise AdapterError(

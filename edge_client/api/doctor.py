@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.api.given import Place
-from edge_client.api.plan import plan, state_folder
+from edge_client.api.plan import ADAPTER, plan, state_folder
 from edge_client.api.train import Tell
-from edge_client.bases.base import EMBEDDED, HUB_FILES, find_folder, read_config
+from edge_client.bases.base import (
+    EMBEDDED,
+    HEADLESS,
+    HUB_FILES,
+    find_folder,
+    open_base,
+    read_config,
+)
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.tokenizer import disagreements
 from edge_client.doctor.disk import read_state_folder
@@ -124,14 +131,19 @@ def _engines(asked: str, host: Host, tell: Tell) -> Iterator[Finding]:
 
 def _plan(base: str, engine: str, memory_budget: str, state: Place | None) -> Finding:
     try:
-        chosen = plan(base, engine=engine, memory_budget=memory_budget, state=state).chosen
+        has_head = open_base(base).has_head
+        adapter = ADAPTER if has_head else f"{ADAPTER}+head"
+        options = plan(
+            base, adapter=adapter, engine=engine, memory_budget=memory_budget, state=state
+        )
     except (WrongInput, Failed) as error:
         told = str(error) if base in str(error) else f"{base}: {error}"
         return Finding("base", ERROR, told, OTHER_BASE)
     except OSError as error:
         return Finding("base", ERROR, f"{base} cannot be read: {error.strerror}", OTHER_BASE)
+    chosen, head = options.chosen, "" if has_head else f"; {HEADLESS}"
     step = f"{seconds(chosen.predicted_step_s)} per step (estimated)"
-    return Finding("base", OK, f"{base}: {plan_in_words(chosen.option)}, {step}")
+    return Finding("base", OK, f"{base}: {plan_in_words(chosen.option)}, {step}{head}")
 
 
 def _tokenizer(base: str) -> list[Finding]:

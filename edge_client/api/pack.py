@@ -1,9 +1,11 @@
 """Packing a model for devices: `Pack` is what lies in the folder afterwards."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.api.given import Place, place
+from edge_client.bases.base import HEADLESS, Base
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model, pack_random
 from edge_client.bases.tokenizer import disagreements
@@ -25,7 +27,8 @@ class Pack:
         parameters: Weights it stands for.
         total_bytes: Of all its files.
         is_new: False if the very same pack lay there before.
-        warnings: Where the tokenizer disagrees with itself or with the model, a line each.
+        warnings: Where the tokenizer disagrees with itself or with the model, and that there is no
+            language-model head, a line each.
     """
 
     folder: Path
@@ -83,12 +86,16 @@ def pack(
         parameters=packed.parameters,
         total_bytes=manifest.total_bytes,
         is_new=packed.is_new,
-        warnings=() if random else tuple(_disagreements(packed)),
+        warnings=() if random else tuple(_warnings(packed)),
     )
 
 
-def _disagreements(packed: Packed) -> list[str]:
+def _warnings(packed: Packed) -> Iterator[str]:
+    manifest, shape = packed.manifest, checked_shape(packed.manifest.config)
+    base = Base(manifest.name, packed.folder, manifest.pack_id, shape, manifest.bits, manifest)
+    if not base.has_head:
+        yield HEADLESS
     try:
-        return disagreements(packed.folder, checked_shape(packed.manifest.config))
+        yield from disagreements(packed.folder, shape)
     except ValueError as error:
-        return [f"the tokenizer cannot be checked: {error}"]
+        yield f"the tokenizer cannot be checked: {error}"

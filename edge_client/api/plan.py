@@ -188,8 +188,8 @@ def _work(
     if bits not in (None, 4, 8, 16):
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
     spec, asked = parse_adapter(adapter), TWO_LABELS if task is None else as_task(task)
-    check_asked(spec, asked)
     opened = open_base(base)
+    check_asked(spec, asked, opened)
     work = workload(engine, opened, asked, spec, training)
     return replace(work, bits=bits or opened.bits), opened.base_id
 

@@ -75,6 +75,7 @@ class Family:
         token_types: Table of segment types, or "".
         embedding_norm: Normalization of the embeddings, or "".
         embedding_map: Linear from the word table's width to `hidden` (ALBERT), or "".
+        is_map_optional: Whether it is there only where both widths differ (ELECTRA).
         final_norm: Normalization after the last layer (decoders), or "".
         head_dense: Linear of the language-model head, or "".
         head_norm: Normalization of the language-model head, or "".
@@ -86,6 +87,7 @@ class Family:
         head_activation: The language-model head's, or "" for the one of the layers.
         classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
         classifier_activation: Between those two.
+        headless: What a checkpoint without its language-model head is, said behind that it is one.
     """
 
     prefix: str
@@ -98,6 +100,7 @@ class Family:
     token_types: str = ""
     embedding_norm: str = ""
     embedding_map: str = ""
+    is_map_optional: bool = False
     final_norm: str = ""
     head_dense: str = ""
     head_norm: str = ""
@@ -108,6 +111,7 @@ class Family:
     head_activation: str = ""
     classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     classifier_activation: str = "tanh"
+    headless: str = ""
 
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""
@@ -123,7 +127,7 @@ class Family:
         Old checkpoints call a normalization's tensors gamma and beta; one saved from the base
         model alone lacks the prefix.
         """
-        modules = (self.words, self.layer, self.final_norm, *self.classifier)
+        modules = (self.words, self.layer, self.embedding_map, self.final_norm, *self.classifier)
         inside = {m.split(".")[1] for m in modules if m.startswith(f"{self.prefix}.")}
         is_bare = name.partition(".")[0] in inside
         return modern_name(f"{self.prefix}.{name}" if is_bare else name)
@@ -132,9 +136,10 @@ class Family:
     def head(self) -> str:
         """The module that is the whole language-model head, or "" where there is none.
 
-        DistilBERT's head lies in pieces beside the encoder; a decoder's is one linear.
+        DistilBERT's and ELECTRA's lie in pieces beside the encoder; a decoder's is one linear.
         """
-        return self.head_dense.rpartition(".")[0].partition(".")[0]
+        module = self.head_dense.rpartition(".")[0].partition(".")[0]
+        return module if self.decoder.startswith(f"{module}.") else ""
 
 
 _BERT_LINEARS = {
@@ -196,6 +201,22 @@ _LLAMA = Family(
     decoder="lm_head",
     biased=(),
 )
+_ELECTRA = _bert(
+    "electra",
+    {
+        "embedding_map": "electra.embeddings_project",
+        "is_map_optional": True,
+        "head_dense": "generator_predictions.dense",
+        "head_norm": "generator_predictions.LayerNorm",
+        "decoder": "generator_lm_head",
+        "decoder_bias": ("generator_lm_head.bias",),
+        "head_activation": "gelu",  # the exact one, whatever the layers have
+        "classifier": _ROBERTA.classifier,
+        "classifier_activation": "gelu",
+        "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
+        "masks; its generator is)",
+    },
+)
 FAMILIES: dict[str, Family] = {
     "bert": _bert(
         "bert",
@@ -213,6 +234,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "electra": _ELECTRA,
     "albert": Family(
         prefix="albert",
         words="albert.embeddings.word_embeddings",
@@ -290,3 +312,10 @@ def family_of(architecture: str) -> Family:
 def has_bias(shape: Shape, target: str) -> bool:
     """Whether a layer's linear carries a bias (Qwen2: only queries, keys and values do)."""
     return target in FAMILIES[shape.architecture].biased
+
+
+def has_embedding_map(shape: Shape) -> bool:
+    """Whether a linear stands between the word table's width and the layers'."""
+    family = FAMILIES[shape.architecture]
+    is_needed = shape.embedding != shape.hidden or not family.is_map_optional
+    return bool(family.embedding_map) and is_needed

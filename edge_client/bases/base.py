@@ -33,6 +33,7 @@ from edge_client.proxies import named_proxies
 EMBEDDED = "embedded"
 IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 HUB_FILES = (*IDENTITY_FILES, "tokenizer_config.json")
+HEADLESS = "the checkpoint has no language-model head: only adapters with a head can be trained"
 
 
 class BaseError(WrongInput):
@@ -90,6 +91,13 @@ class Base:
         if self.name == EMBEDDED or not Path(self.name).is_dir():
             return self.name
         return f"./{self.manifest.name if self.manifest else self.folder.resolve().name}"
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it has its language-model head, without which it answers for no words."""
+        dense = FAMILIES[self.architecture].head_dense
+        with self.open_weights() as weights:
+            return not dense or f"{dense}.weight" in weights
 
     def open_weights(self) -> Weights:
         """Map the weights; the caller closes them.

@@ -56,6 +56,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "intermediate_size": 16384,
         "hidden_act": "gelu_new",
     },
+    "electra": _BERT
+    | {
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
     "distilbert": {
         "vocab_size": 30522,
         "max_position_embeddings": 512,
@@ -92,7 +99,8 @@ _ENCODER |= {"position_embedding_type": "absolute"}  # before transformers 5
 _DECODER = _ANY | {"rope_scaling": None, "rope_parameters": None}  # see `_rope_theta`
 _DECODER |= {"is_causal": True}  # no attribute of the classes, but their attention looks for it
 FIXED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "distilbert"), _ENCODER),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _ENCODER),
+    "distilbert": _ENCODER,
     "albert": _ENCODER | {"inner_group_num": 1},
     "llama": _DECODER | {"attention_bias": False, "mlp_bias": False},
     "qwen2": _DECODER | {"use_sliding_window": False, "layer_types": None},
@@ -106,6 +114,7 @@ IDLE = frozenset(  # of training, of generation, of other heads, of what is give
         *("bos_token_id", "eos_token_id"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout"),
         *("classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout"),
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
         "sinusoidal_pos_embds",  # how the table of positions began; the file holds the table
         *("sliding_window", "max_window_layers"),  # only with use_sliding_window
     }

@@ -2,9 +2,9 @@
 
     embeddings | stored layer 0 | stored layer 1 | ... | language-model head | pooler
 
-The pooler is there if the checkpoint had one. Within each of these the float32 tensors come first,
-so that every one of them is aligned. All of it follows from the model's configuration, the bits and
-whether there is a pooler; a file that differs is not a pack.
+The last two are there if the checkpoint had them. Within each of these the float32 tensors come
+first, so that every one of them is aligned. All of it follows from the model's configuration, the
+bits and whether these two are there; a file that differs is not a pack.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from edge_client.bases.architectures import (
     Family,
     Shape,
     has_bias,
+    has_embedding_map,
 )
 from edge_client.bases.configurations import shape_of
 from edge_client.bases.header import SCALE, Entry, write_header
@@ -114,24 +115,28 @@ def pooler_of(architecture: str) -> str:
     return next((name for name in family.classifier if name.startswith(f"{family.prefix}.")), "")
 
 
-def lay_out(config: Mapping[str, Any], bits: int, *, has_pooler: bool = False) -> Layout:
+def lay_out(
+    config: Mapping[str, Any], bits: int, *, has_pooler: bool = False, has_head: bool = True
+) -> Layout:
     """Give every tensor its place.
 
-    Law: without its pooler a pack has the same tensors in the same order and forms.
+    Law: without its pooler or head a pack has the same tensors in the same order and forms.
 
     Args:
         config: The model's Hugging Face configuration.
         bits: 4, 8 or 16.
         has_pooler: Whether the checkpoint has the linear that `pooler_of` names.
+        has_head: Whether an encoder's checkpoint has its language-model head.
 
     Raises:
         ArchitectureError: See `checked_shape`.
         PackError: 4 bits and a matrix whose columns are not whole blocks.
     """
     groups = tensors_of(config)
-    count = len(groups) - 2
+    count, shape = len(groups) - 2, checked_shape(config)
+    if not has_head:
+        groups.pop()
     if has_pooler:
-        shape = checked_shape(config)
         groups.append(_linear(pooler_of(shape.architecture), shape.hidden, shape.hidden))
     stored: dict[str, tuple[str, tuple[int, ...]]] = {}
     for group in groups:
@@ -155,7 +160,7 @@ def _embeddings(family: Family, shape: Shape) -> list[Tensor]:
         found.append(Tensor(f"{family.token_types}.weight", (shape.segments, width)))
     if family.embedding_norm:
         found += _norm(family.embedding_norm, width)
-    if family.embedding_map:
+    if has_embedding_map(shape):
         found += _linear(family.embedding_map, shape.hidden, width)
     return found
 

@@ -25,6 +25,7 @@ from edge_client.bases.layout import (
     checked_shape,
     lay_out,
     pooler_of,
+    tensors_of,
 )
 from edge_client.files import file_sha256
 
@@ -220,7 +221,8 @@ def _check_weights(path: Path, manifest: Manifest) -> None:
         raise PackError(str(error)) from error
     shape = checked_shape(manifest.config)
     has_pooler = f"{pooler_of(shape.architecture)}.weight" in entries
-    layout = lay_out(manifest.config, manifest.bits, has_pooler=has_pooler)
+    has_head = any(tensor.name in entries for tensor in tensors_of(manifest.config)[-1])
+    layout = lay_out(manifest.config, manifest.bits, has_pooler=has_pooler, has_head=has_head)
     if (found := _difference(entries, layout.entries)) is not None:
         raise PackError(f"{path} does not hold what its manifest says: {found}; {AGAIN}")
     if manifest.layers != layout.layers:

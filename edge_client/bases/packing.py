@@ -8,7 +8,7 @@ No tensor is ever whole in memory. Equal input gives equal bytes, and so the sam
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from edge_client.bases.layout import (
     checked_shape,
     lay_out,
     pooler_of,
+    tensors_of,
 )
 from edge_client.bases.manifest import QUANTIZATIONS, Manifest, canonical, is_pack
 from edge_client.bases.random_models import (
@@ -67,17 +68,22 @@ def pack_model(
     """
     folder = _model_folder(model)
     config = read_config(folder)
-    family = FAMILIES[checked_shape(config).architecture]
+    shape = checked_shape(config)
+    family = FAMILIES[shape.architecture]
     checkpoint = open_checkpoint(folder, family)
     files = {name: (folder / name).read_bytes() for name in COPIED if (folder / name).is_file()}
-    if checked_shape(config).is_tied and has_own_decoder(checkpoint, family):
+    if shape.is_tied and has_own_decoder(checkpoint, family):
         config["tie_word_embeddings"] = False
         files["config.json"] = json.dumps(config, indent=2).encode()
     is_hub_name = model != EMBEDDED and not Path(model).is_dir()
     name = model if is_hub_name or model == EMBEDDED else folder.resolve().name
-    pooler = pooler_of(checked_shape(config).architecture)
-    has_pooler = checkpoint.shape(f"{pooler}.weight") is not None
-    draft, layout = _draft(name, config, bits, licence, None, has_pooler=has_pooler)
+    layout = lay_out(
+        config,
+        _checked(bits),
+        has_pooler=checkpoint.shape(f"{pooler_of(shape.architecture)}.weight") is not None,
+        has_head=shape.is_decoder or _has_any(checkpoint, tensors_of(config)[-1]),
+    )
+    draft = _draft(name, config, bits, licence, None, layout)
     names = _found_names(checkpoint, layout, folder)
 
     def blocks(tensor: Tensor) -> Iterator[np.ndarray]:
@@ -102,7 +108,8 @@ def pack_random(
         progress: Called with parameters done and parameters in all.
     """
     config = hub_config(name)
-    draft, layout = _draft(name, config, bits, None, seed)
+    layout = lay_out(config, _checked(bits))
+    draft = _draft(name, config, bits, None, seed, layout)
     files = {"config.json": json.dumps(config, indent=2).encode(), **tokenizer_files(config)}
 
     def blocks(tensor: Tensor) -> Iterator[np.ndarray]:
@@ -135,13 +142,9 @@ def _draft(
     bits: int,
     licence: str | None,
     seed: int | None,
-    *,
-    has_pooler: bool = False,
-) -> tuple[Manifest, Layout]:
-    """The manifest but for its files, and where every tensor goes."""
-    if bits not in QUANTIZATIONS:
-        raise PackError(f"--bits {bits} is not one of {', '.join(map(str, QUANTIZATIONS))}")
-    layout = lay_out(config, bits, has_pooler=has_pooler)
+    layout: Layout,
+) -> Manifest:
+    """The manifest but for its files."""
     architecture, quantization = str(config["model_type"]), QUANTIZATIONS[bits]
     draft = Manifest(name, licence, architecture, config, quantization, seed, layout.layers, {})
     try:
@@ -150,7 +153,18 @@ def _draft(
         raise PackError(
             f"{name!r}: its name, licence or config.json has no canonical JSON: {error}"
         ) from error
-    return draft, layout
+    return draft
+
+
+def _checked(bits: int) -> int:
+    if bits not in QUANTIZATIONS:
+        raise PackError(f"--bits {bits} is not one of {', '.join(map(str, QUANTIZATIONS))}")
+    return bits
+
+
+def _has_any(checkpoint: Checkpoint, tensors: Iterable[Tensor]) -> bool:
+    names = (name for tensor in tensors for name in (tensor.name, *tensor.aliases))
+    return any(checkpoint.shape(name) is not None for name in names)
 
 
 def _found_names(checkpoint: Checkpoint, layout: Layout, folder: Path) -> dict[str, str]:

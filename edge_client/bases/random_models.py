@@ -54,6 +54,7 @@ _ROBERTA = _BERT | {
     "pad_token_id": 1,
     "eos_token_id": 2,
 }
+_ELECTRA = _BERT | {"architectures": ["ElectraForMaskedLM"], "model_type": "electra"}
 CONFIGS: dict[str, dict[str, Any]] = {
     "albert-base": _BERT
     | {
@@ -69,6 +70,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "bert-base": _BERT,
     "bert-large": _BERT | _LARGE,
+    "camembert-base": _ROBERTA
+    | {
+        "architectures": ["CamembertForMaskedLM"],
+        "model_type": "camembert",
+        "vocab_size": 32005,
+        "bos_token_id": 5,
+        "eos_token_id": 6,
+    },
     "distilbert": {
         "architectures": ["DistilBertForMaskedLM"],
         "model_type": "distilbert",
@@ -84,6 +93,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "pad_token_id": 0,
         "tie_word_embeddings": True,
     },
+    "electra-base": _ELECTRA | {"embedding_size": 768},
+    "electra-small": _ELECTRA
+    | {
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
     "roberta-base": _ROBERTA,
     "roberta-large": _ROBERTA | _LARGE,
     "xlm-roberta-base": _ROBERTA
@@ -91,6 +108,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "architectures": ["XLMRobertaForMaskedLM"],
         "model_type": "xlm-roberta",
         "vocab_size": 250002,
+    },
+    "xlm-v-base": _ROBERTA
+    | {
+        "architectures": ["XLMRobertaForMaskedLM"],
+        "model_type": "xlm-roberta",
+        "vocab_size": 901629,
     },
 }
 # Special tokens and their ids, as the families' public models have them; -1 is the last id.
@@ -110,6 +133,7 @@ _ROBERTA_SPECIALS = {
 }
 _SPECIALS = {
     "bert": _BERT_SPECIALS,
+    "electra": _BERT_SPECIALS,
     "distilbert": _BERT_SPECIALS,
     "albert": {
         "pad": ("<pad>", 0),
@@ -117,6 +141,13 @@ _SPECIALS = {
         "cls": ("[CLS]", 2),
         "sep": ("[SEP]", 3),
         "mask": ("[MASK]", 4),
+    },
+    "camembert": {
+        "pad": ("<pad>", 1),
+        "unk": ("<unk>", 3),
+        "cls": ("<s>", 5),
+        "sep": ("</s>", 6),
+        "mask": ("<mask>", -1),
     },
     "roberta": _ROBERTA_SPECIALS,
     "xlm-roberta": _ROBERTA_SPECIALS,

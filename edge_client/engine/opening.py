@@ -115,7 +115,7 @@ def open_engine(
     tokens = Tokens(base.folder)
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
-    check_asked(spec, task)
+    check_asked(spec, task, base)
     is_of_words = task.kind == "tagging"
     state = initial_adapter(spec, base, task.head_rows, seed=0, is_of_words=is_of_words)
     words = [] if spec.head else None if task.kind == "mlm" else tokens.label_word_ids(task)

@@ -108,11 +108,6 @@ class Lines:
         self.number = 0
         return self._ahead if isinstance(self._ahead, str) else ""
 
-    @property
-    def is_first_long(self) -> bool:
-        """Whether the first line, which was looked at and is still to be read, is too long."""
-        return isinstance(self._ahead, LongLine)
-
     def begin_row(self) -> None:
         """The row that the last line belongs to is complete."""
         self._row = 0

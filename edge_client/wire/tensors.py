@@ -23,7 +23,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from edge_client.codecs.blocks import CodecError
-from edge_client.codecs.codec import PLAIN, Kind, Shapes, decode, encode, kind_of
+from edge_client.codecs.codec import PLAIN, Kind, Shapes, check_residual, decode, encode, kind_of
 from edge_client.errors import demand
 from edge_client.wire.messages import PROTOCOL, WireError, encode_brief
 from edge_client.wire.messages import decode as decode_message
@@ -232,6 +232,8 @@ def encode_step(
     with np.errstate(over="ignore", invalid="ignore"):  # the codec says what it cannot hold
         names = [name for name in adapter if moved is None or name in moved]
         kind, step = kind_of(codec), {name: after[name] - adapter[name] for name in names}
+    if not residual.keys() <= adapter.keys():
+        check_residual(residual, shapes_of(adapter))  # which raises
     known = {name: residual[name] for name in names if name in residual}
     coded, left = encode(step, codec, known)
     told = _bits(adapter, names) if len(names) < len(adapter) else ""

@@ -1,21 +1,19 @@
 """Training benchmarks, grids and exactness as tables for people."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, share, size, sizes
 from profiling.benchmarks.exactness import PlanError
-from profiling.benchmarks.grid import Case
 from profiling.benchmarks.training import PEERS
 from profiling.benchmarks.training_run import TrainingRun
+from profiling.records.record import last_part
 
 QUIET = 0.3  # load per core above which a time says little
 BUSY = "other processes were at work: times say little; peak memory is not affected"
 
 
 def named(engine: str) -> str:
-    """What an engine is called beside its peers."""
     return engine if engine in PEERS else f"smidgen {engine}"
 
 
@@ -39,7 +37,6 @@ def machine_notes(machine: Mapping[str, Any], loads: Sequence[float]) -> list[st
 
 
 def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
-    """A plan in a few words."""
     if plan is None:
         return "-"
     return (
@@ -144,9 +141,15 @@ def train_notes(runs: Sequence[TrainingRun]) -> list[str]:
     return notes + machine_notes(ours.machine, [run.machine["load_1m"] for run in runs])
 
 
-def grid_table(cases: Sequence[Case]) -> Table:
+def grid_table(cases: Sequence[TrainingRun]) -> Table:
     """Predicted against measured, one row per case."""
-    peaks = sizes([one for case in cases for one in (case.predicted_peak_bytes, _measured(case))])
+    peaks = sizes(
+        [
+            one
+            for case in cases
+            for one in (case.predicted_peak_bytes, case.measured_peak_bytes or None)
+        ]
+    )
     rows = []
     for place, case in enumerate(cases):
         base, bits, batch = (case.settings[name] for name in ("base", "bits", "batch"))
@@ -156,9 +159,9 @@ def grid_table(cases: Sequence[Case]) -> Table:
                 str(bits),
                 str(batch),
                 *peaks[2 * place : 2 * place + 2],
-                "-" if case.error is None else f"{100 * case.error:+.1f} %",
-                seconds(case.step_s),
-                plan_text(case.plan, batch) if case.error is not None else case.outcome,
+                "-" if case.prediction_error is None else f"{100 * case.prediction_error:+.1f} %",
+                seconds(case.step_s["median"] if case.step_s else None),
+                case.outcome if case.prediction_error is None else plan_text(case.plan, batch),
             ]
         )
     columns = [
@@ -174,15 +177,6 @@ def grid_table(cases: Sequence[Case]) -> Table:
         loads = [case.machine["load_1m"] for case in cases]
         notes += machine_notes(cases[0].machine, loads)
     return Table(columns, rows, f"predicted and measured peak {kind}", notes, "grid.jsonl")
-
-
-def _measured(case: Case) -> int | None:
-    return case.measured_peak_bytes or None
-
-
-def last_part(base: str) -> str:
-    """A base's name without the folders above it."""
-    return Path(base).name or base
 
 
 def exactness_table(errors: Sequence[PlanError]) -> Table:

@@ -345,6 +345,7 @@ class Benchmark:
             versions=done.get("versions", versions()),
             device=settings.device,
             device_peak=done.get("device_peak"),
+            settings=asdict(settings),
         )
 
     def _environment(self) -> Mapping[str, str]:

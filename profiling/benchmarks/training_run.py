@@ -47,6 +47,7 @@ class TrainingRun:
         base_id: The base's identity.
         machine: Where it ran.
         versions: Versions of Python and the libraries it ran with.
+        settings: What was asked for, as `Settings` has it.
         device: What our engine computed on, `cpu` or `cuda`.
         device_peak: The CUDA device's peak as `DevicePeak` has it; None without one.
     """
@@ -58,32 +59,33 @@ class TrainingRun:
     tokens: int
     adapter: str
     outcome: str
-    plan: dict[str, Any] | None
-    stepped_down_from: dict[str, Any] | None
-    predicted_peak_bytes: int | None
-    peak_rss_bytes: int
-    peak_anon_bytes: int
-    steps_peak_rss_bytes: int | None
-    steps_peak_anon_bytes: int
-    sample_interval_s: float
-    cgroup_limit_bytes: int | None
-    cgroup_peak_bytes: int | None
-    cap: dict[str, Any]
-    step_s: dict[str, float] | None
-    steps_s: list[float]
-    losses: list[float]
-    warmup: int
-    untrained: list[str]
-    trained_tensors: int | None
-    predicted_parts: dict[str, int] | None
-    step_flops: float | None
-    gemm_flops_per_s: float | None
-    budget_bytes: int | None
-    threads: int | None
-    seed: int
     base_id: str
+    seed: int
     machine: dict[str, Any] = field(repr=False)
     versions: dict[str, str | None] = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
+    plan: dict[str, Any] | None = None
+    stepped_down_from: dict[str, Any] | None = None
+    predicted_peak_bytes: int | None = None
+    peak_rss_bytes: int = 0
+    peak_anon_bytes: int = 0
+    steps_peak_rss_bytes: int | None = None
+    steps_peak_anon_bytes: int = 0
+    sample_interval_s: float = 0.0
+    cgroup_limit_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None
+    cap: dict[str, Any] = field(default_factory=dict)
+    step_s: dict[str, float] | None = None
+    steps_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    warmup: int = 0
+    untrained: list[str] = field(default_factory=list)
+    trained_tensors: int | None = None
+    predicted_parts: dict[str, int] | None = None
+    step_flops: float | None = None
+    gemm_flops_per_s: float | None = None
+    budget_bytes: int | None = None
+    threads: int | None = None
     device: str = "cpu"
     device_peak: dict[str, Any] | None = None
 
@@ -92,15 +94,19 @@ class TrainingRun:
         return self.outcome == DONE
 
     @property
+    def measured_peak_bytes(self) -> int:
+        """What the prediction is of, measured; 0 where nothing ran."""
+        return measured_peak(self.peak_rss_bytes, self.device_peak)
+
+    @property
     def prediction_error(self) -> float | None:
         """(predicted - measured) / measured peak; None where one of them is not known."""
         if self.predicted_peak_bytes is None or not self.is_done:
             return None
-        return self.predicted_peak_bytes / measured_peak(self.peak_rss_bytes, self.device_peak) - 1
+        return self.predicted_peak_bytes / self.measured_peak_bytes - 1
 
     @property
     def gemm_share(self) -> float | None:
-        """What a step reaches of the rate of a plain float32 product; None where not known."""
         if not (self.step_flops and self.step_s and self.gemm_flops_per_s):
             return None
         return self.step_flops / self.step_s["median"] / self.gemm_flops_per_s

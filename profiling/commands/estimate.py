@@ -122,7 +122,6 @@ def _board(name: str) -> Board:
 
 
 def _shape(base: str) -> tuple[Shape, int]:
-    """A base's sizes, and the bits its weights would be stored in."""
     if base in CONFIGS and base != EMBEDDED:
         return checked_shape(hub_config(base)), BITS[0]
     opened = open_base(base)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +16,10 @@ from edge_client.outputs import check_out_file
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import show
-from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, Case, grid, run_grid
-from profiling.benchmarks.report import grid_table, last_part
+from profiling.benchmarks.grid import BATCHES, GRID_BITS, SHAPES, grid, is_close, run_grid
+from profiling.benchmarks.report import grid_table
 from profiling.benchmarks.training import Settings
+from profiling.benchmarks.training_run import TrainingRun
 from profiling.commands.options import (
     AdapterOption,
     BudgetOption,
@@ -31,6 +31,7 @@ from profiling.commands.options import (
     working,
 )
 from profiling.instruments.interrupts import terminable
+from profiling.records.record import last_part
 
 
 def predicted_peaks(
@@ -94,14 +95,14 @@ def predicted_peaks(
     else:
         show(grid_table(done))
         print(f"within 15 %: {_grid_result(done)['close']} of {len(done)}")
-    if any(case.error is None for case in done):
+    if any(case.prediction_error is None for case in done):
         raise typer.Exit(1)
 
 
-def _grid_result(cases: list[Case]) -> Mapping[str, Any]:
-    errors = [abs(case.error) for case in cases if case.error is not None]
+def _grid_result(cases: list[TrainingRun]) -> Mapping[str, Any]:
+    errors = [abs(case.prediction_error) for case in cases if case.prediction_error is not None]
     return {
-        "cases": [asdict(case) | {"error": case.error} for case in cases],
-        "close": sum(case.is_close for case in cases),
+        "cases": [case.to_json() for case in cases],
+        "close": sum(map(is_close, cases)),
         "worst_error": max(errors, default=None),
     }

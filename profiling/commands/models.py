@@ -25,19 +25,15 @@ from profiling.commands.options import (
     ThreadsOption,
     TokensOption,
 )
-from profiling.estimates.rates import FILE as RATES
-from profiling.estimates.rates import identity, kept, measured_once
 from profiling.instruments.bases import demand_between
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
 from profiling.models.measure import Asked, settings_of
+from profiling.models.page import check_jinja, told_left_out, write_pages
 from profiling.models.report import models_tables, twice_table, verdict
 from profiling.models.rows import BASES, draw, pick_bases, pick_cells, size_of_work
 from profiling.models.run import FILE, Follow, of_one_machine, read_kept, run, to_do
-from profiling.pages.conditions import told_left_out
-from profiling.pages.html import check_jinja
-from profiling.pages.models_page import write_pages
 
 
 def models(
@@ -89,8 +85,7 @@ def models(
 ) -> None:
     """Measure which model fits which board, and what training and labelling take; takes long.
 
-    With --out it writes models.html (one page that opens offline), .md, .csv and .json beside the
-    records.
+    With --out it writes models.html (which opens offline), .md, .csv and .json beside the records.
     """
     path = None if out is None else out / FILE
     if path is not None:
@@ -99,7 +94,7 @@ def models(
     if page_only:
         if out is None:
             raise WrongInput("--page-only needs --out, a folder that was measured into")
-        _write_pages(out, is_measured=False)
+        _write_pages(out)
         return
     asked = Asked(steps=steps, warmup=warmup, threads=threads)
     like = Cell("", "", isa=isa, batch=batch, tokens=tokens, adapter=adapter)
@@ -122,28 +117,21 @@ def models(
                 finished(len(measured))
     _print(measured, machine, json_output)
     if out is not None:
-        _write_pages(out, is_measured=True)
+        _write_pages(out)
 
 
-def _write_pages(out: Path, is_measured: bool) -> None:
+def _write_pages(out: Path) -> None:
     """Pages of what a folder holds of the machine that was measured last.
-
-    Its rates are measured where it is this machine and they are not kept yet.
 
     Raises:
         RecordError: It holds no cell.
     """
     every = read_kept(out / FILE).records
     demand(bool(every), f"{out / FILE} holds no cell yet; the same command without --page-only")
-    records, here = of_one_machine(every), asdict(this_machine())
-    machine = records[-1].conditions.machine
-    is_here = is_measured and identity(machine) == identity(here)
-    rates = measured_once(out / RATES, here) if is_here else kept(out / RATES, machine)
+    records = of_one_machine(every)
     cells = [from_record(record) for record in records]
     left_out = len(every) - len(records)
-    written = write_pages(
-        cells, [record.conditions for record in records], out, rates, left_out=left_out
-    )
+    written = write_pages(cells, [record.conditions for record in records], out, left_out)
     if left_out:
         print(f"smidgen profile: {told_left_out(left_out)}", file=sys.stderr)
     print("written  " + " ".join(str(path) for path in written), file=sys.stderr)

@@ -171,7 +171,6 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
 
 
 def _follow(say: Callable[[str], None], name: str) -> Callable[[Line], None]:
-    """Say how far a child is."""
 
     def listen(line: Line) -> None:
         if line["event"] == "step":

@@ -68,7 +68,6 @@ def _shown() -> Iterator[Look]:
 
 
 def drawn(parts: Sequence[str | Table], width: int) -> str:
-    """Paragraphs, and tables with a line above each."""
     said: list[str] = []
     for part in parts:
         said += paragraph(part, width) if isinstance(part, str) else ["", render(part, width)]

@@ -19,6 +19,7 @@ from profiling.commands.options import AdapterOption, JsonOption, working
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
+from profiling.instruments.made_up_run import first_state
 from profiling.peers.flwr import FLWR
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session
@@ -113,7 +114,7 @@ def _runs(
     for one in asked:
         yield ours.measure(one, about(ours.WHO, one.rtt_s))
     for one in asked if peer_rounds else ():
-        numbers = flwr.numbers(ours.first_state(one.base, one.adapter))
+        numbers = flwr.numbers(first_state(one.base, one.adapter))
         listen = about(FLWR, one.rtt_s)
         yield flwr.measure(numbers, one.clients, peer_rounds, one.rtt_s, listen)
 

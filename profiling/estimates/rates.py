@@ -15,13 +15,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from edge_client.errors import Failed
-from edge_client.files import from_json, write_atomically
 from edge_client.planning.resources import measured_flops, usable_cores
 
 SIZE = 1536  # rows of the product
@@ -30,8 +27,6 @@ LEAST_BYTES = 96 << 20  # of the three arrays together, where no cache is told
 MOST_BYTES = 768 << 20
 TIMES_CACHE = 4
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-FILE = "rates.json"
-SAME = ("processor", "instruction_sets", "cores")  # of machines that have the same rates
 
 
 @dataclass(frozen=True)
@@ -45,15 +40,6 @@ class Rates:
 
     flops_per_s: float
     bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Rates in a file, and the machine that has them."""
-
-    flops_per_s: float
-    bytes_per_s: float
-    machine: dict[str, Any]
 
 
 def measure(environment: Mapping[str, str] | None = None) -> Rates:
@@ -73,42 +59,6 @@ def measure(environment: Mapping[str, str] | None = None) -> Rates:
         rows = done.stderr.strip().splitlines() or ["it said nothing"]
         raise Failed(f"this machine's rates could not be measured: {rows[-1]}")
     return Rates(**json.loads(done.stdout))
-
-
-def identity(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a machine its rates depend on; other seconds of such machines compare too."""
-    return {name: machine.get(name) for name in SAME}
-
-
-def measured_once(path: Path, here: Mapping[str, Any]) -> Rates:
-    """This machine's rates that a file keeps; measured, and kept there, where it has none of it.
-
-    Args:
-        path: The file.
-        here: `asdict` of this machine.
-    """
-    found = kept(path, here)
-    if found is None:
-        found = measure()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        body = asdict(found) | {"machine": identity(here)}
-        write_atomically(path, json.dumps(body).encode() + b"\n")
-    return found
-
-
-def kept(path: Path, machine: Mapping[str, Any]) -> Rates | None:
-    """A machine's rates that a file keeps; None where it holds another's, none or something else.
-
-    Args:
-        path: The file.
-        machine: Whose rates: `asdict` of it, as conditions keep it.
-    """
-    try:
-        found = from_json(path.read_bytes(), _Kept)
-    except (OSError, msgspec.DecodeError):
-        return None
-    is_same = found.machine == identity(machine)
-    return Rates(found.flops_per_s, found.bytes_per_s) if is_same else None
 
 
 def memory_rate(repeats: int = REPEATS, cores: int | None = None, bytes_: int = 0) -> float:

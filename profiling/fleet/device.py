@@ -7,7 +7,7 @@ checked by its hash; no state is kept on disk, since the coordinator is what is 
 import asyncio
 import random
 import time
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -38,9 +38,9 @@ from edge_client.wire.tensors import (
     sha256,
 )
 from profiling.fleet.http import Answer, Connection, ConnectionBroke
-from profiling.fleet.timings import Timings
+from profiling.fleet.timings import Met
+from profiling.instruments.made_up_run import ADDED
 
-ADDED = 0.01  # by every device to every number, in every round
 POLL_S = 25.0  # as the client's own
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 KEPT = 3  # adapters that a device has at hand
@@ -64,46 +64,31 @@ class Refused(Failed):
 
 @dataclass
 class Book:
-    """What the devices of one process have met together.
+    """What the devices of one process write into together.
 
     Attributes:
         tell: Told of what happens for the first time.
-        timings: Of requests that were answered as they should be.
-        errors: What went wrong, by route and kind, and how often.
-        held_back: Answers that said to come again later (429 and 503).
-        receipts: Receipts by whether what was sent counts.
-        answered: Requests that were answered as they should be, polls that brought work included.
-        heard: When devices heard of each step, by its round and kind.
-        enrolled: Devices that have enrolled.
-        over_s: When the first device heard that the run is over; 0 before.
+        met: All that they met.
         first: The adapter that the run starts from.
         last: The adapter of the finished run.
     """
 
     tell: Callable[..., None]
-    timings: Timings = field(default_factory=Timings)
-    errors: Counter[str] = field(default_factory=Counter)
-    held_back: int = 0
-    receipts: Counter[bool] = field(default_factory=Counter)
-    answered: int = 0
-    heard: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    enrolled: int = 0
-    over_s: float = 0.0
+    met: Met = field(default_factory=Met)
     first: AdapterState = field(default_factory=dict)
     last: AdapterState = field(default_factory=dict)
 
     def wrong(self, what: str) -> None:
         """Count an error, and tell its first occurrence."""
-        self.errors[what] += 1
-        if self.errors[what] == 1:
+        self.met.errors[what] = self.met.errors.get(what, 0) + 1
+        if self.met.errors[what] == 1:
             self.tell("error", what=what)
 
     def hear(self, work: Work) -> None:
-        """A device has got a piece of work."""
         name = f"{work.round_index} {work.kind}"
-        if name not in self.heard:
+        if name not in self.met.heard_s:
             self.tell("work", round_index=work.round_index, kind=work.kind)
-        self.heard[name].append(time.monotonic())
+        self.met.heard_s.setdefault(name, []).append(time.monotonic())
 
 
 class Device:
@@ -130,11 +115,10 @@ class Device:
         self._refusals = 0
 
     async def enrol(self, token: str, tags: Mapping[str, str]) -> None:
-        """Become known to the coordinator."""
         facts = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "fleet", "onnx", self._base_id)
         message = Enrol(PROTOCOL, self._name, facts, token, dict(tags))
         await self._post("enrol", "/v1/enrol", encode(message), Enrolled)
-        self._book.enrolled += 1
+        self._book.met.enrolled += 1
 
     async def take_part(self) -> None:
         """Do what is asked until the run is over and its adapter is here."""
@@ -167,7 +151,7 @@ class Device:
             self._book.hear(given.work)
         elif given.waiting is not None:
             spent_s = time.monotonic() - start
-            self._book.timings.add("poll", spent_s - wait_s if spent_s > wait_s else 0.0)
+            self._book.met.took("poll", spent_s - wait_s if spent_s > wait_s else 0.0)
         return given
 
     async def _stand(self, run_id: str, state: Literal["joined", "home"]) -> None:
@@ -191,7 +175,9 @@ class Device:
             "Repr-Digest": digest_header(sha256(body)),
         }
         answer = await self._ask("update", "PUT", f"/v1/work/{work_id}/update", body, headers)
-        self._book.receipts[decode(answer.body, Receipt).accepted] += 1
+        is_accepted = decode(answer.body, Receipt).accepted
+        self._book.met.accepted += is_accepted
+        self._book.met.refused += not is_accepted
 
     async def _adapter(self, digest: str) -> None:
         """Have an adapter: downloaded, unless it is here."""
@@ -203,11 +189,11 @@ class Device:
         self._adapters.append(digest)
         if not self._book.first:
             self._book.first = decode_adapter(body)
-        if self._book.over_s:
+        if self._book.met.over_s:
             self._book.last = decode_adapter(body)
 
     async def _go_home(self, over: Over) -> None:
-        self._book.over_s = self._book.over_s or time.monotonic()
+        self._book.met.over_s = self._book.met.over_s or time.monotonic()
         if not self._book.last:
             self._adapters.clear()  # once more for one device, to look at it
         await self._adapter(over.adapter_sha256)
@@ -242,7 +228,7 @@ class Device:
                 if answer.status == 200:
                     return answer
                 if answer.status in (429, 503):
-                    self._book.held_back += 1
+                    self._book.met.held_back += 1
                     least_s = float(answer.headers.get("retry-after", "0"))
                 elif answer.status < 500:
                     said = answer.body[:160].decode("utf-8", "replace")
@@ -264,11 +250,11 @@ class Device:
         start = time.monotonic()
         if not self._http.is_open:
             await self._http.open()
-            self._book.timings.add("connect", time.monotonic() - start)
+            self._book.met.took("connect", time.monotonic() - start)
             start = time.monotonic()
         answer = await self._http.ask(method, path, body, headers, wait_s)
         if answer.status == 200:
-            self._book.answered += 1
+            self._book.met.answered += 1
             if route != "poll":  # which waits: see `_next`
-                self._book.timings.add(route, time.monotonic() - start)
+                self._book.met.took(route, time.monotonic() - start)
         return answer

@@ -8,7 +8,6 @@ SIGTERM ends it early, and what was met until then is written all the same.
 import asyncio
 import asyncio.sslproto
 import json
-import math
 import resource
 import signal
 import ssl
@@ -19,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from profiling.fleet.device import ADDED, Book, Device
+from profiling.fleet.device import Book, Device
 from profiling.fleet.http import Connection
+from profiling.fleet.timings import Met
+from profiling.instruments.made_up_run import is_sum
 from profiling.instruments.stepping import tell
 
 AT_ONCE = 64  # devices that enrol at the same time
@@ -57,50 +57,10 @@ class Asked:
     out: str
 
 
-@dataclass(frozen=True)
-class Met:
-    """What the devices of one process met; see `device.Book`.
-
-    Attributes:
-        seconds: Of each request, by route.
-        answered: Requests that were answered as they should be.
-        errors: How often what went wrong.
-        held_back: Answers that said to come again later.
-        accepted: Updates that count.
-        refused: Updates that came too late to count.
-        heard_s: When devices heard of each step, by round and kind; `time.monotonic()`.
-        enrolled: Devices that enrolled.
-        began_s: When the first of them began to; `time.monotonic()`.
-        enrolled_s: When the last of them had; 0 where some have not.
-        over_s: When the first heard that the run is over; 0 if none did.
-        is_right: Whether the finished adapter is what the answers add up to; None without one.
-        cpu_s: Processor time of this process.
-        lag_s: How late it was itself, sample by sample.
-    """
-
-    seconds: dict[str, list[float]]
-    answered: int
-    errors: dict[str, int]
-    held_back: int
-    accepted: int
-    refused: int
-    heard_s: dict[str, list[float]]
-    enrolled: int
-    began_s: float
-    enrolled_s: float
-    over_s: float
-    is_right: bool | None
-    cpu_s: float
-    lag_s: list[float]
-
-
-# Of a process that was told to end before it was ready for that.
-NOTHING = Met({}, 0, {}, 0, 0, 0, {}, 0, math.inf, 0.0, 0.0, None, 0.0, [])
-
-
 async def generate(asked: Asked) -> Met:
     """Let the devices live until the run is over, or a SIGTERM."""
-    book, lag_s = Book(tell), list[float]()
+    book = Book(tell)
+    met = book.met
     trust = ssl.create_default_context(cafile=asked.ca) if asked.ca else None
 
     def connection(headers: Mapping[str, str]) -> Connection:
@@ -108,24 +68,23 @@ async def generate(asked: Asked) -> Met:
 
     numbers = range(asked.first, asked.first + asked.devices)
     devices = [Device(connection, f"device-{number:05}", asked.base_id, book) for number in numbers]
-    gate, enrolled_s = asyncio.Semaphore(AT_ONCE), 0.0
+    gate = asyncio.Semaphore(AT_ONCE)
 
     async def live(device: Device, site: int) -> None:
-        nonlocal enrolled_s
         async with gate:
             await device.enrol(asked.token, {"site": f"site-{site}"})
-        if book.enrolled == asked.devices and not enrolled_s:
-            enrolled_s = time.monotonic()
-            tell("enrolled", devices=book.enrolled)
+        if met.enrolled == asked.devices and not met.enrolled_s:
+            met.enrolled_s = time.monotonic()
+            tell("enrolled", devices=met.enrolled)
         await device.take_part()
 
     async def look() -> None:
         while True:
             before_s = time.monotonic()
             await asyncio.sleep(LAG_S)
-            lag_s.append(round(time.monotonic() - before_s - LAG_S, 6))
+            met.lag_s.append(round(time.monotonic() - before_s - LAG_S, 6))
 
-    began_s = time.monotonic()
+    met.began_s = time.monotonic()
     looking = asyncio.create_task(look())
     tasks = [asyncio.create_task(live(device, n % 10)) for n, device in enumerate(devices)]
     stop = asyncio.Event()
@@ -142,35 +101,10 @@ async def generate(asked: Asked) -> Met:
             book.wrong(f"a device ended: {type(failure).__name__}: {failure}")
     for device in devices:
         device.close()
-    return _met(book, asked.rounds, (began_s, enrolled_s), lag_s)
-
-
-def _met(book: Book, rounds: int, enrolling_s: tuple[float, float], lag_s: list[float]) -> Met:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return Met(
-        seconds=book.timings.plain(),
-        answered=book.answered,
-        errors=dict(book.errors),
-        held_back=book.held_back,
-        accepted=book.receipts[True],
-        refused=book.receipts[False],
-        heard_s=dict(book.heard),
-        enrolled=book.enrolled,
-        began_s=enrolling_s[0],
-        enrolled_s=enrolling_s[1],
-        over_s=book.over_s,
-        is_right=is_sum(book, rounds) if book.last else None,
-        cpu_s=used.ru_utime + used.ru_stime,
-        lag_s=lag_s,
-    )
-
-
-def is_sum(book: Book, rounds: int) -> bool:
-    """Whether the finished adapter is the first one with 0.01 added in each round."""
-    return book.first.keys() == book.last.keys() and all(
-        np.allclose(book.last[name] - tensor, rounds * ADDED, rtol=1e-3, atol=1e-5)
-        for name, tensor in book.first.items()
-    )
+    met.cpu_s = used.ru_utime + used.ru_stime
+    met.is_right = is_sum(book.first, book.last, asked.rounds) if book.last else None
+    return met
 
 
 def raise_file_limit(files: int) -> int:

@@ -66,7 +66,6 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is one that nobody has ended."""
         return self._streams is not None and not self._streams[0].at_eof()
 
     async def open(self) -> None:

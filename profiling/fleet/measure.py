@@ -19,17 +19,15 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.errors import demand
-from edge_client.texts.tasks import Task
-from edge_client.wire.training import Training
-from profiling.fleet.generator import NOTHING, OWN_FILES, Asked, Met
+from profiling.fleet.generator import OWN_FILES, Asked
 from profiling.fleet.run import LATE, FleetRun, Heard, cpu_between, growth, heard, lag, latencies
 from profiling.fleet.served import ALONE, COORDINATOR, Served, check_fresh, coordinator
+from profiling.fleet.timings import Met
 from profiling.fleet.watch import Sample, Watch, near
-from profiling.instruments.bases import BenchmarkError, cache_folder, label_words
+from profiling.instruments.bases import BenchmarkError, cache_folder
+from profiling.instruments.made_up_run import first_state, run_file
 from profiling.instruments.processes import ProcessError, Processes, running
 
 LISTENING = r"listening on (https?://\S+)"
@@ -111,7 +109,16 @@ def measure(load: Load, say: Callable[[str], None]) -> FleetRun:
 
 def create(folder: Path, load: Load) -> str:
     """Make the store, its certificates and a run; the run's enrolment token."""
-    (folder / "run.toml").write_text(run_file(load))
+    run = run_file(
+        load.base,
+        load.adapter,
+        name="fleet",
+        rounds=load.rounds,
+        min_clients=load.devices,
+        max_cohort=load.cohort,
+        evaluate_cohort=load.cohort,
+    )
+    (folder / "run.toml").write_text(run)
     store = ["--store", str(folder / "store")]
     coordinator(load.served, "init", *store, "--host", "127.0.0.1")
     made = coordinator(load.served, "create", *store, str(folder / "run.toml"))
@@ -119,7 +126,6 @@ def create(folder: Path, load: Load) -> str:
 
 
 def serve(processes: Processes, store: Path, served: Served) -> str:
-    """Start a coordinator; its address."""
     line = [COORDINATOR, "serve", "--store", str(store), "--host", "127.0.0.1", "--port", "0"]
     line += ["--workers", str(served.processes)]
     processes.start(COORDINATOR, [sys.executable, "-m", "smidgen", *line], served.environment)
@@ -190,7 +196,7 @@ def _ended(processes: Processes, folder: Path, names: Sequence[str]) -> list[Met
 
 
 def _met(path: Path) -> Met:
-    return msgspec.json.decode(path.read_bytes(), type=Met) if path.exists() else NOTHING
+    return msgspec.json.decode(path.read_bytes(), type=Met) if path.exists() else Met()
 
 
 def _run(
@@ -272,39 +278,11 @@ def _shares_s(samples: Sequence[Sample], steps: Heard) -> dict[str, float]:
 
 
 def _requests_per_s(met: Sequence[Met], steps: Heard) -> float | None:
-    """Requests that were answered, from the first connection to the end of the run."""
     if not steps.over_s:
         return None
     return sum(one.answered for one in met) / (steps.over_s - min(one.began_s for one in met))
 
 
-def task_of(base: Base) -> Task:
-    """A task that the base's tokenizer knows the words of; its texts are never looked at."""
-    words = {word: word for word in label_words(base)}
-    return Task("fleet", tuple(words), ("{text} [MASK]",), words)
-
-
 def payload_bytes(load: Load) -> int:
-    """Size of the adapter's numbers."""
-    spec, task = parse_adapter(load.adapter), task_of(load.base)
-    first = first_adapter(load.base, spec, task, "", 0, Training.tokens)
+    first = first_state(load.base, load.adapter)
     return sum(tensor.nbytes for tensor in first.values())
-
-
-def run_file(load: Load) -> str:
-    """A run's TOML."""
-    task = task_of(load.base)
-    run = {
-        "name": "fleet",
-        "base": str(load.base.folder.resolve()),
-        "adapter": load.adapter,
-        "rounds": load.rounds,
-        "min_clients": load.devices,
-        "max_cohort": load.cohort,
-        "evaluate_cohort": load.cohort,
-    }
-    said = {"name": task.name, "labels": task.labels, "patterns": task.patterns}
-    # What JSON calls a string, a number or a list is one in TOML too.
-    rows = [f"{key} = {json.dumps(value)}" for key, value in run.items()]
-    rows += ["[task]", *(f"{key} = {json.dumps(value)}" for key, value in said.items())]
-    return "\n".join(rows) + "\n"

@@ -90,7 +90,6 @@ class FleetRun:
 
     @property
     def all_errors(self) -> int:
-        """Everything that went wrong, counted."""
         return sum(self.errors.values())
 
 
@@ -115,7 +114,6 @@ class Heard:
 
     @property
     def rounds_s(self) -> tuple[float, ...]:
-        """Seconds of each round that ended."""
         return tuple(later - earlier for earlier, later in pairwise(self.bounds_s))
 
 
@@ -159,6 +157,5 @@ def cpu_between(samples: Sequence[Sample], start_s: float, end_s: float) -> floa
 
 
 def lag(several: Sequence[Sequence[float]]) -> float:
-    """The 99th percentile of how late processes were themselves."""
     every = sorted(value for one in several for value in one)
     return quantile(every, 0.99) if every else 0.0

@@ -95,7 +95,6 @@ class Watch:
 
 
 def own_s(process: psutil.Process) -> float:
-    """Processor time of a process, user and system."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

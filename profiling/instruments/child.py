@@ -45,7 +45,6 @@ class Child:
 
     @property
     def done(self) -> Line:
-        """Its last line; empty where it did not come so far."""
         return next((line for line in self.lines if line["event"] == "done"), {})
 
     @property

@@ -31,5 +31,4 @@ def why_missing(folder: Path, script: str) -> str | None:
 
 
 def command_in(folder: Path, module: str, *arguments: str) -> list[str]:
-    """A module of ours, run by an environment's interpreter."""
     return [str(folder / "bin" / "python"), "-c", LAUNCH, str(ROOT), module, *arguments]

@@ -146,7 +146,6 @@ def library_files() -> list[Path]:
 
 
 def versions() -> dict[str, str | None]:
-    """Installed versions; None where a library is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:

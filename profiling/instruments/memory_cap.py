@@ -85,7 +85,6 @@ class Group:
         return ["/bin/sh", "-c", enter, str(self._folder / "cgroup.procs"), *command]
 
     def report(self) -> CapReport:
-        """What the kernel counted so far."""
         limit, peak = self._number(self._dialect.limit), self._number(self._dialect.peak)
         note = f"capped by {self._dialect.mechanism} at {(limit or 0) >> 20} MiB"
         if not (self._folder / self._dialect.swap).exists():
@@ -129,7 +128,6 @@ class DataLimit:
         return ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', kibibytes, *command]
 
     def report(self) -> CapReport:
-        """What was limited; the kernel keeps no count."""
         note = (
             "the cap was NOT enforced by a memory cgroup (that needs root and a memory "
             f"controller); RLIMIT_DATA held reserved private memory to {self._limit_bytes >> 20} "

@@ -80,7 +80,6 @@ class ProcessTree:
                 process.kill()
 
     def take(self) -> TreeUse:
-        """What it has used up to now."""
         self._sample()
         with self._lock:
             seen_s = sum(self._cpu_s.values())
@@ -92,7 +91,6 @@ class ProcessTree:
             self._sample()
 
     def _sample(self) -> list[psutil.Process]:
-        """Read the tree once; those of it that live."""
         with self._lock:
             self._waited_s.clear()
             alive = [process for process in self._tree() if self._count(process)]
@@ -102,7 +100,6 @@ class ProcessTree:
         return alive
 
     def _tree(self) -> list[psutil.Process]:
-        """Those that are known, and all below them."""
         found: dict[psutil.Process, None] = {}
         for process in self._cpu_s:
             if process not in found and process.is_running():

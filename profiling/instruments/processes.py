@@ -79,7 +79,6 @@ class Processes:
         return self.logs / f"{name}.log"
 
     def lines(self, name: str) -> list[Line]:
-        """The JSON objects that a process has printed, each on a line of its own."""
         found = []
         for text in self.log(name).read_text(errors="replace").splitlines():
             with suppress(ValueError):
@@ -88,11 +87,9 @@ class Processes:
         return found
 
     def said(self, name: str, pattern: str) -> list[str]:
-        """What a pattern finds in a process's log."""
         return re.findall(pattern, self.log(name).read_text(errors="replace"))
 
     def use(self, name: str) -> TreeUse:
-        """What a watched process and all that it started have used so far."""
         return self._trees[name].take()
 
     def wait(

@@ -82,7 +82,6 @@ class Request:
 
 
 def read_request(text: str) -> Request:
-    """The request in a child's argument."""
     fields = json.loads(text)
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     return Request(**fields | lists)

@@ -18,7 +18,6 @@ Try = Callable[[int], Proof]
 
 
 def found_board(peak_bytes: int) -> int | None:
-    """The smallest board that holds a peak; None where none does."""
     return min((board for board in BOARDS if peak_bytes <= board), default=None)
 
 
@@ -69,7 +68,6 @@ def _until(is_done: bool, attempt: Try, boards: Iterable[int]) -> Iterator[Proof
 
 
 def can_prove() -> bool:
-    """Whether a hard memory group can be had here."""
     with memory_cap(BOARDS[-1]) as cap:
         return isinstance(cap, Group)
 

@@ -5,12 +5,19 @@ from cells alone (`from_record`).
 """
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from profiling.records.record import Better, Conditions, Figure, Plain, Record, RecordError
+from profiling.records.record import (
+    Better,
+    Conditions,
+    Figure,
+    Plain,
+    Record,
+    RecordError,
+    last_part,
+)
 
 DONE = "done"
 LABELLING = "labelling: "  # before how it ended, where training came to its end
@@ -143,12 +150,10 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The row and the way, in a few words."""
         return f"{last_part(self.base)}, {self.way}"
 
     @property
     def way(self) -> str:
-        """How it is trained, in a few words."""
         return f"{self.method} {self.budget}".strip()
 
     @property
@@ -163,11 +168,6 @@ class Cell:
         """Threads of every process; None for what its libraries take."""
         found = self.asked.get("threads")
         return found if isinstance(found, int) else None
-
-
-def last_part(base: str) -> str:
-    """A base's name without the folders above it."""
-    return Path(base).name or base
 
 
 def to_record(cell: Cell, conditions: Conditions, session: str) -> Record:

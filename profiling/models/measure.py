@@ -185,7 +185,6 @@ def _steps(child: Child) -> list[Line]:
 
 
 def counted(child: Child) -> tuple[float, ...]:
-    """Seconds of the steps that count."""
     return tuple(line["elapsed_s"] for line in _steps(child))
 
 

@@ -5,8 +5,10 @@ from itertools import groupby
 from statistics import median
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.models.cell import GIB, Cell, last_part
+from profiling.models.answers import setting
+from profiling.models.cell import GIB, Cell
 from profiling.models.measure import UNSTABLE
+from profiling.records.record import last_part
 
 MIB = 1 << 20
 CLOSE_MEMORY = 0.03
@@ -22,8 +24,8 @@ NOTES = (
 
 
 def models_tables(cells: Sequence[Cell]) -> list[Table]:
-    """A table for each base; the notes are below the last."""
-    groups = [list(group) for _, group in groupby(cells, key=lambda cell: cell.base)]
+    """A table for each base and setting; the notes are below the last."""
+    groups = [list(group) for _, group in groupby(cells, lambda cell: (cell.base, setting(cell)))]
     return [_table(group, is_last=group is groups[-1]) for group in groups]
 
 
@@ -43,7 +45,7 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
                 cell.dtype or "-",
                 _mebibytes(cell.peak_rss_bytes),
                 _mebibytes(cell.peak_anon_bytes),
-                seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else ""),
+                step_text(cell),
                 _rate(_median(cell.texts_per_s)),
                 _mebibytes(cell.label_peak_rss_bytes),
                 board_text(cell),
@@ -55,8 +57,12 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
     return Table(columns, rows, title(cells[0]), _notes(cells) + (list(NOTES) if is_last else []))
 
 
+def step_text(cell: Cell) -> str:
+    """Median seconds of a step, with a `?` where they spread."""
+    return seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else "")
+
+
 def title(cell: Cell) -> str:
-    """Base, texts, and what the libraries were held to."""
     held = f", held to {cell.isa}" if cell.isa else ""
     texts = f"{cell.batch} x {cell.tokens} tokens{held}"
     threads = "" if cell.threads is None else f", threads: {cell.threads}"
@@ -77,7 +83,6 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
 
 
 def board_text(cell: Cell) -> str:
-    """The smallest board that a cell fits, in a word or two."""
     if not cell.is_done:
         return "-"
     if cell.board_bytes is not None and cell.is_proved:
@@ -86,7 +91,6 @@ def board_text(cell: Cell) -> str:
 
 
 def count_text(value: int | None) -> str:
-    """A number of parameters; `-` where it is not known."""
     if value is None:
         return "-"
     return f"{value / 1e6:.1f} M" if value >= 1e5 else f"{value / 1e3:.1f} k"
@@ -132,12 +136,10 @@ def verdict(first: Cell, again: Cell) -> str:
 
 
 def memory_change(first: Cell, again: Cell) -> float | None:
-    """(again - first) / first of the peaks."""
     return _change(first.peak_rss_bytes, again.peak_rss_bytes)
 
 
 def step_change(first: Cell, again: Cell) -> float | None:
-    """(again - first) / first of the median steps."""
     return _change(_median(first.steps_s), _median(again.steps_s))
 
 

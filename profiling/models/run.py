@@ -5,7 +5,6 @@ these settings is not measured again, so that a table that was stopped goes on.
 
     for cell in run(cells, Asked(), Path("results/models.jsonl"), follow):
         print(cell.name, cell.board_bytes)
-    cells = read_cells(Path("results/models.jsonl"))
 """
 
 import json
@@ -17,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from profiling.estimates.rates import identity
 from profiling.instruments.bases import BenchmarkError, find_base
 from profiling.instruments.conditions import conditions
 from profiling.models.boards import can_prove
@@ -28,6 +26,7 @@ from profiling.records.file import append, read_records
 from profiling.records.record import Conditions, Record, RecordError, new_session
 
 FILE = "models.jsonl"
+SAME = ("processor", "instruction_sets", "cores")  # of machines whose seconds compare
 Follow = Callable[[int, str], None]
 
 
@@ -60,18 +59,10 @@ def of_one_machine(records: Sequence[Record]) -> tuple[Record, ...]:
     """The records of the machine that was measured last: seconds of two machines do not compare."""
     if not records:
         return ()
-    last = identity(records[-1].conditions.machine)
-    return tuple(one for one in records if identity(one.conditions.machine) == last)
-
-
-def read_cells(path: Path) -> list[Cell]:
-    """The cells of a file, of one thing measured twice the newer; in the file's order.
-
-    Raises:
-        RecordError: It cannot be read.
-    """
-    newest = {record.key: record for record in read_records(path).records if record.kind == "model"}
-    return [from_record(record) for record in newest.values()]
+    last = [records[-1].conditions.machine.get(name) for name in SAME]
+    return tuple(
+        one for one in records if [one.conditions.machine.get(name) for name in SAME] == last
+    )
 
 
 def run(

@@ -62,17 +62,14 @@ class FlwrRun:
 
     @property
     def round_s(self) -> float:
-        """Median seconds of a round."""
         return median(self.rounds_s)
 
 
 def environment() -> Path:
-    """Where the environment is looked for: `$SMIDGEN_FLWR`, else the cache folder."""
     return folder_of(FLWR, VARIABLE)
 
 
 def missing() -> str | None:
-    """Why nothing of this can run here, in one line; None if it can."""
     return why_missing(environment(), "scripts/flwr_env")
 
 

@@ -24,7 +24,6 @@ SPREAD = 5e-4  # of it, at most: less than the check of the mean lets pass
 
 
 def train(message: Message, _context: Context) -> Message:
-    """One client's round."""
     received = message.content["arrays"].items()
     added = np.float32(ADDED * random.uniform(1 - SPREAD, 1 + SPREAD))
     arrays = ArrayRecord({name: Array(array.numpy() + added) for name, array in received})

@@ -112,7 +112,6 @@ def simulate(request: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this environment's libraries."""
     found = {"python": platform.python_version()}
     return found | {name: metadata.version(name) for name in ("flwr", "ray", "numpy")}
 

@@ -1,9 +1,9 @@
-"""onnxruntime-training as seen from here: its environment, its artefacts, its gradients.
+"""onnxruntime-training as seen from here: its environment and its artefacts.
 
 The package brings an import package `onnxruntime` of its own, so it cannot be installed beside
 the device's; `scripts/ort_training_env` makes an environment for it. What runs there is
-`ort_artifacts` (once per base and adapter), `ort_child` (the peer) and `ort_gradients` (the oracle
-of a test). They read our base's own weights.
+`ort_artifacts` (once per base and adapter) and `ort_child` (the peer). They read our base's own
+weights.
 """
 
 import json
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 from safetensors.numpy import save_file
 
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import BenchmarkError, cache_folder, make
 from profiling.instruments.environments import command_in, folder_of, why_missing
@@ -28,12 +26,10 @@ VARIABLE = "SMIDGEN_ORT_TRAINING"
 
 
 def environment() -> Path:
-    """Where the environment is looked for: `$SMIDGEN_ORT_TRAINING`, else the cache folder."""
     return folder_of(ORT_TRAINING, VARIABLE)
 
 
 def missing() -> str | None:
-    """Why nothing of this can run here, in one line; None if it can."""
     return why_missing(environment(), "scripts/ort_training_env")
 
 
@@ -104,29 +100,3 @@ def write_artifacts(
         "out": str(out.resolve()),
     }
     make(command("profiling.peers.ort_artifacts", json.dumps(request)), {})
-
-
-def gradients(
-    base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
-) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and gradient of every tensor of a LoRA.
-
-    Args:
-        base: An encoder.
-        spec: LoRA alone.
-        state: The adapter's tensors.
-        batch: Encoded texts.
-        words: Token ids of the label words.
-
-    Raises:
-        BenchmarkError: No environment, a decoder, or a process failed.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        artifacts, asked, answer = (Path(folder) / n for n in ("made", "batch.npz", "answer.npz"))
-        write_artifacts(base, spec, state, words, artifacts)
-        np.savez(asked, **asdict(batch))
-        files = map(str, (artifacts, asked, answer))
-        make(command("profiling.peers.ort_gradients", *files), {})
-        with np.load(answer) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    return float(found.pop("loss")), found

@@ -70,11 +70,9 @@ class Trainer:
         return float(loss)
 
     def trained(self) -> dict[str, Any]:
-        """The adapter's tensors, as the package's `Parameter`s."""
         return {name: tensor for name, tensor in self.state.parameters if tensor.requires_grad}
 
     def fingerprints(self) -> dict[str, str]:
-        """SHA-256 of each trained tensor."""
         trained = self.trained().items()
         return {name: sha256(tensor.data.tobytes()).hexdigest() for name, tensor in trained}
 
@@ -99,7 +97,6 @@ def train(request: Request) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this environment's libraries."""
     names = ("numpy", "onnx", "onnxruntime-training-cpu")
     found = {"python": platform.python_version()}
     return found | {name: metadata.version(name) for name in names}

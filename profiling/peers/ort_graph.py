@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.bases.architectures import FAMILIES, Shape, has_embedding_map
 from edge_client.bases.quantization import dequantize
 from edge_client.bases.weights import Weights
 
@@ -203,7 +203,7 @@ def _embed(graph: Graph, adapted: Adapted) -> str:
     if types in adapted.weights:
         h = graph.add("Add", h, graph.freeze(types, _matrix(adapted, types)[0]))
     h = _norm(graph, adapted, family.embedding_norm, h)
-    return _linear(graph, adapted, family.embedding_map, h) if family.embedding_map else h
+    return _linear(graph, adapted, family.embedding_map, h) if has_embedding_map(shape) else h
 
 
 def _additive_mask(graph: Graph) -> str:

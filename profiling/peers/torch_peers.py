@@ -96,7 +96,6 @@ class Peer:
 
     @torch.no_grad()
     def label(self, texts: Texts) -> float:
-        """Log-probabilities of the label words; returns their mean."""
         return float(functional.log_softmax(self._word_logits(texts), dim=-1).mean())
 
     def untrained(self) -> list[str]:
@@ -106,12 +105,10 @@ class Peer:
 
     @property
     def trained_tensors(self) -> int:
-        """How many tensors are trained."""
         return len(self._trained)
 
     @property
     def trained_parameters(self) -> int:
-        """How many numbers they hold."""
         return sum(tensor.numel() for tensor in self._trained.values())
 
     def _word_logits(self, texts: Texts) -> Tensor:
@@ -192,7 +189,6 @@ def _trained(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def label(request: Request) -> None:
-    """Label the texts and tell the parent."""
     peer = Peer(request)
     measured = run_steps(request, random_texts(request), peer.label)
     tell("done", dtype=peer.dtype, threads=torch.get_num_threads(), **measured)

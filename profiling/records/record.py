@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 from uuid import uuid4
@@ -121,13 +122,15 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The subject in a few words, for people."""
         return ", ".join(str(value) for value in self.subject.values() if value not in (None, ""))
 
     def median(self, figure: str) -> float | None:
-        """A figure's median, None where there is no such figure."""
         found = self.figures.get(figure)
         return None if found is None else found.median
+
+
+def last_part(base: str) -> str:
+    return Path(base).name or base
 
 
 def now() -> str:

@@ -130,7 +130,6 @@ def read_figures(path: Path) -> list[Row]:
 
 
 def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
-    """Sum figures up by round, in order of rounds."""
     moved = traffic_of(figures)
     return [_cost(found, index, moved) for index, found in by_round(figures).items()]
 

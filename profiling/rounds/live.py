@@ -73,7 +73,6 @@ def headline(status: Status) -> str:
 
 
 def _troubles(status: Status) -> Iterator[str]:
-    """What keeps it from going on, where something does."""
     if status["trouble"]:
         yield status["trouble"]
     if failing := status["failing"]:
@@ -138,7 +137,6 @@ def _word(status: Status) -> str:
 
 
 def _scores(status: Status) -> str:
-    """Of the newest rounds, by round."""
     found = list(scores_of(status).items())[-MOST:]
     return ", ".join(f"{share(score)} ({index})" for index, score in found)
 

@@ -97,7 +97,6 @@ class Step:
 
     @property
     def peak(self) -> Piece:
-        """The piece with the highest memory."""
         return max(self.pieces, key=lambda piece: piece.peak_rss_bytes)
 
     def straggler(self) -> Straggler | None:

@@ -100,5 +100,4 @@ def began(lines: Iterable[Line]) -> tuple[float, ...]:
 
 
 def from_start(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """The same looks, their times from the first."""
     return tuple(replace(one, at_s=round(one.at_s - samples[0].at_s, 3)) for one in samples)

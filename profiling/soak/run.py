@@ -63,7 +63,6 @@ class SoakRun:
 
     @property
     def round_s(self) -> float:
-        """Median seconds of a round."""
         return median(later - earlier for earlier, later in pairwise(self.began_s))
 
     @property
@@ -74,7 +73,6 @@ class SoakRun:
 
 
 def settled(rounds: int) -> int:
-    """Rounds after which growth counts."""
     return min(SETTLED, rounds // 10)
 
 

@@ -106,7 +106,6 @@ class _Deployment:
         self._processes.start(name, command, self._environment)
 
     def serve(self) -> None:
-        """Start the SuperLink and wait until it listens."""
         self._start(
             SERVER,
             "flower-superlink",
@@ -168,7 +167,6 @@ class _Deployment:
         )
 
     def _await(self, rounds: int, more_s: float) -> None:
-        """Wait until so many rounds are done."""
 
         def is_done() -> bool:
             if self._processes.is_over(RUN) and not self._lines("done"):
@@ -178,7 +176,6 @@ class _Deployment:
         self._processes.wait(is_done, ROUND_S + more_s, f"round {rounds} of {FLWR}", POLL_S)
 
     def _lines(self, event: str) -> list[Line]:
-        """What the app has said of an event."""
         with suppress(FileNotFoundError):
             rows = (self._folder / SAID).read_text().splitlines(keepends=True)
             lines = [json.loads(row) for row in rows if row.endswith("\n")]
@@ -197,7 +194,6 @@ class _Deployment:
 
 
 def within(exchanges: Iterable[Exchange], start_s: float, end_s: float) -> list[Exchange]:
-    """Exchanges that began in a span."""
     return [one for one in exchanges if start_s <= one.started_s < end_s]
 
 
@@ -229,7 +225,6 @@ def write_app(folder: Path, adapter: AdapterState, clients: int, rounds: int) ->
 
 
 def version() -> str:
-    """Of the environment's flwr."""
     found = sorted(environment().glob("lib/python3*/site-packages/flwr-*.dist-info"))
     return found[0].name.removeprefix("flwr-").removesuffix(".dist-info") if found else ""
 

@@ -16,20 +16,14 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState, decode_adapter
-from edge_client.wire.training import Training
-from profiling.instruments.bases import cache_folder, label_words
+from profiling.instruments.bases import cache_folder
 from profiling.instruments.child import Line
+from profiling.instruments.made_up_run import first_state, is_sum, run_file
 from profiling.instruments.processes import ProcessError, Processes, running
 from profiling.wire.counted import of_training, whole_rounds
-from profiling.wire.device import ADDED
 from profiling.wire.relay import Exchange, relaying
 from profiling.wire.run import SAMPLE_S, WARMUP, Side, WireRun, passed, side
 
@@ -61,7 +55,6 @@ class Rounds:
 
     @property
     def all_rounds(self) -> int:
-        """Rounds of the run, those that warm up included."""
         return self.count + WARMUP
 
 
@@ -97,10 +90,13 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> WireRun:
 
 def serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, str]:
     """Start the server with a run; where it listens, and the run's token."""
-    (folder / "run.toml").write_text(run_file(asked))
+    run = run_file(
+        asked.base, asked.adapter, name="wire", rounds=asked.all_rounds, min_clients=asked.clients
+    )
+    (folder / "run.toml").write_text(run)
     serve = ["smidgen", "coordinator", "serve", "--store", str(folder / "store"), "--port", "0"]
-    run = ["--run", str(folder / "run.toml"), "--json"]
-    processes.start(SERVER, [sys.executable, "-m", *serve, *run], {})
+    serve += ["--run", str(folder / "run.toml"), "--json"]
+    processes.start(SERVER, [sys.executable, "-m", *serve], {})
     processes.wait(lambda: bool(processes.said(SERVER, LISTENING)), START_S, "it to listen")
     host, port = processes.said(SERVER, LISTENING)[0].split(":")
     return host, int(port), processes.lines(SERVER)[0]["token"]
@@ -109,7 +105,6 @@ def serve(processes: Processes, folder: Path, asked: Rounds) -> tuple[str, int, 
 def start_clients(
     processes: Processes, folder: Path, count: int, url: str, token: str
 ) -> list[str]:
-    """Start the clients; their names."""
     names = [f"client-{number + 1}" for number in range(count)]
     for name in names:
         request = {"url": url, "token": token, "name": name, "folder": str(folder / name)}
@@ -124,7 +119,6 @@ def _wait(
     """Wait until the run is finished; what the server and a client used in its rounds."""
 
     def begun(name: str) -> int:
-        """Rounds that a client has begun to train in."""
         return sum(line.get("kind") == "train" for line in processes.lines(name))
 
     def is_warm() -> bool:
@@ -193,11 +187,7 @@ def check(asked: Rounds, last: AdapterState) -> None:
     Raises:
         ProcessError: It is not the first one with 0.01 added in each round.
     """
-    first = first_state(asked.base, asked.adapter)
-    added = asked.all_rounds * ADDED
-    is_so = first.keys() == last.keys() and all(
-        np.allclose(last[name] - tensor, added, rtol=1e-3) for name, tensor in first.items()
-    )
+    is_so = is_sum(first_state(asked.base, asked.adapter), last, asked.all_rounds)
     if not is_so:
         raise ProcessError(f"{WHO}: its mean is not that of the answers")
 
@@ -207,31 +197,3 @@ def begins(lines: Iterable[Line], round_index: int, kind: str) -> float:
     work = (line for line in lines if line["event"] == "work")
     named = (line for line in work if (line["round_index"], line["kind"]) == (round_index, kind))
     return float(min(line["at_s"] for line in named))
-
-
-def task_of(base: Base) -> Task:
-    """A task that the base's tokenizer knows the words of; its texts are never looked at."""
-    words = {word: word for word in label_words(base)}
-    return Task("wire", tuple(words), ("{text} [MASK]",), words)
-
-
-def first_state(base: Base, adapter: str) -> AdapterState:
-    """The adapter that a run starts from."""
-    return first_adapter(base, parse_adapter(adapter), task_of(base), "", 0, Training.tokens)
-
-
-def run_file(asked: Rounds) -> str:
-    """A run's TOML."""
-    task = task_of(asked.base)
-    run = {
-        "name": "wire",
-        "base": str(asked.base.folder.resolve()),
-        "adapter": asked.adapter,
-        "rounds": asked.all_rounds,
-        "min_clients": asked.clients,
-    }
-    said = {"name": task.name, "labels": task.labels, "patterns": task.patterns}
-    # What JSON calls a string, a number or a list is one in TOML too.
-    rows = [f"{key} = {json.dumps(value)}" for key, value in run.items()]
-    rows += ["[task]", *(f"{key} = {json.dumps(value)}" for key, value in said.items())]
-    return "\n".join(rows) + "\n"

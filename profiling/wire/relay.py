@@ -67,7 +67,6 @@ class Traffic:
 
 
 def traffic(exchanges: Iterable[Exchange]) -> Traffic:
-    """What several exchanges took together."""
     every = list(exchanges)
     return Traffic(
         sum(bool(one.method) for one in every),
@@ -168,7 +167,6 @@ class Book:
         self._open.ended_s = now_s
 
     def down(self, piece: bytes) -> None:
-        """Count bytes of the server."""
         now_s = time.monotonic()
         if self._open is None:  # a server that speaks first
             self._open = Exchange(self._connection, "", "", "", now_s, now_s)

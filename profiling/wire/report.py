@@ -104,7 +104,6 @@ def _figures(run: WireRun) -> dict[str, Figure]:
 
 
 def to_json(run: WireRun) -> dict[str, Any]:
-    """A run with what follows from it."""
     more = {
         "p50_s": run.p50_s,
         "p95_s": run.p95_s,

@@ -77,12 +77,10 @@ class WireRun:
 
     @property
     def p50_s(self) -> float:
-        """Median seconds of a round."""
         return median(self.rounds_s)
 
     @property
     def p95_s(self) -> float:
-        """Seconds that 95 % of the rounds did not exceed."""
         ordered = sorted(self.rounds_s)
         return ordered[-(-95 * len(ordered) // 100) - 1]
 

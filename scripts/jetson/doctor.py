@@ -45,7 +45,6 @@ def text(path):
 
 
 def number(path):
-    """A file's whole number, or None."""
     try:
         return int(text(path))
     except ValueError:
@@ -79,7 +78,6 @@ def unreadable(check, root, *places):
 
 
 def size(value):
-    """Bytes as smidgen's tables write them."""
     power = 0
     while value >= 1000 and power < 4:
         value, power = value / 1024, power + 1
@@ -90,7 +88,6 @@ def size(value):
 
 
 def version(said):
-    """The first two numbers, or None."""
     numbers = re.match(r"(\d+)\.(\d+)", said)
     return None if numbers is None else (int(numbers.group(1)), int(numbers.group(2)))
 

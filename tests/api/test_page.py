@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +39,6 @@ def test_the_blocks_of_the_page_run_one_after_the_other(tmp_path: Path) -> None:
     assert "'B-" in said.splitlines()[-1] or "'O'" in said.splitlines()[-1]  # PEFT's tags
 
 
-def script() -> Any:
-    spec = spec_from_file_location("notebook", ROOT / "scripts" / "notebook.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,7 +47,13 @@ def test_the_notebook_runs_from_top_to_bottom(
     pytest.importorskip("ipykernel")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    cells = [cell for cell in script().run(NOTEBOOK, tmp_path).cells if cell.cell_type == "code"]
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place)
+    cells = [cell for cell in client.execute().cells if cell.cell_type == "code"]
     outputs = [output for cell in cells for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))

@@ -16,7 +16,6 @@ from edge_client.files import from_json
 from edge_client.labelling.book import Book, FileNotes
 from edge_client.metering.link import Link
 from edge_client.personal.choice import CHOICE, FOLDER, chosen_in
-from profiling.estimates.rates import kept
 from simulation.experiments.record import ROWS, RecordError, read_rows
 
 DEEP = b'{"x":' + b"[" * 100_000
@@ -35,7 +34,6 @@ def test_no_value_is_deep() -> None:
 
 def test_what_can_be_made_anew_counts_as_absent(tmp_path: Path) -> None:
     assert Link(deep(tmp_path / "link.json")).rate() is None
-    assert kept(deep(tmp_path / "rates.json"), {}) is None
     deep(tmp_path / limits.FILE)
     assert limits.noted(tmp_path) == limits.Limits()
     deep(tmp_path / clock.FILE)

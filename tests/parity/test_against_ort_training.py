@@ -6,7 +6,9 @@ names; another engine is another entry of `ENGINES`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from edge_client.bases.packing import pack_model
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
+from profiling.instruments.bases import make
 from profiling.peers import ort as ort_training
 from tests.families import ENCODERS, write_family
 
@@ -58,12 +61,27 @@ def by_onnx(
 ENGINES: dict[str, Engine] = {"torch": by_torch, "onnx": by_onnx}
 
 
+def by_ort(
+    base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
+) -> Gradients:
+    """Loss and gradient of every tensor, derived in the package's own environment."""
+    with TemporaryDirectory() as folder:
+        artifacts, asked, answer = (Path(folder) / n for n in ("made", "batch.npz", "answer.npz"))
+        ort_training.write_artifacts(base, spec, state, words, artifacts)
+        np.savez(asked, **asdict(batch))
+        files = map(str, (artifacts, asked, answer))
+        make(ort_training.command("tests.profiling.peers.ort_gradients", *files), {})
+        with np.load(answer) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    return float(found.pop("loss")), found
+
+
 def compare(base: Base, adapter: str) -> None:
     spec = parse_adapter(adapter)
     state = reference.random_adapter(spec, base, labels=len(WORDS), seed=1)
     batch = reference.random_batch(base, batch=5, tokens=24, labels=len(WORDS), seed=3)
     assert not batch.attention.all()
-    expected_loss, expected = ort_training.gradients(base, spec, state, batch, WORDS)
+    expected_loss, expected = by_ort(base, spec, state, batch, WORDS)
     for engine, compute in ENGINES.items():
         loss, found = compute(base, spec, state, batch, WORDS)
         assert loss == pytest.approx(expected_loss, rel=1e-5), engine

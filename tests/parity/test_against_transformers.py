@@ -29,7 +29,7 @@ TEXTS = [
     Example("rain at nine", label="weather"),
     Example("your parcel is on the way and will be there at noon", label="mail"),
 ]
-FAMILIES = ["roberta", "distilbert", "albert"]
+FAMILIES = ["roberta", "distilbert", "albert", "electra"]
 
 
 def full_model_rows(model: object, base: Base, task: Task, virtual: int) -> np.ndarray:
@@ -114,7 +114,7 @@ def other_family(name: str, tiny_base: Base, folder: Path) -> Base:
     else:
         sizes |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
         sizes |= {"intermediate_size": 32}
-    if name == "albert":
+    if name in ("albert", "electra"):
         sizes |= {"embedding_size": 8}
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(name, **sizes)

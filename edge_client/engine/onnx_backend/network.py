@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers, head_linears
+from edge_client.bases.architectures import has_embedding_map
 from edge_client.bases.base import Base
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
@@ -70,7 +71,8 @@ class Network:
         self._layers = [self._layer(stored) for stored in range(self.shape.stored_layers)]
         family = self.frozen.family
         self._embedding_norm = self._norm(family.embedding_norm) if family.embedding_norm else None
-        self._embedding_map = self._linear(family.embedding_map) if family.embedding_map else None
+        is_mapped = has_embedding_map(self.shape)
+        self._embedding_map = self._linear(family.embedding_map) if is_mapped else None
         self._head = self._open_head(label_words)
         self.frozen.release_all()
 

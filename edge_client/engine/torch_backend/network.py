@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers, head_linears
-from edge_client.bases.architectures import FAMILIES, has_bias
+from edge_client.bases.architectures import FAMILIES, has_bias, has_embedding_map
 from edge_client.bases.base import Base
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
@@ -75,7 +75,7 @@ class Network:
         self._layers = [self._layer(index) for index in range(self.shape.stored_layers)]
         if self.family.embedding_norm:
             self._embedding_norm = self._norm(self.family.embedding_norm)
-        if self.family.embedding_map:
+        if has_embedding_map(self.shape):
             self._embedding_map = self._linear(self.family.embedding_map)
         if self.shape.is_decoder:
             self._final_norm = self._norm(self.family.final_norm)
@@ -164,7 +164,7 @@ class Network:
         if self.family.embedding_norm:
             h = self._embedding_norm(h)
         h = h.to(run.dtype)
-        if self.family.embedding_map:
+        if has_embedding_map(self.shape):
             h = self._embedding_map(h)  # (B, P + T, H)
         return h
 

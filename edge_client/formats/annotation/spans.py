@@ -7,7 +7,7 @@ and its type. Where a span's ends are not those of words, nothing is moved: such
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -30,7 +30,7 @@ def places_in(text: str) -> list[tuple[int, int]]:
 def tagged(text: str, spans: Iterable[Span]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A text's words and their BIO tags.
 
-    Laws: as many tags as words; `spans_of` the words' places and the tags gives the spans again,
+    Laws: as many tags as words; the words' places and the tags give the spans again,
     without white space at their ends and each once, in the text's order.
 
     Raises:
@@ -65,24 +65,6 @@ def trimmed(text: str, span: Span) -> Span:
         raise Unaligned(f"its span {start} to {end} is white space alone")
     start += len(text[start:end]) - len(text[start:end].lstrip())
     return start, start + len(inner), label
-
-
-def spans_of(places: Sequence[tuple[int, int]], tags: Sequence[str]) -> list[Span]:
-    """The spans that BIO tags of words express, in order.
-
-    Args:
-        places: Of each word, where it begins and ends in the text.
-        tags: One of each; an I- that follows none of its type begins a span.
-    """
-    found: list[Span] = []
-    before = OUTSIDE
-    for (start, end), tag in zip(places, tags, strict=True):
-        if tag != OUTSIDE and tag[:2] == "I-" and before[2:] == tag[2:]:
-            found[-1] = (found[-1][0], end, tag[2:])
-        elif tag != OUTSIDE:
-            found.append((start, end, tag[2:]))
-        before = tag
-    return found
 
 
 def from_utf16(text: str, offset: int) -> int | None:

@@ -7,7 +7,7 @@ use. The formulas have not been compared with a card yet; only their parts were,
 On unified memory the process's own memory is added, since both come out of one store.
 """
 
-from edge_client.bases.architectures import FAMILIES
+from edge_client.bases.architectures import has_embedding_map
 from edge_client.planning.cuda.accelerator import UNIFIED
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
@@ -66,7 +66,7 @@ def host_bytes(work: Workload) -> int:
 def other_matrices(work: Workload) -> list[tuple[int, int]]:
     """Sizes of the matrices outside the layers: behind the embeddings, and the head's dense."""
     shape, found = work.shape, list[tuple[int, int]]()
-    if FAMILIES[shape.architecture].embedding_map:
+    if has_embedding_map(shape):
         found.append((shape.hidden, shape.embedding))
     if not shape.is_decoder and not work.spec.head:
         found.append((shape.embedding, shape.hidden))

@@ -62,7 +62,6 @@ def main() -> int:
 
 
 def act(asked: argparse.Namespace) -> str:
-    """Do it; what to tell."""
     root = Root(asked.root)
     if asked.uninstall:
         return uninstall(root, is_purged=asked.purge)
@@ -175,7 +174,6 @@ def read_token(root: Root, path: Path) -> bytes:
 
 
 def is_enrolled(identity: Path) -> bool:
-    """Whether a coordinator has let this board in."""
     try:
         return bool(json.loads(identity.read_text()).get("device_id"))
     except (OSError, ValueError, AttributeError):

@@ -6,6 +6,5 @@ class Refusal(Exception):
 
 
 def demand(holds: bool, message: str) -> None:
-    """Refuse with a message where a condition does not hold."""
     if not holds:
         raise Refusal(message)

@@ -136,7 +136,6 @@ def take_back(root: Root, before: str, former: Optional[str]) -> None:
 
 
 def sweep(root: Root) -> None:
-    """Delete releases that neither `current` nor `former` leads to."""
     kept = linked(root, CURRENT), linked(root, FORMER)
     for old in root.at(RELEASES).iterdir():
         if old.name not in kept:
@@ -180,7 +179,6 @@ def _unpack(tarball: Path, place: Path) -> None:
 
 
 def _runs(python: str) -> bool:
-    """Whether a CPython runs on this machine."""
     try:
         line = [python, "-c", ""]
         return subprocess.run(line, stderr=subprocess.DEVNULL).returncode == 0

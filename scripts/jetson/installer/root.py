@@ -50,11 +50,9 @@ class Root:
 
     @property
     def is_live(self) -> bool:
-        """Whether it is the running system's own."""
         return self.folder == Path("/")
 
     def at(self, inside: str) -> Path:
-        """A path in it."""
         return self.folder / inside
 
     @property
@@ -74,7 +72,6 @@ class Root:
         return platform.machine()
 
     def check_room(self, needed_bytes: int) -> None:
-        """Refuse a disk on which a release would not fit."""
         place = self.at("opt") if self.at("opt").is_dir() else self.folder
         free = os.statvfs(str(place))
         have, want = free.f_bavail * free.f_frsize, needed_bytes + SPARE_BYTES
@@ -151,7 +148,6 @@ class Root:
             self.is_changed = True
 
     def remove(self, inside: str) -> None:
-        """Let nothing be there."""
         path = self.at(inside)
         if path.is_symlink() or path.is_file():
             path.unlink()

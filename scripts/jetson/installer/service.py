@@ -50,13 +50,11 @@ def restart(root: Root) -> str:
 
 
 def stop(root: Root) -> None:
-    """Let the client end and not come back."""
     if is_running_here(root):
         _ask("systemctl", "disable", "--now", NAME)
 
 
 def forget(root: Root) -> None:
-    """Let systemd see that the unit is gone."""
     if is_running_here(root):
         _ask("systemctl", "daemon-reload")
 

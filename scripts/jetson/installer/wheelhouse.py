@@ -74,12 +74,10 @@ class Wheelhouse:
 
     @property
     def locks(self) -> List[Path]:
-        """The locks that are there."""
         return [self.folder / name for name in LOCKS if (self.folder / name).exists()]
 
     @property
     def cpython(self) -> Optional[Path]:
-        """The CPython that is brought along, or None."""
         path = self.folder / CPYTHON
         return path if path.exists() else None
 
@@ -154,7 +152,6 @@ class Wheelhouse:
 
 
 def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):

@@ -113,7 +113,6 @@ def _tarball(path: Path, expected: Optional[str]) -> Path:
 
 
 def _own(wheel: Optional[Path], wheels: Path) -> None:
-    """Our own wheel: the one named, or one of this checkout."""
     if wheel is None:
         line = [*PIP, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT)]
         _run(line, "smidgen's own wheel cannot be built")

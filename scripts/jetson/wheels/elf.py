@@ -28,7 +28,6 @@ class Elf:
 
 
 def is_elf(head: bytes) -> bool:
-    """Whether a file that begins so is one."""
     return head[:4] == b"\x7fELF"
 
 

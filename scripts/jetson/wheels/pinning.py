@@ -93,7 +93,6 @@ def _toml(path: Path) -> Dict[str, Any]:
 
 
 def _dependencies() -> List[str]:
-    """What a device installs, as pyproject.toml says."""
     return list(_toml(ROOT / "pyproject.toml")["project"]["dependencies"])
 
 

@@ -122,5 +122,4 @@ class Needs:
 
 
 def dotted(version: Version) -> str:
-    """A version as people write it."""
     return ".".join(map(str, version))

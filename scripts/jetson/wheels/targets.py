@@ -38,7 +38,6 @@ class Target:
 
     @property
     def glibc(self) -> Version:
-        """The version of its C library."""
         return self.most["GLIBC"]
 
 

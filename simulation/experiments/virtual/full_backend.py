@@ -56,7 +56,7 @@ def open_full(
 
     Raises:
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
-        EngineError: The base is a pack, or a DistilBERT.
+        EngineError: The base is a pack, or a DistilBERT or ELECTRA.
     """
     check_trainable(base)
     tokens = Tokens(base.folder)
@@ -77,8 +77,8 @@ def check_trainable(base: Base) -> None:
     """
     if base.manifest is not None or not family_of(base.architecture).head:
         raise EngineError(
-            f"base {base.name}: full fine-tuning needs a plain folder of BERT, RoBERTa, XLM-R or "
-            "ALBERT"
+            f"base {base.name}: full fine-tuning needs a plain folder of BERT, RoBERTa, XLM-R, "
+            "CamemBERT or ALBERT"
         )
 
 

@@ -13,6 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
@@ -26,7 +27,7 @@ from profiling.fleet.device import Book, Device
 from profiling.fleet.http import Connection
 from profiling.fleet.measure import Load, create, serve
 from profiling.fleet.served import ALONE, COORDINATOR
-from profiling.fleet.timings import Timings, latency
+from profiling.fleet.timings import Met, latency
 from profiling.fleet.watch import Watch
 from profiling.instruments.bases import find_base
 from profiling.instruments.processes import running
@@ -37,7 +38,7 @@ CROWD = int(os.environ.get("SMIDGEN_SLOW_CROWD", "5000"))
 ROUTES = ("poll", "adapter", "update", "report")
 
 
-async def honest(url: str, ca: Path, token: str, base_id: str, crowd: object) -> list[Book]:
+async def honest(url: str, ca: Path, token: str, base_id: str, crowd: object) -> list[Met]:
     """The devices' two phases: what they met in each."""
     book = Book(lambda *_, **__: None)
     trust = ssl.create_default_context(cafile=str(ca))
@@ -64,12 +65,12 @@ async def honest(url: str, ca: Path, token: str, base_id: str, crowd: object) ->
     met = []
     for begin in (None, crowd):
         await asyncio.sleep(15)  # until all is under way
-        book.timings = Timings()
+        book.met.seconds = {}
         if callable(begin):
             begin()
             await asyncio.sleep(PHASE_S / 2)
         await asyncio.sleep(PHASE_S)
-        met.append(Book(book.tell, book.timings, book.errors.copy(), book.held_back))
+        met.append(replace(book.met, errors=dict(book.met.errors)))
     while living := [task for task in tasks if not task.done()]:  # one may have missed it
         for task in living:
             task.cancel()
@@ -112,7 +113,7 @@ def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path:
     figures = {
         route: [
             {"count": one.count, "p50_ms": round(one.p50_s * 1e3), "p99_ms": round(one.p99_s * 1e3)}
-            for one in (latency(book.timings.seconds[route]) for book in (quiet, abused))
+            for one in (latency(met.seconds.get(route, [])) for met in (quiet, abused))
         ]
         for route in ROUTES
     }
@@ -125,13 +126,13 @@ def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path:
     print(f"{max(one.open_files for one in late)}; log {len(said)} bytes, {len(own)} lines")
     assert max(one.open_files for one in late) > DEVICES + 300  # the crowd is there
     assert not abused.errors and not abused.held_back, (abused.errors, abused.held_back)
-    updates = [len(book.timings.seconds["update"]) for book in (quiet, abused)]
+    updates = [len(met.seconds["update"]) for met in (quiet, abused)]
     assert 3 * updates[1] >= updates[0] > 0, updates  # nobody who is not called fails
     assert len(said) < 1_000_000
     assert growth < 8
     everything = [
-        latency(list(itertools.chain(*(book.timings.seconds[route] for route in ROUTES))))
-        for book in (quiet, abused)
+        latency(list(itertools.chain(*(met.seconds.get(route, []) for route in ROUTES))))
+        for met in (quiet, abused)
     ]
     print(f"all: p99 {everything[0].p99_s:.3f} s quiet, {everything[1].p99_s:.3f} s under abuse")
     assert everything[1].p99_s <= 3 * everything[0].p99_s

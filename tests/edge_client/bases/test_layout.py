@@ -12,10 +12,14 @@ PARAMETERS = {
     "albert-base": 11_221_680,
     "bert-base": 109_514_298,
     "bert-large": 335_174_458,
+    "camembert-base": 110_655_493,
     "distilbert": 66_985_530,
+    "electra-base": 109_514_298,
+    "electra-small": 13_546_682,
     "roberta-base": 124_697_433,
     "roberta-large": 355_412_057,
     "xlm-roberta-base": 278_295_186,
+    "xlm-v-base": 779_396_349,
 }
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -249,10 +249,23 @@ def test_a_checkpoint_without_its_prefix_gives_the_same_pack(model: Path, tmp_pa
     assert WORDS in open_base(str(model)).open_weights()
 
 
-def test_a_checkpoint_of_the_encoder_alone_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_encoder_alone_gives_a_pack_without_a_head(
+    model: Path, tmp_path: Path
+) -> None:
+    whole = pack_model(str(model), 8, tmp_path / "whole").folder
     held = load_file(model / "model.safetensors")
     bare = {n.removeprefix("bert."): t for n, t in held.items() if n.startswith("bert.")}
     save_file(bare, model / "model.safetensors")
+    pack_model(str(model), 8, tmp_path / "p")
+    base, expected = open_base(str(tmp_path / "p")), open_base(str(whole)).open_weights()
+    found = base.open_weights()
+    assert set(expected.names) - set(found.names) == {n for n in expected.names if "cls." in n}
+    assert not base.has_head and all("cls." not in name for name in found.names)
+
+
+def test_a_head_that_lacks_a_part_is_refused(model: Path, tmp_path: Path) -> None:
+    held = load_file(model / "model.safetensors")
+    save_file({n: t for n, t in held.items() if "transform" not in n}, model / "model.safetensors")
     with pytest.raises(PackError, match=r"lacks cls\.predictions.*with its language-model head"):
         pack_model(str(model), 8, tmp_path / "p")
 

@@ -251,7 +251,7 @@ def test_who_a_device_is_is_these_bytes_in_protocol_12() -> None:
         b'"token":"token"}'
     )
     assert messages.encode(enrol) == body and messages.decode(body, fleet.Enrol) == enrol
-    enrolled = fleet.Enrolled(11, "d1", "hall-2")
+    enrolled = fleet.Enrolled(12, "d1", "hall-2")
     body = b'{"device_id":"d1","name":"hall-2","protocol":12}'
     assert messages.encode(enrolled) == body
     assert messages.decode(body, fleet.Enrolled) == enrolled
@@ -447,7 +447,7 @@ def test_an_id_that_leads_elsewhere_is_no_id(bad: str) -> None:
 @pytest.mark.parametrize("bad", ["\x1b[2J", "two\nlines", "x" * 300])
 def test_what_would_spoil_a_terminal_is_no_name(bad: str) -> None:
     for message, told in (
-        (fleet.Enrolled(11, "d", "pi"), {"name": bad}),
+        (fleet.Enrolled(12, "d", "pi"), {"name": bad}),
         (TERMS, {"run_name": bad}),
         (OVER, {"run_name": bad}),
         (messages.Waiting("train"), {"run_name": bad}),

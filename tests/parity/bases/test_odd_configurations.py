@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
-FAMILIES = (*ENCODERS, "camembert", "llama", "qwen2")
+FAMILIES = (*ENCODERS, "llama", "qwen2")
 WORDS = 60
 SIZES: dict[str, Any] = {
     "vocab_size": WORDS,
@@ -45,6 +45,7 @@ LACKING = [
     *((f, "num_attention_heads") for f in FAMILIES if f not in ("albert", "llama", "qwen2")),
     *((f, "hidden_size") for f in ("bert", "roberta", "distilbert")),
     *(("albert", k) for k in ("embedding_size", "num_hidden_groups")),
+    ("electra", "embedding_size"),
     *(("llama", k) for k in ("num_key_value_heads", "head_dim")),
 ]
 ODD: list[tuple[str, dict[str, Any]]] = [
@@ -59,6 +60,8 @@ ODD: list[tuple[str, dict[str, Any]]] = [
     *((f, {"hidden_act": "silu"}) for f in ("albert", "distilbert")),
     *((f, {"hidden_act": "gelu_pytorch_tanh"}) for f in ("xlm-roberta", "llama")),
     ("albert", {"num_hidden_groups": 2, "embedding_size": 16}),
+    ("albert", {"embedding_size": 64}),
+    *(("electra", {"embedding_size": size, "hidden_act": "relu"}) for size in (16, 64)),
     ("distilbert", {"sinusoidal_pos_embds": True}),
     ("bert", {"chunk_size_feed_forward": 11, "hidden_dropout_prob": 0.5}),
     ("llama", {"num_key_value_heads": 2, "rope_parameters": {"rope_theta": 50.0}}),
@@ -211,6 +214,7 @@ HEADS = {
     "bert": ("cls.predictions.decoder", "cls.predictions.bias", "bert.embeddings"),
     "roberta": ("lm_head.decoder", "lm_head.bias", "roberta.embeddings"),
     "albert": ("predictions.decoder", "predictions.bias", "albert.embeddings"),
+    "electra": ("generator_lm_head", "", "electra.embeddings"),
     "distilbert": ("vocab_projector", "", "distilbert.embeddings"),
     "llama": ("lm_head", "", "model"),
     "qwen2": ("lm_head", "", "model"),

@@ -20,6 +20,8 @@ transformers = pytest.importorskip("transformers")
 
 TARGETS = {
     "roberta": ["query", "output.dense"],
+    "camembert": ["value", "intermediate.dense"],
+    "electra": ["query", "output.dense"],
     "distilbert": ["q_lin", "lin1"],
     "albert": ["query", "ffn_output"],
 }

@@ -18,15 +18,13 @@ pytest.importorskip("torch")
 
 from edge_client.bases.base import Base
 from edge_client.tables import render
-from profiling.benchmarks.grid import Case, from_record, grid, read_cases, run_grid, to_record
+from profiling.benchmarks.grid import grid, read_cases, run_grid
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
-from profiling.benchmarks.training_record import TRAIN_FILE
-from profiling.benchmarks.training_record import to_record as train_record
+from profiling.benchmarks.training_record import TRAIN_FILE, from_record, to_record
 from profiling.benchmarks.training_run import TrainingRun, ratios, spread
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
-from profiling.instruments.machine import this_machine
 from profiling.instruments.stepping import Request, random_texts, read_request
 from profiling.peers.ort import ORT_TRAINING
 from profiling.records.file import append, read_records
@@ -219,7 +217,8 @@ def test_a_busy_machine_is_warned_of(ours: TrainingRun, load: float, is_busy: bo
 
 def test_a_grid_names_a_base_by_its_last_part(ours: TrainingRun) -> None:
     settings = {"base": "/a/folder/of/ours/" + "x" * 60 + "/minilm", "bits": 8, "batch": 4}
-    case = Case(settings, DONE, ours.plan, 9 * MIB, 10 * MIB, 5 * MIB, 0.5, None, ours.machine, {})
+    peaks: dict[str, Any] = {"predicted_peak_bytes": 9 * MIB, "peak_rss_bytes": 10 * MIB}
+    case = replace(ours, settings=settings, outcome=DONE, **peaks)
     for text in (render(grid_table([case]), 80), render(grid_table([case]))):
         assert re.search(r"minilm +8 +4 +9\.0 MiB +10\.0 MiB +-10\.0 %", text), text
         assert "/a/folder" not in text
@@ -287,7 +286,7 @@ def test_a_grid_goes_on_where_it_was_cut(settings: Settings, tmp_path: Path) -> 
     path.write_text(path.read_text() + '{"settings": {"ba')  # a crash in the middle of a line
     done = list(run_grid(cases, path, lambda number, _: asked.append(number)))
     assert asked == [0, 1] and done[0] == first and read_cases(path) == done
-    assert all(case.error is not None for case in done)
+    assert all(case.prediction_error is not None for case in done)
     assert len(grid_table(done).rows) == 2
 
 
@@ -299,26 +298,25 @@ def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
         grid(Settings(""), sample=46)
 
 
-def test_a_case_comes_out_of_its_record(settings: Settings) -> None:
-    here, told = asdict(this_machine()), asdict(settings)
-    case = Case(told, "done", None, 9, 8, 7, 0.5, {"a": 9}, here, {"numpy": "2.1"}, None, "sha")
-    record = from_line(to_line(to_record(case, "session")))
-    assert from_record(record) == case and record.conditions.base_id == "sha"
+def test_a_case_comes_out_of_its_record(ours: TrainingRun, settings: Settings) -> None:
+    record = from_line(to_line(to_record(ours, settings, "session", "grid")))
+    assert from_record(record) == ours and record.conditions.base_id == ours.base_id
+    assert record.subject == asdict(settings)
 
 
 def test_a_cards_memory_is_in_the_record_of_its_run(ours: TrainingRun, settings: Settings) -> None:
     peak = {"reserved_bytes": 9, "allocated_bytes": 7, "is_unified": False}
-    found = train_record(replace(ours, device="cuda", device_peak=peak), settings, "session")
+    found = to_record(replace(ours, device="cuda", device_peak=peak), settings, "session")
     assert found.subject["device"] == "cuda"
     assert (found.median("card_reserved_bytes"), found.median("card_allocated_bytes")) == (9, 7)
-    on_processor = train_record(ours, settings, "session")
+    on_processor = to_record(ours, settings, "session")
     assert on_processor.key != found.key and "card_reserved_bytes" not in on_processor.figures
 
 
 def test_a_grids_record_that_does_not_fit_is_named(tmp_path: Path) -> None:
     path = tmp_path / "grid.jsonl"
     append(path, [Record("grid", {"base": "a"}, {}, Conditions({}, {}), details={"step_s": "x"})])
-    with pytest.raises(RecordError, match=r"grid\.jsonl: the record of a is not a grid's: "):
+    with pytest.raises(RecordError, match=r"grid\.jsonl: the record of a is not a run's: "):
         read_cases(path)
 
 

@@ -10,15 +10,12 @@ from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import step_flops
 from profiling.estimates import fes
 from profiling.estimates.boards import BOARDS, Board
-from profiling.estimates.published import aug_fedprompt
 from profiling.estimates.rates import (
     LEAST_BYTES,
     MOST_BYTES,
     Rates,
     array_bytes,
-    kept,
     largest_cache,
-    measured_once,
     memory_rate,
 )
 from profiling.estimates.roofline import REACHED, StepWork, estimate, reached, roof_s, step_work
@@ -26,7 +23,6 @@ from tests.command_line import smidgen
 
 STEP = StepWork(flops=1e12, moved_bytes=1e9)
 TX2 = BOARDS["tx2"]
-HERE = {"processor": "a processor", "instruction_sets": ["avx2"], "cores": 2}
 
 
 def test_peaks_are_what_the_data_sheets_say() -> None:
@@ -89,25 +85,6 @@ def test_weights_of_fewer_bits_move_fewer_bytes() -> None:
     assert four.moved_bytes < eight.moved_bytes
 
 
-def test_the_paper_s_table_stands_as_it_is_printed() -> None:
-    table = aug_fedprompt()
-    assert list(table) == [
-        "albert-base",
-        "bert-base",
-        "bert-large",
-        "roberta-base",
-        "roberta-large",
-    ]
-    assert [one.memory for one in table.values()] == [
-        "3.7",
-        "5.4",
-        "OOM (9.8)",
-        "5.8",
-        "OOM (10.4)",
-    ]
-    assert [one.latency for one in table.values()] == ["1.4", "1.9", "~7.8", "2.1", "~8.1"]
-
-
 def test_fes_model_gives_what_its_notebooks_give() -> None:
     layers = 24
     batch_trained, batch_read = 3 * layers * fes.BATCH, layers * fes.BATCH
@@ -120,18 +97,6 @@ def test_the_arrays_are_larger_than_caches_and_not_too_large() -> None:
     assert array_bytes(0) == LEAST_BYTES and array_bytes(1 << 40) == MOST_BYTES
     assert largest_cache(Path("/no/such")) == 0
     assert memory_rate(repeats=1, cores=1, bytes_=1 << 20) > 1e6
-
-
-def test_rates_are_measured_once_and_kept(tmp_path: Path) -> None:
-    path = tmp_path / "rates.json"
-    assert kept(path, HERE) is None
-    body = {"flops_per_s": 2.0, "bytes_per_s": 3.0}
-    path.write_text(json.dumps(body | {"machine": HERE}))
-    assert measured_once(path, HERE | {"load_1m": 3.0}) == Rates(2.0, 3.0)
-    assert kept(path, HERE | {"processor": "another"}) is None
-    for text in (json.dumps(body), "half a li"):
-        path.write_text(text)
-        assert kept(path, HERE) is None
 
 
 def test_the_command_prints_inputs_formula_and_that_it_is_estimated() -> None:

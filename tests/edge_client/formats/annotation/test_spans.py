@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -5,16 +6,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.annotation.spans import (
+    Span,
     Unaligned,
     from_utf16,
     places_in,
-    spans_of,
     tagged,
     trimmed,
 )
+from edge_client.formats.tags import OUTSIDE
 from tests.edge_client.formats.annotation.annotated import Spanned, spanned
 
 TEXT = "Ann Lee’s dog, in Rome"
+
+
+def spans_of(places: Sequence[tuple[int, int]], tags: Sequence[str]) -> list[Span]:
+    """The spans that BIO tags of words express, in order.
+
+    Args:
+        places: Of each word, where it begins and ends in the text.
+        tags: One of each; an I- that follows none of its type begins a span.
+    """
+    found: list[Span] = []
+    before = OUTSIDE
+    for (start, end), tag in zip(places, tags, strict=True):
+        if tag != OUTSIDE and tag[:2] == "I-" and before[2:] == tag[2:]:
+            found[-1] = (found[-1][0], end, tag[2:])
+        elif tag != OUTSIDE:
+            found.append((start, end, tag[2:]))
+        before = tag
+    return found
 
 
 @given(spanned())

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-from profiling.estimates.rates import Rates
 from profiling.models.cell import BOARDS, BUDGETS, GIB, Cell, Proof
 from profiling.records.record import Conditions
 
 MIB = 1 << 20
-RATES = Rates(flops_per_s=400e9, bytes_per_s=12e9)
 BASES = {  # parameters, LoRA's parameters, GFLOP of a step
     "albert-base": (11_700_000, 294_912, 0.9),
     "distilbert": (66_400_000, 147_456, 0.5),

@@ -1,6 +1,6 @@
 """Loss and gradients by onnxruntime-training: the oracle of a parity test.
 
-    python -m profiling.peers.ort_gradients ARTIFACTS batch.npz gradients.npz
+    python -m tests.profiling.peers.ort_gradients ARTIFACTS batch.npz gradients.npz
 
 The batch has `ids`, `attention`, `mask_positions` and `labels`; the answer has `loss` and the
 gradient of each of the adapter's tensors by its name.
