@@ -1,6 +1,6 @@
 """LoRA written by other numbers: what the papers say of means, and what an engine makes of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ each_form = pytest.mark.parametrize("form", FORMS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def drawn(seed: int, shapes: dict[str, tuple[int, ...]]) -> AdapterState:
+def drawn(seed: int, shapes: Mapping[str, tuple[int, ...]]) -> AdapterState:
     generator = np.random.default_rng(seed)
     return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
