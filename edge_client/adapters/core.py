@@ -2,9 +2,10 @@
 
 Fed-SB (Singhal et al. 2025, arXiv:2502.15436) trains R between factors that LoRA-SB finds by a
 singular value decomposition of the full weights' first gradient. A device here never has that
-gradient, so the factors are drawn by their names: A and B with orthogonal rows and columns, as long
-as LoRA's own A and, for R's steps to move B R as far as LoRA's moves B, sqrt(outputs / rank). R
-starts at zero: the adapted model is the base itself.
+gradient, so the factors are drawn by their names: A with orthogonal rows as long as LoRA's own, B
+with orthogonal columns of length outputs / rank, at which an AdamW step on R's r^2 numbers lowers
+the loss as much, to first order, as one on the outputs x r numbers of LoRA's B would. R starts at
+zero: the adapted model is the base itself.
 """
 
 import numpy as np
@@ -25,7 +26,7 @@ class Core:
         for module in self._modules:
             rows, rank = shapes[module + LORA_B]
             a = _orthogonal(module + LORA_A, shapes[module + LORA_A]) / np.sqrt(3.0)
-            b = _orthogonal(module + LORA_B, (rank, rows)).T * np.sqrt(rows / rank)
+            b = _orthogonal(module + LORA_B, (rank, rows)).T * (rows / rank)
             self._a[module], self._b[module] = a.astype(np.float32), b.astype(np.float32)
 
     def first(self, lora: AdapterState) -> AdapterState:

@@ -159,7 +159,7 @@ def test_a_core_lies_between_factors_that_never_change() -> None:
     lora = core.expand(one)
     a, b = lora[f"q{LORA_A}"].astype(np.float64), lora[f"q{LORA_B}"].astype(np.float64)
     np.testing.assert_allclose(a @ a.T, np.eye(RANK) / 3, atol=1e-6)
-    np.testing.assert_allclose(b.T @ b, np.eye(RANK) * ROWS / RANK, atol=1e-6)
+    np.testing.assert_allclose(b.T @ b, np.eye(RANK) * (ROWS / RANK) ** 2, atol=1e-5)
     scaled = core.expand({name: 2 * tensor for name, tensor in one.items()})
     np.testing.assert_allclose(scaled[f"q{LORA_B}"], 2 * b, rtol=1e-6)
 
