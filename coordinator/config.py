@@ -42,8 +42,8 @@ from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Kind, Task, small_text, task_from_mapping
+from edge_client.tasks.ready_tasks import find_task
+from edge_client.tasks.task import Task, small_text, task_from_mapping
 from edge_client.updates.registry import made
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling
@@ -244,7 +244,7 @@ class RunConfig:
         return self.task.labels
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         return self.task.kind
 
 

@@ -24,6 +24,7 @@ NARROW = 80  # columns of a terminal that does not say
 READABLE = 100  # columns of prose, however wide the terminal
 TEXT_LEAST = 20  # columns that free text may be squeezed to
 GAP = "  "
+JOINERS = "\u200c\u200d"  # of Persian, of many Indic scripts, and of emoji
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -316,3 +317,19 @@ def _figure(value: float) -> str:
         return "0"
     behind = sum(abs(value) < bound for bound in (99.95, 9.995, 0.0995))
     return f"{value:.{behind}f}"
+
+
+def shown(text: str, width: int | None = None) -> str:
+    """A text in one line that cannot write to the terminal: other signs than print are `?`.
+
+    Args:
+        text: Whatever it holds.
+        width: Most characters, the three dots of a longer text included; None: all.
+    """
+    line = "".join(letter if _prints(letter) else "?" for letter in " ".join(text.split()))
+    return line if width is None or len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _prints(letter: str) -> bool:
+    """Whether a letter draws something, or joins what is beside it as some scripts need."""
+    return letter.isprintable() or letter in JOINERS

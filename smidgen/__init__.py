@@ -45,18 +45,20 @@ if TYPE_CHECKING:
     from coordinator.config import RunConfig
     from edge_client.api.doctor import Diagnosis, doctor
     from edge_client.api.evaluate import evaluate
-    from edge_client.api.guesser import FilledText, fill
+    from edge_client.api.guesser import fill
     from edge_client.api.pack import Pack, pack
     from edge_client.api.personalize import PersonalAdapter, personalize
     from edge_client.api.plan import Planned, Plans, plan
     from edge_client.api.predict import Prediction, predict
     from edge_client.api.run import NothingDone, run_client
-    from edge_client.api.scores import Scores
-    from edge_client.api.tagger import TaggedText, tag
+    from edge_client.api.tagger import tag
     from edge_client.api.train import TrainedAdapter, train
     from edge_client.client.settings import Summary
     from edge_client.doctor.finding import Finding
-    from edge_client.texts.tasks import Task
+    from edge_client.tasks.kinds.guesses import FilledText
+    from edge_client.tasks.kinds.tag_answers import TaggedText
+    from edge_client.tasks.scores import Scores
+    from edge_client.tasks.task import Task
     from edge_client.wire.labelling import Labelling
     from edge_client.wire.training import Training
     from simulation.api import Simulated, simulate
@@ -114,7 +116,7 @@ _HOMES = {
     "Diagnosis": "edge_client.api.doctor",
     "Experiment": "simulation.experiments.experiment",
     "ExportedAdapter": "coordinator.api.export",
-    "FilledText": "edge_client.api.guesser",
+    "FilledText": "edge_client.tasks.kinds.guesses",
     "Finding": "edge_client.doctor.finding",
     "Labelling": "edge_client.wire.labelling",
     "NewRun": "coordinator.api.create",
@@ -126,12 +128,12 @@ _HOMES = {
     "Prediction": "edge_client.api.predict",
     "RunConfig": "coordinator.config",
     "RunStatus": "coordinator.api.create",
-    "Scores": "edge_client.api.scores",
+    "Scores": "edge_client.tasks.scores",
     "Server": "coordinator.api.serve",
     "Simulated": "simulation.api",
     "Summary": "edge_client.client.settings",
-    "TaggedText": "edge_client.api.tagger",
-    "Task": "edge_client.texts.tasks",
+    "TaggedText": "edge_client.tasks.kinds.tag_answers",
+    "Task": "edge_client.tasks.task",
     "TrainedAdapter": "edge_client.api.train",
     "Training": "edge_client.wire.training",
     "create_run": "coordinator.api.create",

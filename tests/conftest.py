@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from edge_client.bases.base import Base, open_base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from tests.breadth import first_fast
 from tests.coordinator.servers import Buckets, Postgres, bucket_server, postgres_server
 from tests.tiny import write_tiny_base

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.tasks.registry import OURS
+
 ROOT = Path(__file__).parents[1]
 
 # A room imports only from lines above its own, and from itself; rooms of one line do not know each
@@ -27,6 +29,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("outputs", "completion"),
         ("formats",),
         ("texts", "codecs"),
+        ("tasks",),
         ("wire",),
         ("updates",),
         ("metering",),
@@ -42,6 +45,14 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("api",),
         ("commands", "flower"),
         ("cli",),
+    ),
+    "edge_client.tasks": (
+        ("confusion", "registry", "telling"),
+        ("counts",),
+        ("scores",),
+        ("task",),
+        ("ready_tasks", "kind"),
+        ("encoder", "kinds"),
     ),
     "edge_client.engine": (
         ("watch", "ensemble", "activation_cache", "frozen_base", "limits"),
@@ -105,6 +116,7 @@ BELOW_LABELLING = {
         "tables",
         "formats",
         "texts",
+        "tasks",
         "wire",
         "bases",
         "adapters",
@@ -124,6 +136,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "tables",
             "log_lines",
             "texts",
+            "tasks",
             "codecs",
             "wire",
             "updates",  # both halves of a step lie beside each other; pure numpy
@@ -296,6 +309,42 @@ def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
         is_home = {str(place), *map(str, place.parents)} & COMPUTES[library]
         is_free = library == "torch" and name.startswith("simulation.")
         assert not heavy or is_home or is_free, f"{name} imports {sorted(heavy)}"
+
+
+def kinds_named_in(tree: ast.AST) -> list[str]:
+    """Names of kinds of task that code says, but for those of a `Task` that is written down."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    written = {
+        id(word.value)
+        for call in calls
+        for word in call.keywords
+        if word.arg == "kind" and isinstance(call.func, ast.Name) and call.func.id == "Task"
+    }
+    plain = {"labels"}  # a word of its own, which is looked for beside a `.kind` alone
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in set(OURS) - plain:
+            found += [str(node.value)] if id(node) not in written else []
+        if isinstance(node, ast.Compare | ast.Subscript | ast.Match):
+            parts = list(ast.walk(node))
+            is_kind = any(isinstance(one, ast.Attribute) and one.attr == "kind" for one in parts)
+            names = [one.value for one in parts if isinstance(one, ast.Constant)]
+            found += [str(name) for name in names if is_kind and name in plain]
+    return found
+
+
+def test_no_kind_of_task_is_named_outside_its_room() -> None:
+    said = 'x = one.kind == "labels" or kind in ("mlm", "tagging")'
+    assert sorted(kinds_named_in(ast.parse(said))) == ["labels", "mlm", "tagging"]
+    fine = 'Task("t", kind="mlm"), {"labels": 1}, work.kind == "label"'
+    assert not kinds_named_in(ast.parse(fine))
+    named = {
+        name: kinds
+        for name, path in modules().items()
+        if not name.startswith("edge_client.tasks.")
+        and (kinds := kinds_named_in(ast.parse(path.read_text())))
+    }
+    assert not named
 
 
 def test_rounds_are_decided_without_clock_disk_or_server() -> None:

@@ -13,7 +13,7 @@ from edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
 NAMED = ("best", "last")

@@ -12,13 +12,13 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption, at_store
 from coordinator.commands.status import COHORT
 from coordinator.rounds.history import history_of
-from coordinator.rounds.measures import MEASURES
 from coordinator.storage.figures import means, pseudo_labels, rows, scores_by_round, write_jsonl
 from coordinator.storage.runs import config_of, find_run
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file
 from edge_client.tables import Column, Table, share, share_within, show, sizes
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.figures import Row, by_round, traffic_of
 
 NOTES = (
@@ -64,20 +64,24 @@ def figures(
     if not table:
         print(f"no device of run {chosen.run_id} has answered yet")
         return
-    show(figures_table(table, task.kind, gave))
+    show(figures_table(table, task, gave))
     if out is not None:
         print(f"written  {out}")
 
 
-def figures_table(table: list[Row], kind: Kind, gave: Mapping[str, Mapping[int, Any]]) -> Table:
+def figures_table(table: list[Row], task: Task, gave: Mapping[str, Mapping[int, Any]]) -> Table:
     """One row per round.
 
     Args:
         table: The run's answers.
-        kind: Of its task.
+        task: The run's.
         gave: What its evaluations gave, as `scores_by_round` tells it.
     """
-    measure, loss, labels = MEASURES[kind], means(table, "train", "loss"), pseudo_labels(table)
+    measure, loss, labels = (
+        kind_of(task).measure,
+        means(table, "train", "loss"),
+        pseudo_labels(table),
+    )
     scores, wrong, middle = (
         gave[f"{measure.key}{part}_by_round"] for part in ("", "_error", "_median")
     )

@@ -8,8 +8,9 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.operator.told import Told
-from coordinator.rounds.measures import MEASURES, heads_of, measures_of
+from coordinator.rounds.measures import heads_of, measures_of
 from edge_client.tables import Column, Table, share_within, show, span
+from edge_client.tasks.kind import kind_named
 
 FIRST = (
     Column("run", "word"),
@@ -54,5 +55,5 @@ def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
 
 
 def _score(one: Told) -> str:
-    key = MEASURES[one["kind"]].key
+    key = kind_named(one["kind"]).measure.key
     return share_within(one[key], one[f"{key}_error"])

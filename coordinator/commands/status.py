@@ -10,12 +10,13 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.rounds.measures import MEASURES, heads_of, measures_of
+from coordinator.rounds.measures import heads_of, measures_of
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
 from coordinator.upkeep.limits import noted
 from coordinator.upkeep.room import Room
 from edge_client.tables import Column, Table, share_within, show, size, span, tell
+from edge_client.tasks.kind import kind_named
 from edge_client.wire.messages import ENDED
 from edge_client.wire.reported.failures import SAID, Failure
 
@@ -91,7 +92,7 @@ def runs_table(found: list[Status]) -> Table:
     rows, measures = [], measures_of(one["kind"] for one in found)
     has_perplexity = any(measure.has_perplexity for measure in measures)
     for one in found:
-        key = MEASURES[one["kind"]].key
+        key = kind_named(one["kind"]).measure.key
         last = list(one[f"{key}_by_round"].items())[-1:]
         errors = one[f"{key}_error_by_round"]
         labels = list(one["pseudo_labels_by_round"].values())[-1:]
@@ -112,8 +113,8 @@ def runs_table(found: list[Status]) -> Table:
     columns = [*FIRST, Column(heads_of(measures), optional=2), Column("median", optional=4)]
     columns += [Column("perplexity", optional=2)] if has_perplexity else []
     said = NOTE.format(", ".join(dict.fromkeys(measure.word for measure in measures)))
-    notes = [said, *(measure.note for measure in measures if measure != MEASURES["labels"])]
-    is_drawn = any(one[f"{MEASURES[one['kind']].key}_error_by_round"] for one in found)
+    notes = [said, *(measure.note for measure in measures if measure.hears_loss)]
+    is_drawn = any(one[f"{kind_named(one['kind']).measure.key}_error_by_round"] for one in found)
     return Table(
         [*columns, Column("labels", optional=3)],
         rows,

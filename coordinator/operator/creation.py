@@ -17,8 +17,8 @@ from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import WrongInput
-from edge_client.texts.ready_tasks import READY
-from edge_client.texts.tasks import task_from_mapping
+from edge_client.tasks.ready_tasks import READY
+from edge_client.tasks.task import task_from_mapping
 from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training

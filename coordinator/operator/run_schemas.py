@@ -4,7 +4,6 @@ from typing import Literal
 
 from coordinator.operator.schemas import ANSWER, ROUND, Answer, Kind, Model, Round, example
 from coordinator.rounds.choice import DeviceChoice
-from edge_client.texts.tasks import Kind as TaskKind
 from edge_client.wire.messages import Ended
 from edge_client.wire.reported.failures import Failure
 
@@ -111,7 +110,8 @@ class Run(Model):
         here: Those among them that were heard of within two minutes and have not left.
         needed: Devices that its next step waits for.
         step: The open step; null between two, and in a run that is finished.
-        kind: What its task asks: `labels` of texts, `tagging` of words, or masked words (`mlm`).
+        kind: What its task asks, by the name of its kind: such as `labels` of texts, `tagging` of
+            words, or masked words (`mlm`).
         accuracy: Of the newest evaluation, over all devices' test texts: share of right labels, or
             of right masked words; null before one, and of tagging.
         accuracy_error: Its standard error where a cohort evaluated for all; 0 where all were asked,
@@ -141,7 +141,7 @@ class Run(Model):
     here: int
     needed: int
     step: Step | None
-    kind: TaskKind
+    kind: str
     accuracy: float | None
     accuracy_error: float | None
     accuracy_median: float | None

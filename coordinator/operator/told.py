@@ -17,7 +17,6 @@ from coordinator.rounds.machine import (
     kept_of,
     rounds_of,
 )
-from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
 from coordinator.storage.figures import (
@@ -32,8 +31,10 @@ from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.memberships import Member
 from coordinator.storage.rows.tokens import Token
 from coordinator.storage.store import Run
-from edge_client.texts.tasks import Task
-from edge_client.wire.figures import Row, perplexity, traffic_of
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import perplexity
+from edge_client.tasks.task import Task
+from edge_client.wire.figures import Row, traffic_of
 
 Told = dict[str, Any]
 CLONED_S = 86_400.0  # for which it is told that a device had two lives
@@ -66,7 +67,10 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         loss: Of its newest round of training.
     """
     config, state = standing.config, standing.state
-    score, is_masked = state.scores.get(state.evaluated), MEASURES[config.kind].has_perplexity
+    score, is_masked = (
+        state.scores.get(state.evaluated),
+        kind_of(config.task).measure.has_perplexity,
+    )
     return {
         "run_id": standing.run.run_id,
         "name": config.name,
@@ -95,7 +99,7 @@ def _score_told(task: Task, share: float | None, score: Score | None) -> Told:
     told: Told = dict.fromkeys(
         f"{key}{part}" for key in ("accuracy", "f1") for part in ("", "_error", "_median")
     )
-    key = MEASURES[task.kind].key
+    key = kind_of(task).measure.key
     error, median = (score.error, score.median) if score else (None, None)
     return told | {key: share, f"{key}_error": error, f"{key}_median": median}
 
@@ -162,12 +166,12 @@ def round_told(index: int, rows: Sequence[Row], task: Task, score: Score | None 
     failed = [row for row in rows if row["outcome"] == "failed"]
     entities = entities_by_round(rows).get(index)
     share = entities.strict if entities else None
-    share = share if task.kind == "tagging" else accuracies(rows).get(index)
+    share = share if kind_of(task).measure.is_counted else accuracies(rows).get(index)
     return {
         "round_index": index,
         **_score_told(task, share, score),
         "entities": entities_told(entities, task.labels) if entities else None,
-        "perplexity": perplexities(rows, task.kind).get(index),
+        "perplexity": perplexities(rows, task).get(index),
         "loss": means(rows, "train", "loss").get(index),
         "pseudo_labels": pseudo_labels(rows).get(index),
         "answers": len(rows),

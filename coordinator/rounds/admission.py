@@ -9,7 +9,8 @@ from coordinator.rounds.bounds import bounds_of
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.schedule import Schedule
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.updates.registry import made, sent_shapes
 from edge_client.updates.step import ServerContext
 from edge_client.wire.messages import Report, WireError
@@ -148,23 +149,25 @@ def check_report(report: Report, task: Task) -> None:
     if report.loss is not None and not abs(report.loss) <= FLOAT32_MAX:
         raise Refusal(422, f"loss {report.loss:g} is not within float32's range")
     means, told = report.mean_log_probabilities, report.confidences
-    num_labels = len(task.labels) if task.kind == "labels" else 0
+    kind = kind_of(task)
+    num_labels = len(task.labels) if kind.is_one_label else 0
     # Within float32's range their weighted sum is finite, and so is the prior that devices get.
     if len(means) not in (0, num_labels) or not all(abs(mean) <= FLOAT32_MAX for mean in means):
         raise Refusal(422, f"mean_log_probabilities: {num_labels} numbers, or none, expected")
+    num_labels = len(task.labels) if kind.is_labelled else 0
     if told is not None and len(told.counts) != num_labels:
         raise Refusal(422, f"confidences: counts of {num_labels} labels expected")
     _check_entities(report, task)
 
 
 def _check_entities(report: Report, task: Task) -> None:
-    """Refuse entities where none are asked for, and an evaluation of tagging without any counts.
+    """Refuse counts where none are asked for, and an evaluation without any where they are.
 
-    No more are found than words were read, which is what `num_examples` counts there; of those that
-    are there no such thing is known, for a text that is too long is not read to its end.
+    Of tagging no more are found than words were read, which is what `num_examples` counts there; of
+    those that are there no such thing is known, for a text that is too long is not read to its end.
     """
-    entities = report.entities
-    if task.kind != "tagging":
+    entities, kind = report.entities, kind_of(task)
+    if not kind.measure.is_counted:
         if entities is not None:
             raise Refusal(422, "entities: none expected; the run's task does not tag words")
         return
@@ -176,5 +179,5 @@ def _check_entities(report: Report, task: Task) -> None:
         raise Refusal(422, f"entities: counts of {len(task.labels)} types expected")
     if report.accuracy is None:
         raise Refusal(422, "entities: expected of an evaluation alone, with its accuracy")
-    if sum(entities.found) > report.num_examples:
+    if sum(entities.found) > kind.most_found(task, report.num_examples):
         raise Refusal(422, "entities: no more found than words were read expected")

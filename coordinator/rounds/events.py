@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from edge_client.tasks.counts import Entities
 from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.reported.failures import Failure
 
 Kind = Literal["train", "label", "evaluate"]

@@ -21,7 +21,6 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import gain_of
-from coordinator.rounds.measures import MEASURES, chance_of
 from coordinator.rounds.pace.asking import also_asked, open_step, train_on
 from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
 from coordinator.rounds.pace.patience import lack_of_progress
@@ -42,6 +41,7 @@ from coordinator.rounds.selections.choosing import choose, passed_over
 from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from coordinator.rounds.thresholds import class_thresholds
+from edge_client.tasks.kind import kind_named
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.messages import Ended
 from edge_client.wire.tensors import AdapterState
@@ -169,13 +169,14 @@ def _able(config: Schedule, state: State, there: Collection[str]) -> set[str]:
 def _back(config: Schedule, state: State, now_s: float) -> RolledBack | None:
     """Back to the best adapter, where the one that was just evaluated has come to harm."""
     newest, good = state.scores.get(state.evaluated), state.good
+    measure = kind_named(config.kind).measure
     if newest is None or good is None or state.evaluated_sha256 != state.adapter_sha256:
         return None
     if good.adapter_sha256 == state.adapter_sha256 or state.rollbacks >= MOST_ROLLBACKS:
         return None
-    if not is_collapsed(newest, good.score, chance_of(config.kind, config.labels)):
+    if not is_collapsed(newest, good.score, measure.chance(config.labels)):
         return None
-    did = MEASURES[config.kind].said.format(f"{newest.accuracy:.1%}")
+    did = measure.said.format(f"{newest.accuracy:.1%}")
     before = f"after round {good.round_index} {good.score.accuracy:.1%}"
     reason = f"after round {state.evaluated} {did}, {before}"
     return RolledBack(good.round_index, good.adapter_sha256, reason, now_s)

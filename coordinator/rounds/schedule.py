@@ -4,7 +4,6 @@ from typing import Literal, Protocol
 
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
-from edge_client.texts.tasks import Kind
 from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
@@ -101,7 +100,7 @@ class Schedule(Protocol):
     def labels(self) -> tuple[str, ...]: ...
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         """The kind of task, which says what adapters are judged by."""
 
     @property

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.events import Answered, StepOpened
 from coordinator.rounds.measures import ratio_of, ratio_of_entities
-from edge_client.wire.reported.entities import Entities, EntityScores
-from edge_client.wire.reported.entities import pooled as pooled_counts
+from edge_client.tasks.counts import Entities, EntityScores
+from edge_client.tasks.counts import pooled as pooled_counts
 
 FAR = 0.15  # of all texts; an honest run's accuracy falls by less from one round to the next
 FAR_NATS = 5.0  # a factor of 148 in the odds; devices that hold other labels do differ

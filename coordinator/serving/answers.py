@@ -27,7 +27,7 @@ from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.reports import add_report, inserted
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Receipt, Report
 from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, decode_adapter
 

@@ -9,10 +9,10 @@ from coordinator.rounds.events import StepOpened
 from coordinator.rounds.guidance import guidance_of, step_orders
 from coordinator.rounds.learning.handing import spec_at_rank
 from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, kept_of
-from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.scoring import Score
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
+from edge_client.tasks.kind import kind_of
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import PROTOCOL, Over, Waiting, Work
 from edge_client.wire.packs import Pack
@@ -161,7 +161,7 @@ def over_of(live: Live, devices: int, scores: Mapping[int, Score]) -> Over:
         devices: How many joined it.
         scores: By round; of many rounds a part is told.
     """
-    is_masked = MEASURES[live.config.kind].has_perplexity
+    is_masked = kind_of(live.config.task).measure.has_perplexity
     told = thinned(scores, MOST_ROUNDS)
     losses = {index: one.loss for index, one in told.items() if one.loss is not None}
     kept_round, name = kept_of(live.config, live.state)

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.rounds.bounds import next_most_examples
-from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.scoring import Score, entity_scores, mean_loss
 from coordinator.storage.rows.reports import reports
 from coordinator.storage.store import Store
 from edge_client.outputs import new_file
-from edge_client.texts.tasks import Kind, Task
-from edge_client.wire.figures import Row, by_round, counted, entities_of, perplexity, weighted
-from edge_client.wire.reported.entities import EntityScores
+from edge_client.tasks.counts import EntityScores
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import perplexity
+from edge_client.tasks.task import Task
+from edge_client.wire.figures import Row, by_round, counted, entities_of, weighted
 
 
 def rows(store: Store, run_id: str, since: int = 0) -> list[Row]:
@@ -90,9 +91,9 @@ def losses_by_round(table: Iterable[Row]) -> dict[int, float]:
     return {index: loss for index, loss in found.items() if loss is not None}
 
 
-def perplexities(table: Iterable[Row], kind: Kind) -> dict[int, float]:
+def perplexities(table: Iterable[Row], task: Task) -> dict[int, float]:
     """Perplexity of masked words by round; empty of tasks that mask none."""
-    if not MEASURES[kind].has_perplexity:
+    if not kind_of(task).measure.has_perplexity:
         return {}
     told = {index: perplexity(loss) for index, loss in losses_by_round(table).items()}
     return {index: found for index, found in told.items() if found is not None}
@@ -117,19 +118,20 @@ def scores_by_round(
         table: Its answers.
         scores: Those of its journal, which know errors and medians.
     """
-    entities = entities_by_round(table) if task.kind == "tagging" else {}
+    measure = kind_of(task).measure
+    entities = entities_by_round(table) if measure.is_counted else {}
     f1 = {index: one.strict for index, one in entities.items() if one.strict is not None}
-    found = {"accuracy": {} if task.kind == "tagging" else accuracies(table), "f1": f1}
+    found = {"accuracy": {} if measure.is_counted else accuracies(table), "f1": f1}
     told: dict[str, dict[int, Any]] = {}
     for key, shares in found.items():
-        is_ours = MEASURES[task.kind].key == key
+        is_ours = measure.key == key
         told[f"{key}_by_round"] = shares
         told[f"{key}_error_by_round"] = errors(scores) if is_ours else {}
         told[f"{key}_median_by_round"] = medians(scores) if is_ours else {}
     told["entities_by_round"] = {
         index: entities_told(one, task.labels) for index, one in entities.items()
     }
-    return told | {"perplexity_by_round": perplexities(table, task.kind)}
+    return told | {"perplexity_by_round": perplexities(table, task)}
 
 
 def errors(scores: Mapping[int, Score]) -> dict[int, float | None]:

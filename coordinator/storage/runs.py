@@ -18,7 +18,8 @@ from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.errors import demand
-from edge_client.texts.tasks import Task, TaskError
+from edge_client.tasks.task import Task
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import MAX_JSON_BYTES, PROTOCOL, Next, Work, encode, encode_brief
 from edge_client.wire.tensors import AdapterState, encode_adapter
@@ -140,7 +141,7 @@ def _of_kind(config: RunConfig, spec: AdapterSpec) -> RunConfig:
     Raises:
         AdapterError: It says another kind.
     """
-    if config.adapter not in (usual_adapter(config.task.kind, RunConfig.adapter), str(spec)):
+    if config.adapter not in (usual_adapter(config.task, RunConfig.adapter), str(spec)):
         raise AdapterError(
             f"the run trains {config.adapter}, --from is {spec}; leave --adapter out"
         )

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
 from edge_client.bases.base import EMBEDDED, Base
-from edge_client.texts.tasks import MASK, Kind, Task
-from edge_client.wire.figures import perplexity
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import perplexity
+from edge_client.tasks.task import Task
 
 README = "README.md"
 SNIPPET = Path(__file__).with_name("with_peft.py.txt")  # a text here, and never imported
@@ -103,7 +104,7 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
         _front_matter(spec, base_name, task, card.licence),
         f"# {_line(task.name)}: {adapter} for {base_name}\n",
         "An adapter of a frozen language model, trained by smidgen on devices whose texts stayed "
-        f"there. {ANSWERS[task.kind]}\n",
+        f"there. {kind_of(task).card.answers}\n",
         *_asked(spec, task),
         "## How it was trained\n",
         _facts(adapter, base_name, card),
@@ -113,35 +114,22 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
         _listed([f"smidgen client predict --adapter . --base {_base_option(base_name)} 'a text'"]),
         *_with_peft(spec, base_name, task),
         "## What it is not\n",
-        f"{LIMITS[task.kind]} Scores are of the training devices' own texts, where there are any; "
-        "others were not looked at. An adapter learns from texts, and some of what is in them may "
-        "be guessed from it; no differential privacy was applied.\n",
+        f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "
+        "are any; others were not looked at. An adapter learns from texts, and some of what is in "
+        "them may be guessed from it; no differential privacy was applied.\n",
     ]
     return "\n".join(part for part in parts if part)
 
 
-ANSWERS: dict[Kind, str] = {
-    "labels": "It tells apart these labels, in this order:",
-    "tagging": "It finds entities of these types in a text:",
-    "mlm": "It guesses words that are masked in a text, by the base's own head.",
-}
-LIMITS: dict[Kind, str] = {
-    "labels": "It does not write text and knows no other label than these: a text of none of them "
-    "gets one all the same.",
-    "tagging": "It does not write text and knows no other type than these: an entity of none of "
-    "them is not found, or gets one of these.",
-    "mlm": "It writes no text from left to right; it guesses single words from those around them.",
-}
-
-
 def _asked(spec: AdapterSpec, task: Task) -> list[str]:
     """What is told apart, and how it is asked."""
-    if task.kind == "mlm":
+    head = kind_of(task).head(task)
+    if head.answers == "all words":
         kind = "tokens, in whole words," if task.masking.whole_words else "tokens"
         share = f"{task.masking.share:.0%}"
         return [f"It was asked for {share} of the {kind} of each training text.\n"]
     told = _listed(_label(task, label, spec) for label in task.labels)
-    if task.kind == "tagging":
+    if head.is_of_words:
         said = "Each word is asked at its first token. The head's rows are these tags, in this "
         said += "order: `O` outside, `B-` the first word of an entity, `I-` a further one:\n"
         return [told, said, _listed([json.dumps(task.tags, ensure_ascii=False)])]
@@ -153,11 +141,11 @@ def _asked(spec: AdapterSpec, task: Task) -> list[str]:
 
 def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
     """How it is used without smidgen's commands."""
-    if has_peft_form(spec, task.kind):
+    if has_peft_form(spec, task):
         return [
             "With PEFT (`pip install peft transformers`), from this folder; these lines give the "
             "answers of smidgen itself:\n",
-            f"```python\n{SNIPPET.read_text(encoding='utf-8')}```\n",
+            f"```python\n{_snippet(task)}```\n",
             f"```python\n{_used(spec, task)}```\n",
             _note(spec, base_name, task),
         ]
@@ -169,6 +157,15 @@ def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
         "token, while this head was trained to read the text's. So there is no "
         "`adapter_config.json`, and the tensors are in `smidgen_adapter.safetensors`.\n",
     ]
+
+
+def _snippet(task: Task) -> str:
+    """Python that reads an adapter; each label by itself where a text may have several."""
+    text = SNIPPET.read_text(encoding="utf-8")
+    if kind_of(task).head(task).loss == "sigmoid":
+        text = text.replace(".mean(0).softmax(-1)", ".mean(0).sigmoid()")
+        text = text.replace(".log_softmax(-1)", "").replace("row.softmax(-1)", "row.sigmoid()")
+    return text
 
 
 TELLS = {
@@ -210,7 +207,7 @@ def _front_matter(spec: AdapterSpec, base_name: str, task: Task, licence: str) -
     tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
     lines = [
         *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
-        f"library_name: {'peft' if has_peft_form(spec, task.kind) else 'smidgen'}",
+        f"library_name: {'peft' if has_peft_form(spec, task) else 'smidgen'}",
         f"pipeline_tag: {_pipeline(spec, task)}",
         *_licence(licence),
         f"tags: [{', '.join(tags)}]",
@@ -222,7 +219,7 @@ def _pipeline(spec: AdapterSpec, task: Task) -> str:
     """The hub's word for what it does."""
     if not spec.head:
         return "fill-mask"
-    return "token-classification" if task.kind == "tagging" else "text-classification"
+    return kind_of(task).card.pipeline
 
 
 def _listed(lines: Iterable[str]) -> str:
@@ -251,12 +248,13 @@ def _facts(adapter: str, base_name: str, card: Card) -> str:
 def _scores(task: Task, card: Card) -> str:
     """A table of what is known of each round; columns of nothing are left out."""
     named: dict[str, Mapping[int, float]] = {"accuracy": card.accuracies}
-    if task.kind == "tagging":
-        named = {"F1 of entities": card.entity_f1, "accuracy of tags": card.accuracies}
-    if task.kind == "mlm":
+    measure = kind_of(task).measure
+    if measure.key == "f1":
+        named = {measure.name: card.entity_f1, measure.beside: card.accuracies}
+    if measure.has_perplexity:
         told = {index: perplexity(loss) for index, loss in card.losses.items()}
         words = {index: one for index, one in told.items() if one is not None}
-        named = {"perplexity": words, "accuracy at masked tokens": card.accuracies}
+        named = {"perplexity": words, measure.beside: card.accuracies}
     columns = {name: one for name, one in named.items() if one}
     if not columns:
         return ""
@@ -280,12 +278,9 @@ def _base_option(base_name: str) -> str:
 
 def _used(spec: AdapterSpec, task: Task) -> str:
     """Python that answers a text, behind the lines of `with_peft.py`."""
-    if task.kind == "tagging":
-        return 'print(tag("a text"))\n'
-    if task.kind == "mlm":
-        return f'print(fill("a {MASK} text"))\n'
     is_pair = not spec.head and any("{text_b}" in pattern for pattern in task.asked())
-    return f'print(predict("a text"{", " + json.dumps("a second one") if is_pair else ""}))\n'
+    second = f", {json.dumps('a second one')}" if is_pair else ""
+    return f"print({kind_of(task).card.used.format(second)})\n"
 
 
 def _note(spec: AdapterSpec, base_name: str, task: Task) -> str:
@@ -309,7 +304,7 @@ def _note(spec: AdapterSpec, base_name: str, task: Task) -> str:
 def _auto(spec: AdapterSpec, task: Task) -> str:
     if not spec.head:
         return ""
-    return "ForTokenClassification" if task.kind == "tagging" else "ForSequenceClassification"
+    return kind_of(task).card.auto
 
 
 def _line(text: str) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 from edge_client.adapters.initial import check_asked, initial_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState
 
 
@@ -26,8 +27,8 @@ def fitting(
             has no place in the base.
     """
     check_asked(spec, task, base)
-    is_of_words = task.kind == "tagging"
-    like = initial_adapter(spec, base, task.head_rows, 0, is_of_words=is_of_words)
+    head = kind_of(task).head(task)
+    like = initial_adapter(spec, base, head.rows, 0, is_of_words=head.is_of_words)
     wanted = {name: tensor.shape for name, tensor in like.items()}
     for name, shape in wanted.items():
         if name not in state:

@@ -21,8 +21,9 @@ from edge_client.adapters.spec import (
 from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
 from edge_client.bases.weights import Weights
-from edge_client.texts.batches import Encoder
-from edge_client.texts.tasks import Task
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, shapes_of
@@ -172,9 +173,10 @@ def first_adapter(
     tokens = Tokens(base.folder)
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
     check_asked(spec, task, base)
-    is_of_words = task.kind == "tagging"
-    state = initial_adapter(spec, base, task.head_rows, draw, prompt_ids, is_of_words=is_of_words)
-    if task.kind == "labels" and not spec.head:
+    head = kind_of(task).head(task)
+    known = (head.rows, draw, prompt_ids)
+    state = initial_adapter(spec, base, *known, is_of_words=head.is_of_words)
+    if head.answers == "label words" and not spec.head:
         tokens.label_word_ids(task)
     Encoder(tokens, task, not spec.head, min(longest, base.shape.positions - spec.prompt_tokens))
     return state
@@ -186,13 +188,13 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
     Raises:
         AdapterError: Says which can.
     """
-    name = str(spec)
-    if task.kind == "tagging" and not spec.head:
+    name, kind = str(spec), kind_of(task)
+    head = kind.head(task)
+    if head.answers is None and not spec.head:
         more = "" if spec.net else f"; {name}+head does"
-        raise AdapterError(
-            f"adapter {name}: task {task.name!r} tags words, which needs a head{more}"
-        )
-    if task.kind == "mlm" and spec.head:
+        what = "tags words, which " if head.is_of_words else ""
+        raise AdapterError(f"adapter {name}: task {task.name!r} {what}needs a head{more}")
+    if not head.can_train and spec.head:
         rest = name.removesuffix("head").removesuffix("+")
         instead = rest or "lora:8"
         raise AdapterError(
@@ -200,13 +202,13 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"answers; take {instead}"
         )
     if not spec.head and not base.has_head:
-        instead = "another base" if task.kind == "mlm" else f"{name}+head, or another base"
+        instead = "another base" if not head.can_train else f"{name}+head, or another base"
         raise AdapterError(
             f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
             f"language-model head{FAMILIES[base.architecture].headless}; take {instead}"
         )
-    if task.kind != "labels" and spec.net:
+    if not kind.is_one_label and spec.net:
         raise AdapterError(
             f"adapter {name}: +{spec.net} is for tasks of labels; task {task.name!r} is of kind "
-            f"{task.kind}"
+            f"{kind.name}"
         )

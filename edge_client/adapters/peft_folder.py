@@ -41,7 +41,8 @@ from edge_client.errors import demand
 from edge_client.files import from_json
 from edge_client.outputs import check_out_folder, new_folder
 from edge_client.tables import plain
-from edge_client.texts.tasks import Kind, Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
@@ -238,7 +239,7 @@ def write_peft_folder(
         said = f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out"
         demand(not (with_base and base.manifest), said, AdapterError)
     name, task, config = known.base_name, known.task, {}
-    if has_peft_form(spec, task.kind):
+    if has_peft_form(spec, task):
         place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
         config = peft_config(spec, place, known.architecture, state)
         if spec.bias or spec.prompt_tokens:
@@ -249,7 +250,7 @@ def write_peft_folder(
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
-        (part / weights_name(spec, task.kind)).write_bytes(body)
+        (part / weights_name(spec, task)).write_bytes(body)
         if with_base and base is not None:
             (part / COPY).mkdir()
             for file in COPIED:
@@ -285,19 +286,19 @@ def as_lora(
 def _asked_of(exported: Exported, spec: AdapterSpec, base: Base) -> Exported:
     """With what the base says of how texts are asked."""
     task, words = exported.task, dict[str, list[int]]()
-    if task.kind == "labels" and not spec.head and not spec.net:
+    if kind_of(task).head(task).answers == "label words" and not spec.head and not spec.net:
         ids = Tokens(base.folder).label_word_ids(task)
         words = dict(zip(task.labels, ids, strict=True))
     tokens = min(Training.tokens, base.shape.positions - spec.prompt_tokens)
     return replace(exported, words=words, tokens=tokens)
 
 
-def weights_name(spec: AdapterSpec, kind: Kind) -> str:
+def weights_name(spec: AdapterSpec, task: Task) -> str:
     """The file with an adapter's tensors: PEFT's name, or one that PEFT does not look for.
 
     A net's has PEFT's, as ever.
     """
-    return WEIGHTS if spec.net or has_peft_form(spec, kind) else OWN_WEIGHTS
+    return WEIGHTS if spec.net or has_peft_form(spec, task) else OWN_WEIGHTS
 
 
 def is_exported(folder: Path) -> bool:
@@ -318,13 +319,13 @@ def read_peft_folder(folder: Path, base: Base | None = None) -> tuple[Exported, 
     """
     origin = read_origin(folder)
     spec = parse_adapter(origin.adapter)
-    weights = weights_name(spec, origin.task.kind)
+    weights = weights_name(spec, origin.task)
     try:
         body = (folder / weights).read_bytes()
     except OSError as error:
         raise _not_exported(folder, weights) from error
     state = decode_weights(folder / weights, body)
-    if has_peft_form(spec, origin.task.kind):
+    if has_peft_form(spec, origin.task):
         state = adapter_state(spec, state)
     if base is None:
         return origin, state

@@ -47,14 +47,14 @@ from edge_client.bases.layout import pooler_of
 from edge_client.bases.quantization import from_bfloat16
 from edge_client.errors import demand
 from edge_client.tables import plain
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000
 PICKLED = "adapter_model.bin"
 FLOATS = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "BF16": "<u2"}  # numpy's; bfloat16 as its bits
-KINDS = {"labels": "SEQ_CLS", "tagging": "TOKEN_CLS"}
 
 
 def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, AdapterState]:
@@ -140,7 +140,7 @@ def _prompt(
     head = [name for name in state if name.startswith(BARE)]
     spec = AdapterSpec(prompt_tokens=tokens, head=bool(head) or kind != "")
     said = f"{folder}: a head behind a soft prompt reads the prompt in PEFT, and here the text"
-    demand(has_peft_form(spec, task.kind), f"{said}; train it here, or as LoRA there", AdapterError)
+    demand(has_peft_form(spec, task), f"{said}; train it here, or as LoRA there", AdapterError)
     demand(
         config.get("task_type") is not None,
         "PEFT option task_type is missing, and without one PEFT leaves a soft prompt out; "
@@ -158,9 +158,9 @@ def _prompt(
 
 def _check_kind(folder: Path, kind: str, spec: AdapterSpec, task: Task) -> None:
     """Refuse a head of tags for labels and the other way round: their tensors may be alike."""
-    if spec.head and kind != KINDS.get(task.kind):
-        found = f"PEFT option task_type is {kind or 'none'}"
-        wanted = KINDS.get(task.kind, "none")
+    wanted = kind_of(task).peft_type
+    if spec.head and kind != wanted:
+        found, wanted = f"PEFT option task_type is {kind or 'none'}", wanted or "none"
         raise AdapterError(
             f"{folder}: {found}, and task {task.name!r} of kind {task.kind} needs {wanted}; save "
             "the adapter with its task_type, or name a task of its kind"

@@ -16,7 +16,8 @@ from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks
 from edge_client.bases.architectures import FAMILIES, Shape
 from edge_client.bases.layout import linear_size
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState
 
 PREFIX = "base_model.model."
@@ -125,14 +126,15 @@ class AdapterSpec:
         return "+".join(parts)
 
 
-def has_peft_form(spec: AdapterSpec, kind: Kind) -> bool:
+def has_peft_form(spec: AdapterSpec, task: Task) -> bool:
     """Whether PEFT knows such an adapter: no net, and no head for texts behind a soft prompt.
 
     Args:
         spec: The adapter.
-        kind: Of the task that it is for; a head that reads words finds them behind a prompt too.
+        task: What it is for; a head that reads words finds them behind a prompt too.
     """
-    return not spec.net and not (spec.prompt_tokens and spec.head and kind == "labels")
+    reads_text = not kind_of(task).head(task).is_of_words
+    return not spec.net and not (spec.prompt_tokens and spec.head and reads_text)
 
 
 def net_in(name: str) -> Net:
@@ -210,14 +212,14 @@ def at_most(spec: AdapterSpec, rank: int) -> AdapterSpec:
     return parse_adapter(str(replace(spec, rank=min(rank, spec.rank), ranks=ranks)))
 
 
-def usual_adapter(kind: Kind, lora: str) -> str:
+def usual_adapter(task: Task, lora: str) -> str:
     """What is trained where nobody says: LoRA, with a head where the kind of task needs one.
 
     Args:
-        kind: Of the task.
+        task: What is asked.
         lora: Its name without a head.
     """
-    return f"{lora}+head" if kind == "tagging" else lora
+    return f"{lora}+head" if kind_of(task).head(task).answers is None else lora
 
 
 def frozen_layers(spec: AdapterSpec, layers: int) -> int:

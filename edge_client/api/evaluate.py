@@ -4,24 +4,26 @@ scoring = open_scoring("texts", "adapter")  # what `evaluate` does, for who want
 scores = scoring.score(print)
 """
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from edge_client.adapters.peft_folder import is_exported
 from edge_client.api.given import Asked, Place, place, place_or_none, task_file
 from edge_client.api.labeller import Labeller, kind_asked, open_labeller
 from edge_client.api.prior import with_prior
-from edge_client.api.scores import OnAnswer, Scores, score_labels, score_masked, score_tags
 from edge_client.bases.base import EMBEDDED
 from edge_client.formats.dialect import Dialect, find
 from edge_client.formats.opened import DataError
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.tasks.kind import TaskKind, kind_of
+from edge_client.tasks.scores import Scores
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import every_row
-from edge_client.texts.parts import files_of
-from edge_client.texts.tasks import Kind, Labels
+from edge_client.texts.parts import PARTS, Labels, files_of
 
 
 def evaluate(
@@ -72,13 +74,6 @@ def evaluate(
         return scoring.score()
 
 
-TESTS: dict[Kind, str] = {
-    "labels": "put a test.csv with columns text,label",
-    "tagging": "put a test.conll with a word and its tag on each line",
-    "mlm": "put a test.txt with a text on each line",
-}
-
-
 @dataclass(frozen=True)
 class Scoring:
     """Labelled texts and an opened adapter that is to read them.
@@ -95,7 +90,7 @@ class Scoring:
     dialect: Dialect
     has_id: bool
 
-    def score(self, on_answer: OnAnswer = lambda answer: None) -> Scores:
+    def score(self, on_answer: Callable[[Any], None] = lambda answer: None) -> Scores:
         """Ask every text and compare.
 
         Args:
@@ -106,12 +101,8 @@ class Scoring:
         """
         accounting = Accounting()
         texts = every_row(self.file, self.labeller.task, True, accounting.notes, self.dialect)
-        kind = self.labeller.task.kind
-        if kind == "mlm":
-            scores = score_masked(self.labeller, texts, accounting)
-        else:
-            of_kind = score_tags if kind == "tagging" else score_labels
-            scores = of_kind(self.labeller, texts, accounting, on_answer)
+        kind = kind_of(self.labeller.task)
+        scores = kind.scores(self.labeller, texts, accounting, on_answer)
         notes = [f"read with {', '.join(accounting.notes)}"] * bool(accounting.notes)
         notes += [str(accounting)] * bool(accounting.left_out)
         lines, rows = tuple(accounting.lines), accounting.as_json()
@@ -133,7 +124,7 @@ def open_scoring(
     chosen, opened = _task_beside(data, adapter, task), place_or_none(adapter)
     kind = kind_asked(opened, chosen)
     file = file_of(place(data), kind)
-    every = every_row(file, Labels((), kind), True, [], dialect)
+    every = every_row(file, Labels((), kind.files), True, [], dialect)
     first = next((row for row in every if row.example is not None), None)
     has_id = first is not None and find(list(first.row), "id") is not None
     labeller = open_labeller(opened, chosen, str(base), engine, memory_budget, device)
@@ -158,18 +149,18 @@ def _task_beside(data: Place, adapter: Place | None, task: Asked | None) -> Aske
     return task or (own if is_wanted and own.is_file() else None)
 
 
-def file_of(data: Path, kind: Kind = "labels") -> Path:
+def file_of(data: Path, kind: TaskKind) -> Path:
     """The texts to score on, whose answers are known; of `mlm` it may be a folder of files.
 
     Raises:
         DataError: A folder without test texts.
     """
-    found = files_of(data, kind)
+    found = files_of(data, kind.files)
     if data.is_file():
         return data
     if "test" not in found:
-        trained = ("labelled", "unlabelled") if kind == "mlm" else ("labelled",)
+        trained = PARTS[:2] if kind.files.wants == "text" else PARTS[:1]
         others = " or ".join(str(path) for part, path in found.items() if part in trained)
         hint = f", or give --data {others}, whose texts may have been trained on" if others else ""
-        raise DataError(f"{data} holds no test.*; {TESTS[kind]}{hint}")
+        raise DataError(f"{data} holds no test.*; {kind.files.tests}{hint}")
     return found["test"]

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edge_client.errors import WrongInput
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task
+from edge_client.tasks.ready_tasks import find_task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 
 Place: TypeAlias = str | Path

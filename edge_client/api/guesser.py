@@ -1,73 +1,17 @@
-"""Masked words of texts guessed by a base, with or without an adapter, and how well it knows texts.
+"""`smidgen.fill`: masked words of texts guessed by a base, with or without an adapter."""
 
-A text with `[MASK]` in it is asked for the words that may stand there. One without is asked for
-tokens of its own that are masked: the exponential of their mean loss is its perplexity. Which ones
-are masked hangs on the text alone.
-"""
-
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass
-
-import numpy as np
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller, pieces
+from edge_client.api.labeller import adapter_or_own, open_labeller
 from edge_client.api.predict import found_texts
 from edge_client.bases.base import EMBEDDED
-from edge_client.engine.scoring.measure import perplexity
 from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.tasks.kinds.guesses import TOP, FilledText, check_top, guessings
 from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.tasks import MASK
-
-TOP, MOST = 5, 100  # guesses for each mask
-TIMES = 8  # a text is masked, each time other tokens of it
-
-
-@dataclass(frozen=True)
-class Guess:
-    """A word that may stand in a mask, or a piece of one, and its probability, 0 to 1."""
-
-    word: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class FilledText:
-    """What a text's masks may hold, or how well a text without masks is known.
-
-    Attributes:
-        text: The text.
-        guesses: Of each `[MASK]` the likeliest words, the likeliest first.
-        filled: The text with the likeliest word in each mask.
-        perplexity: Of a text without masks; else None.
-        tokens: Tokens that were asked for.
-    """
-
-    text: str
-    guesses: tuple[tuple[Guess, ...], ...]
-    filled: str
-    perplexity: float | None
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Guessing:
-    """How one text is read.
-
-    Attributes:
-        found: The text, where it stands and its id.
-        example: The text.
-        told: What is known of it.
-    """
-
-    found: Found
-    example: Example
-    told: FilledText
 
 
 def fill(
@@ -91,7 +35,7 @@ def fill(
         adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
         personal: A client's state folder instead: with the adapter of its own, or the shared one,
             whichever has the lower perplexity on its test texts.
-        task: A task of kind `mlm`; an exported adapter has its own.
+        task: A task that asks for masked words; an exported adapter has its own.
         base: Folder, hub name or `embedded`.
         engine: `auto`, `torch` or `onnx`.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
@@ -108,57 +52,7 @@ def fill(
     folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
     labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
-        labeller.check_kind("mlm", "smidgen.fill")
+        labeller.check_function("smidgen.fill")
         told = [one.told for one in guessings(labeller, found, accounting, top)]
     demand(not accounting.left_out, f"texts: {accounting}")
     return told
-
-
-def check_top(top: int) -> None:
-    """Refuse a number of guesses.
-
-    Raises:
-        WrongInput: See `MOST`.
-    """
-    demand(1 <= top <= MOST, f"--top {top}: 1 to {MOST} is expected")
-
-
-def guessings(
-    labeller: Labeller, texts: Iterable[Found], accounting: Accounting, top: int = TOP
-) -> Iterator[Guessing]:
-    """Read texts in their order; others (no text, a mask too far) are counted."""
-    engine = labeller.engine
-    for piece in pieces(labeller, texts, accounting):
-        for found, example in piece:
-            if MASK not in example.text:
-                losses, _ = engine.judge([example] * TIMES)
-                surprise = perplexity(float(losses.mean(dtype=np.float64)))
-                told = FilledText(example.text, (), example.text, surprise, len(losses))
-                yield Guessing(found, example, told)
-                continue
-            asked = engine.encoder.tokens.gaps(example.text, engine.encoder.limit)
-            if len(asked.places) < example.text.count(MASK):
-                far = f"a {MASK} behind the first {engine.encoder.limit} tokens, which are read"
-                accounting.read -= 1
-                accounting.lines.append(found.line)
-                accounting.leave_out("columns", f"line {found.line}: {far}")
-                continue
-            guesses = tuple(_likeliest(labeller, row, top) for row in engine.guess(asked))
-            filled = _filled(example.text, [one[0].word for one in guesses])
-            told = FilledText(example.text, guesses, filled, None, len(guesses))
-            yield Guessing(found, example, told)
-
-
-def _likeliest(labeller: Labeller, row: np.ndarray, top: int) -> tuple[Guess, ...]:
-    tokens = labeller.engine.encoder.tokens
-    ordinary = np.array(tokens.ordinary_ids)
-    best = ordinary[np.argsort(-row[ordinary], kind="stable")[:top]]
-    return tuple(
-        Guess(tokens.word_of(id_), round(math.exp(float(row[id_])), 4)) for id_ in best.tolist()
-    )
-
-
-def _filled(text: str, words: list[str]) -> str:
-    for word in words:
-        text = text.replace(MASK, word, 1)
-    return text

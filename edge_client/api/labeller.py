@@ -3,12 +3,8 @@
 Memory is bounded however many texts there are, and answers come in the texts' order.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from edge_client.adapters.peft_folder import CONFIG, is_exported, read_origin, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
@@ -21,18 +17,12 @@ from edge_client.errors import demand
 from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import parse_budget
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found, leave_out
-from edge_client.texts.tasks import Kind, Task, TaskError
+from edge_client.tasks.kind import TaskKind, check_same, kind_named, kind_of
+from edge_client.tasks.registry import DEFAULT
+from edge_client.tasks.task import Task
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
-
-PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # labelled at once
-ASKING: dict[Kind, str] = {  # what answers each kind in Python
-    "labels": "smidgen.predict",
-    "tagging": "smidgen.tag",
-    "mlm": "smidgen.fill",
-}
 
 
 @dataclass(frozen=True)
@@ -51,19 +41,18 @@ class Labeller:
     spec: AdapterSpec
     prior: tuple[float, ...] = ()
 
-    def check_kind(self, kind: Kind, asked: str) -> None:
-        """Refuse an adapter of another kind of task than what is asked of it is for.
+    def check_function(self, asked: str) -> None:
+        """Refuse an adapter for another kind of task than a function answers.
 
         Args:
-            kind: What is asked for.
-            asked: By what.
+            asked: The function's name.
 
         Raises:
-            AdapterError: Names what the adapter is for.
+            AdapterError: Names the one that answers.
         """
-        own = self.task.kind
-        said = f"{asked} is for tasks of kind {kind}; {self.task.name!r} is of kind {own}: take "
-        demand(own == kind, f"{said}{ASKING[own]}", AdapterError)
+        kind = kind_of(self.task)
+        said = f"{asked} is not for {self.task.name!r}, a task of kind {kind.name}: take "
+        demand(kind.function == asked, f"{said}{kind.function}", AdapterError)
 
     @property
     def needs_pairs(self) -> bool:
@@ -112,11 +101,11 @@ def open_labeller(
     return Labeller(computer, chosen, spec)
 
 
-def kind_asked(adapter: Path | None, task: Asked | None) -> Kind:
-    """The kind of task that `open_labeller` will find; `labels` where it will refuse."""
+def kind_asked(adapter: Path | None, task: Asked | None) -> TaskKind:
+    """The kind of task that `open_labeller` will find; the usual one where it will refuse."""
     if adapter is not None and is_exported(adapter):
-        return read_origin(adapter).task.kind
-    return as_task(task).kind if task else "labels"
+        return kind_of(read_origin(adapter).task)
+    return kind_of(as_task(task)) if task else kind_named(DEFAULT)
 
 
 def adapter_or_own(adapter: Path | None, personal: Path | None) -> Path | None:
@@ -147,21 +136,19 @@ def _adapter(
             AdapterError,
         )
         if task is not None:
-            _check_kind(folder, origin.task, as_task(task))
+            own, named = origin.task, as_task(task)
+            said = f"--adapter {folder} is for a task of kind {own.kind}, --task of kind "
+            check_same(own, named, f"{said}{named.kind}; leave --task away")
             _check_labels(folder, origin.task, as_task(task))
         return origin.task, parse_adapter(origin.adapter), state
     chosen = as_task(task or "")
     if folder is None:
-        said = f"task {chosen.name!r} tags words, which the base alone cannot; give --adapter"
-        demand(chosen.kind != "tagging", said, AdapterError)
+        head = kind_of(chosen).head(chosen)
+        what = "tags words, which the base alone cannot" if head.is_of_words else "needs a head"
+        said = f"task {chosen.name!r} {what}; give --adapter"
+        demand(head.answers is not None, said, AdapterError)
         return chosen, parse_adapter("lora:1"), None  # whose first values change nothing
     return chosen, *read_peft_adapter(folder, base, chosen)
-
-
-def _check_kind(folder: Path, own: Task, named: Task) -> None:
-    """Refuse a task of another kind than an export's."""
-    said = f"--adapter {folder} is for a task of kind {own.kind}, --task of kind {named.kind}"
-    demand(own.kind == named.kind, f"{said}; leave --task away", TaskError)
 
 
 def _check_labels(folder: Path, own: Task, named: Task) -> None:
@@ -172,83 +159,3 @@ def _check_labels(folder: Path, own: Task, named: Task) -> None:
             f"{whose} a label that the other does not: {other[0][:40]!r}; an exported adapter has "
             "a task of its own: leave --task away, or give one with its labels"
         )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How a text is read.
-
-    Attributes:
-        found: The text, where it stands and its id.
-        example: The text.
-        log_probabilities: Of each label, in label order.
-    """
-
-    found: Found
-    example: Example
-    log_probabilities: np.ndarray
-
-    @property
-    def index(self) -> int:
-        """The most probable label's."""
-        return int(self.log_probabilities.argmax())
-
-    @property
-    def confidence(self) -> float:
-        """Its probability."""
-        return round(math.exp(float(self.log_probabilities.max())), 4)
-
-    def probabilities(self, labels: Sequence[str]) -> dict[str, float]:
-        """Each label's."""
-        values = np.exp(self.log_probabilities.astype(np.float64)).round(6).tolist()
-        return dict(zip(labels, values, strict=True))
-
-
-def answers(labeller: Labeller, texts: Iterable[Found], accounting: Accounting) -> Iterator[Answer]:
-    """Label texts in their order; those without a text are counted in `accounting`."""
-    for piece in pieces(labeller, texts, accounting):
-        examples = [example for _, example in piece]
-        rows = _without(labeller.engine.predict(examples), labeller.prior)
-        for (found, example), row in zip(piece, rows, strict=True):
-            yield Answer(found, example, row)
-
-
-def _without(rows: np.ndarray, prior: Sequence[float]) -> np.ndarray:
-    """Log-probabilities with the prior taken off, which sum to 1 again."""
-    if not prior:
-        return rows
-    scores = rows.astype(np.float64) - np.asarray(prior)
-    highest = scores.max(axis=1, keepdims=True)
-    found: np.ndarray = scores - highest - np.log(np.exp(scores - highest).sum(1, keepdims=True))
-    return found
-
-
-def _usable(
-    labeller: Labeller, texts: Iterable[Found], accounting: Accounting
-) -> Iterator[tuple[Found, Example]]:
-    for found in texts:
-        if found.example and labeller.needs_pairs and not found.example.text_b:
-            said = "no text_b, which the task's patterns ask for"
-            found = replace(found, example=None, fault=said, reason="columns")
-        if found.example is None:
-            accounting.lines.append(found.line)
-            leave_out(accounting, found)
-        else:
-            accounting.read += 1
-            yield found, found.example
-
-
-def pieces(
-    labeller: Labeller, texts: Iterable[Found], accounting: Accounting
-) -> Iterator[list[tuple[Found, Example]]]:
-    """Texts that can be asked, as many at once as are read; the others are counted."""
-    piece: list[tuple[Found, Example]] = []
-    room = PIECE_CHARACTERS
-    for found, example in _usable(labeller, texts, accounting):
-        piece.append((found, example))
-        room -= len(example.text) + len(example.text_b)
-        if len(piece) == PIECE_TEXTS or room <= 0:
-            yield piece
-            piece, room = [], PIECE_CHARACTERS
-    if piece:
-        yield piece

@@ -20,7 +20,8 @@ from edge_client.personal.methods import Given
 from edge_client.personal.way import FROM_SHARED, Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import check_same
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 
 
@@ -169,7 +170,7 @@ def _shared(folder: Place | None, base: Base, task: Task) -> Given | None:
         AdapterError,
     )
     said = f"--shared {folder} is for a task of kind {origin.task.kind}, this one is of kind "
-    demand(origin.task.kind == task.kind, f"{said}{task.kind}; give one of that")
+    check_same(origin.task, task, f"{said}{task.kind}; give one of that")
     demand(
         origin.task.labels == task.labels,
         f"--shared {folder} is of labels {', '.join(origin.task.labels)}; the task has "

@@ -25,7 +25,7 @@ from edge_client.planning.planner import Correct, Option, as_estimated, choose, 
 from edge_client.planning.resources import Resources, measured_flops, read_facts
 from edge_client.planning.sizes import AUTO, auto_budget, parse_budget
 from edge_client.planning.step_cost import Rates, layer_forwards
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 
 STATES = Path(".local") / "state" / "smidgen"  # below the user's home

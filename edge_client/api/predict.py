@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Answer, Labeller, adapter_or_own, answers, open_labeller
+from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
@@ -13,8 +13,11 @@ from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import NO_TEXT
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.kinds.label_answers import Answer, answers
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
+from edge_client.texts.parts import read_as
 
 Text = str | tuple[str, str]  # of a pair, both
 
@@ -77,14 +80,21 @@ def predict(
     folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
     labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
     with closing(labeller.engine):
-        labeller.check_kind("labels", "smidgen.predict")
+        labeller.check_function("smidgen.predict")
         lacking = next((f.line for f in found if f.example and not f.example.text_b), 0)
         demand(
             not (labeller.needs_pairs and lacking),
             f"text {lacking}: the task asks of two texts; give a tuple of two",
         )
+        found = [_read_as(labeller, one) for one in found]
         labeller = with_prior(labeller, place_or_none(prior), Dialect())
         return [_prediction(answer, labeller) for answer in answers(labeller, found, Accounting())]
+
+
+def _read_as(labeller: Labeller, found: Found) -> Found:
+    assert found.example is not None, "each text is one"
+    text = read_as(labeller.task, found.example.text, f"text {found.line}")
+    return replace(found, example=replace(found.example, text=text))
 
 
 def found_texts(texts: Iterable[Text], *, has_pairs: bool = True) -> list[Found]:
@@ -120,11 +130,11 @@ def _found(number: int, text: Text, has_pairs: bool) -> Found:
 
 
 def _prediction(answer: Answer, labeller: Labeller) -> Prediction:
-    labels = labeller.task.labels
+    decision = kind_of(labeller.task).decide(labeller.task, answer.log_probabilities)
     return Prediction(
-        label=labels[answer.index],
-        confidence=answer.confidence,
-        probabilities=answer.probabilities(labels),
+        label=decision.label,
+        confidence=round(decision.confidence, 4),
+        probabilities=answer.probabilities(labeller.task.labels),
         text=answer.example.text,
         text_b=answer.example.text_b,
     )

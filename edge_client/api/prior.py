@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.api.labeller import Labeller, answers
+from edge_client.api.labeller import Labeller
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.kinds.label_answers import answers
 from edge_client.texts.accounting import Accounting, tell
 from edge_client.texts.examples import every_row
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 
 FEWEST = 8  # texts; fewer say more of themselves than of the adapter
 
@@ -35,11 +37,11 @@ def with_prior(labeller: Labeller, file: Path | None, dialect: Dialect) -> Label
     """
     if file is None:
         return labeller
-    kind = labeller.task.kind
-    demand(kind == "labels", f"--prior is for labels of texts; the task is of kind {kind}")
+    kind = kind_of(labeller.task)
+    demand(kind.is_one_label, f"--prior is for labels of texts; the task is of kind {kind.name}")
     demand(file.is_file(), f"--prior {file}: there is no such file")
     plain = replace(labeller, prior=())
-    accounting, labels = Accounting(), Labels(labeller.task.labels)
+    accounting, labels = Accounting(), Labels(labeller.task.labels, labeller.task.files)
     texts = every_row(file, labels, False, accounting.notes, dialect)
     total, count = np.zeros(len(labeller.task.labels)), 0
     for answer in answers(plain, texts, accounting):

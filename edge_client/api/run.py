@@ -22,6 +22,7 @@ from edge_client.guest.ceilings import Rules
 from edge_client.guest.windows import parse_window
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
+from edge_client.tasks.kind import every_files
 from edge_client.texts.data_folder import check_folder
 from edge_client.wire.fleet import LONGEST_NAME, check_tags
 
@@ -170,7 +171,9 @@ def run_client(
     if folder is not None:
         check_adapter_folder("--out", folder)
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    check_folder(texts, dialect)  # a folder that cannot serve is told before anybody is asked
+    check_folder(
+        texts, every_files(), dialect
+    )  # a folder that cannot serve is told before anybody is asked
     settings = Settings(
         url=coordinator.rstrip("/"),
         token=token,

@@ -20,8 +20,7 @@ from edge_client.api.plan import ADAPTER
 from edge_client.bases.base import EMBEDDED, Base, open_base
 from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import Evaluation, evaluate
-from edge_client.engine.scoring.measure import MEASURES, Measure, measured
+from edge_client.engine.scoring import evaluate, measured
 from edge_client.engine.trainer import Trained
 from edge_client.engine.trainer import train as train_round
 from edge_client.errors import demand
@@ -33,10 +32,11 @@ from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.planning.words import plan_in_words
-from edge_client.texts.cuts import cuts_in_words
+from edge_client.tasks.encoder import cuts_in_words
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import Evaluation
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example, read_folder
-from edge_client.texts.parts import LACKS
-from edge_client.texts.tasks import Task
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
@@ -80,7 +80,7 @@ class TrainedAdapter:
     peak_rss_bytes: int
     device: str = CPU
     device_peak: DevicePeak | None = None
-    measure: Measure = "accuracy"
+    measure: str = "accuracy"
     score_before: float | None = None
     score_after: float | None = None
     rows: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def train(
     demand(0 <= seed < 2**63, f"--seed {seed}: 0 to 2^63 - 1 is expected")
     engine = ready_engine(engine, device)
     budget, chosen = parse_budget(memory_budget), task_for(task, texts_in)
-    adapter = adapter or usual_adapter(chosen.kind, ADAPTER)
+    adapter = adapter or usual_adapter(chosen, ADAPTER)
     spec = _alone_spec(adapter)
     training = training_of(
         epochs=epochs,
@@ -197,7 +197,11 @@ def train(
     ) as computer:
         computer.load_adapter(first)
         tell(f"plan: {plan_in_words(computer.option)}")
-        if chosen.kind == "tagging" and texts.test and not any(map(has_entities, texts.test)):
+        if (
+            kind_of(chosen).head(chosen).is_of_words
+            and texts.test
+            and not any(map(has_entities, texts.test))
+        ):
             tell("the test texts hold no entities, so the F1 of entities says nothing")
         for line in cuts_in_words(computer.encoder, texts, training.tokens):
             tell(line)
@@ -232,8 +236,8 @@ def labelled_texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
         DataError: None can.
     """
     texts = read_folder(data, task, dialect)
-    what = "texts" if task.kind == "mlm" else "labelled texts"
-    said = f"{data} holds no {what} to train on; {LACKS[task.kind]}"
+    what = task.files.nouns.removesuffix(" to train on")
+    said = f"{data} holds no {what} to train on; {task.files.lacks}"
     demand(bool(texts.labelled), said, DataError)
     return texts
 
@@ -256,8 +260,8 @@ def _score(engine: Engine, texts: ClientData) -> Evaluation | None:
 
 def _card(alone: _Alone, done: _Rounds) -> Card:
     both = {0: done.before, alone.rounds: done.after}
-    scores, kind = {index: score for index, score in both.items() if score}, alone.task.kind
-    figures = {index: measured(kind, score) for index, score in scores.items()}
+    scores, kind = {index: score for index, score in both.items() if score}, kind_of(alone.task)
+    figures = {index: measured(alone.task, score) for index, score in scores.items()}
     return Card(
         rounds=alone.rounds,
         devices=1,
@@ -265,7 +269,7 @@ def _card(alone: _Alone, done: _Rounds) -> Card:
         date=datetime.now(tz=timezone.utc).date().isoformat(),
         version=version(),
         licence=licence_of(alone.base),
-        entity_f1=figures if kind == "tagging" else {},
+        entity_f1=figures if kind.measure.is_counted else {},
         losses={index: score.loss for index, score in scores.items()},
     )
 
@@ -273,7 +277,7 @@ def _card(alone: _Alone, done: _Rounds) -> Card:
 def _trained(
     folder: Path, engine: Engine, alone: _Alone, done: _Rounds, device: str, peak_bytes: int
 ) -> TrainedAdapter:
-    before, after, kind = done.before, done.after, alone.task.kind
+    before, after, kind = done.before, done.after, kind_of(alone.task)
     return TrainedAdapter(
         folder=folder,
         num_examples=done.last.num_examples,
@@ -286,9 +290,9 @@ def _trained(
         peak_rss_bytes=peak_bytes,
         device=device,
         device_peak=engine.device_peak(),
-        measure=MEASURES[kind],
-        score_before=measured(kind, before) if before else None,
-        score_after=measured(kind, after) if after else None,
+        measure=kind.measure.own_key,
+        score_before=measured(alone.task, before) if before else None,
+        score_after=measured(alone.task, after) if after else None,
         rows={part: one.as_json() for part, one in alone.texts.rows.items()},
     )
 

@@ -17,6 +17,7 @@ from edge_client.client.retries import Refused, patiently
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
+from edge_client.tasks.kind import kind_of
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import ENDED, CodedStep, Over, WireError
 from edge_client.wire.tensors import add_step
@@ -126,15 +127,15 @@ def take_home(state: ClientState, terms: Terms, settings: Settings, over: Over, 
         architecture=base.architecture,
         task=terms.task,
     )
-    is_tagging = terms.task.kind == "tagging"
+    is_counted = kind_of(terms.task).measure.is_counted
     is_last = over.kept_round is None
     trained = over.rounds if over.kept_round is None else over.kept_round
     scores = {index: one for index, one in over.accuracies.items() if index <= trained}
     card = Card(
         rounds=trained,
         devices=over.devices,
-        accuracies={} if is_tagging else scores,
-        entity_f1=scores if is_tagging else {},
+        accuracies={} if is_counted else scores,
+        entity_f1=scores if is_counted else {},
         losses={index: one for index, one in over.losses.items() if index <= trained},
         date=date.today().isoformat(),
         version=settings.version,

@@ -11,7 +11,7 @@ from functools import partial
 from edge_client.adapters.spec import net_in
 from edge_client.client.state import Answer
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train, weight_of
 from edge_client.guest.steps import Keeper
 from edge_client.labelling.book import Notes, TrainingDone

@@ -27,8 +27,7 @@ from edge_client.planning.resources import memory_bytes, usable_cores
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
-from edge_client.texts.parts import LACKS
-from edge_client.texts.tasks import Wanted
+from edge_client.texts.parts import Wanted
 from edge_client.wire.fleet import (
     REVOKED,
     DeviceFacts,
@@ -264,8 +263,8 @@ def check_texts(settings: Settings, task: Wanted, data: ClientData, *, is_labell
     if not (data.labelled or data.test or (is_labelling and data.unlabelled)):
         raise DataError(
             f"{settings.data} holds unlabelled texts alone, and in this run devices do not label; "
-            f"{LACKS[task.kind]}"
+            f"{task.files.lacks}"
         )
     if not data.labelled and not is_labelling:
-        what = "texts to train on" if task.kind == "mlm" else "labelled texts"
+        what = task.files.nouns
         log.info("no %s here: this device evaluates adapters and does not train", what)

@@ -14,12 +14,12 @@ from edge_client.client.packs.shelf import NoRoom
 from edge_client.client.retries import Refused
 from edge_client.engine.engine import EngineError
 from edge_client.engine.limits import OutOfTime, OverLimits
-from edge_client.engine.trainer import TrainingError
 from edge_client.errors import Failed, WrongInput
 from edge_client.formats.opened import DataError
 from edge_client.planning.budget import MemoryRanOut
 from edge_client.planning.sizes import BudgetError
-from edge_client.texts.tasks import TaskError
+from edge_client.tasks.scores import TrainingError
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.fleet import REVOKED, Terms
 from edge_client.wire.messages import Report, WireError, Work

@@ -9,21 +9,16 @@ from edge_client.client.state import Answer
 from edge_client.codecs.codec import PLAIN
 from edge_client.labelling.drawn_texts import share_of
 from edge_client.tables import size
+from edge_client.tasks.counts import scores_of
+from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData
-from edge_client.texts.tasks import Kind
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import DOING, Waiting, Work
-from edge_client.wire.reported.entities import scores_of
 from edge_client.wire.tensors import codec_of
 
 log = logging.getLogger(__name__)
 
 SILENCE_S = 10.0
-ANSWERS: dict[Kind, str] = {  # what an evaluation counts
-    "labels": "texts",
-    "tagging": "words",
-    "mlm": "masked tokens",
-}
 
 
 class Teller:
@@ -156,7 +151,7 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
     seconds = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")
     gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
     is_asked = work is not None and report.accuracy is not None
-    asked = ANSWERS[work.task.kind] if work is not None and is_asked else "texts"
+    asked = kind_of(work.task).asked if work is not None and is_asked else "texts"
     if report.pseudo_labels:
         gave += f", {report.pseudo_labels} pseudo-labels"
     if report.accuracy is not None:

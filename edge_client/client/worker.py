@@ -31,10 +31,10 @@ from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.words import plan_in_words
-from edge_client.texts.cuts import cuts_in_words
+from edge_client.tasks.encoder import cuts_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
-from edge_client.texts.tasks import Labels, wanted_by
+from edge_client.texts.parts import Labels, wanted_by
 from edge_client.updates.states import StepInputs
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Work
@@ -222,7 +222,7 @@ class Worker:
             device=self._settings.device,
             is_squeezed=is_squeezed,
         )
-        if self._settings.cache_bytes and is_kept(work.task.kind, engine.frozen_layers):
+        if self._settings.cache_bytes and is_kept(work.task, engine.frozen_layers):
             engine.remember(self._open_cache(base))
         short = ", for memory was short" if is_squeezed else ""
         log.info("plan: %s%s", plan_in_words(engine.option), short)

@@ -1,11 +1,9 @@
 """What `client predict` and `client evaluate` share: a count on stderr, and rows of JSON."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -30,8 +28,3 @@ def check_other(out: Path | None, source: Path | None) -> None:
     if out is not None and source is not None and source.exists() and out.exists():
         is_same = out.samefile(source)
         demand(not is_same, f"--out {out} is the file that is read; give another name")
-
-
-def write_json(file: TextIO, row: Mapping[str, Any]) -> None:
-    """One object in a line."""
-    file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -54,21 +54,3 @@ EncodingOption = Annotated[
     str, typer.Option(help="Encoding of the texts' files, such as latin-1; UTF-8 by default.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
-
-JOINERS = "\u200c\u200d"  # of Persian, of many Indic scripts, and of emoji
-
-
-def shown(text: str, width: int | None = None) -> str:
-    """A text in one line that cannot write to the terminal: other signs than print are `?`.
-
-    Args:
-        text: Whatever it holds.
-        width: Most characters, the three dots of a longer text included; None: all.
-    """
-    line = "".join(letter if _prints(letter) else "?" for letter in " ".join(text.split()))
-    return line if width is None or len(line) <= width else f"{line[: width - 3]}..."
-
-
-def _prints(letter: str) -> bool:
-    """Whether a letter draws something, or joins what is beside it as some scripts need."""
-    return letter.isprintable() or letter in JOINERS

@@ -2,17 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from edge_client.api.evaluate import Scoring, open_scoring, scored_file
-from edge_client.api.labeller import Answer
-from edge_client.api.scores import Scores
-from edge_client.api.tagger import Tagging
+from edge_client.api.evaluate import open_scoring, scored_file
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.answers import check_other, progress
 from edge_client.commands.console import (
@@ -28,13 +24,12 @@ from edge_client.commands.console import (
     PriorOption,
     TextColumnOption,
 )
-from edge_client.commands.kinds import labels, masked, tagging
-from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
-from edge_client.tables import Table, show
-from edge_client.texts.tasks import Kind
+from edge_client.tables import show
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import Scores
 
 
 def evaluate(
@@ -72,11 +67,13 @@ def evaluate(
     file = scored_file(data, adapter, task)
     check_other(out, file)
     scoring = open_scoring(data, adapter, task, base, engine, memory_budget, dialect, device, prior)
-    kind = scoring.labeller.task.kind
-    CHECKS[kind](out)
-    with _results(scoring, out) as write, progress(is_shown=True) as advance:
+    asked = scoring.labeller.task
+    kind = kind_of(asked)
+    kind.check_results(out)
+    opened = kind.results(out, asked, has_id=scoring.has_id)
+    with opened as write, progress(is_shown=True) as advance:
 
-        def on_answer(answer: Answer | Tagging) -> None:
+        def on_answer(answer: Any) -> None:
             write(answer)
             advance()
 
@@ -84,46 +81,11 @@ def evaluate(
     for told in scores.notes:
         print(f"{file}: {told}", file=sys.stderr)
     if json_output:
-        print(json.dumps(_answer(scores, out, JSON[kind])))
+        print(json.dumps(_answer(scores, out, kind.scores_json)))
         return
-    show(*REPORTS[kind](scores))
+    show(*kind.report(scores))
     if out is not None:
         print(f"\neach text's answer written to {out}")
-
-
-@contextmanager
-def _results(scoring: Scoring, out: Path | None) -> Iterator[Callable[[Any], None]]:
-    task = scoring.labeller.task
-    if task.kind == "tagging":
-        with tagging.results(out, task, is_gold=True) as write:
-            yield write
-    elif task.kind == "labels":
-        with labels.results(out, task, is_gold=True, has_id=scoring.has_id) as written:
-            yield written
-    else:
-        yield lambda answer: None
-
-
-def _no_results(out: Path | None) -> None:
-    said = f"--out {out}: masked words have no answer of each text to write; leave --out away"
-    demand(out is None, said)
-
-
-CHECKS: dict[Kind, Callable[[Path | None], None]] = {
-    "labels": labels.check,
-    "tagging": tagging.check,
-    "mlm": _no_results,
-}
-JSON: dict[Kind, Callable[[Scores], dict[str, Any]]] = {
-    "labels": labels.scores_json,
-    "tagging": tagging.scores_json,
-    "mlm": masked.scores_json,
-}
-REPORTS: dict[Kind, Callable[[Scores], list[Table]]] = {
-    "labels": lambda scores: labels.report(scores.confusion, scores.loss),
-    "tagging": tagging.report,
-    "mlm": masked.report,
-}
 
 
 def _answer(

@@ -19,7 +19,6 @@ from edge_client.commands.console import (
     JsonOption,
     LabelColumnOption,
     TextColumnOption,
-    shown,
 )
 from edge_client.commands.corrections import WriteOption, check_proposals, proposals
 from edge_client.formats.annotation.answers import Proposal
@@ -28,9 +27,9 @@ from edge_client.formats.opened import DataError
 from edge_client.labelling.book import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import Column, Table, show
+from edge_client.tables import Column, Table, show, shown
 from edge_client.texts.examples import Example, read_folder
-from edge_client.texts.tasks import ANY
+from edge_client.texts.parts import ANY
 
 SHOWN = 60  # characters of a text
 

@@ -26,16 +26,18 @@ from edge_client.commands.console import (
 )
 from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.engine.scoring import evaluate
 from edge_client.errors import demand
 from edge_client.files import write_atomically
 from edge_client.formats.dialect import Dialect
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.ready_tasks import READY
+from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example, read_folder
-from edge_client.texts.ready_tasks import READY
-from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.training import Training
 
 PATTERNS = "patterns, with | between"
@@ -78,7 +80,7 @@ def patterns(
     computer = ready_engine(engine, device)
     chosen, file = task_for(task, data), _own_task_file(task, data) if write else None
     said = f"task {chosen.name!r} of kind {chosen.kind} is asked by no pattern; one of labels is"
-    demand(chosen.kind == "labels", said, TaskError)
+    demand(kind_of(chosen).has_patterns, said, TaskError)
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     examples = read_folder(data, chosen, dialect).labelled
     if not examples:

@@ -24,11 +24,11 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
-from edge_client.engine.scoring.measure import NAMES, in_words
 from edge_client.personal.way import Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, show, size
+from edge_client.tasks.kind import measure_called
 from edge_client.wire.training import Training
 
 GENERATOR = "Folder of the net that a +generator or +rates run gave."
@@ -123,6 +123,7 @@ def _ranks(ranks: Mapping[str, int]) -> Table:
 
 def _facts(done: PersonalAdapter, shared: Path | None) -> str:
     whose = "the shared adapter" if shared else "the base alone"
+    measure = measure_called(done.measure)
     kept, modules = sum(done.ranks.values()), sum(map(bool, done.ranks.values()))
     how = f"{kept} in {modules} of {len(done.ranks)} modules, by {done.method}"
     if not done.ranks:
@@ -130,18 +131,18 @@ def _facts(done: PersonalAdapter, shared: Path | None) -> str:
     facts = {
         "ranks": how if done.alpha is None else f"{how}; alpha {done.alpha:g} of 1",
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",
-        NAMES[done.measure]: "not known: no test texts (a test.* beside the others)",
+        measure.name: "not known: no test texts (a test.* beside the others)",
         "peak memory": f"{size(done.peak_rss_bytes)} measured, {size(done.predicted_peak_bytes)} "
         "predicted",
         "written to": str(done.folder),
         "next": f"smidgen client predict --adapter {done.folder} 'a text'",
     }
     if done.score is not None:
-        own, texts = in_words(done.measure, done.score), f"on {done.test_examples} test texts"
-        facts[NAMES[done.measure]] = f"{own}, {texts}; give --shared FOLDER to compare with it"
+        own, texts = measure.in_words(done.score), f"on {done.test_examples} test texts"
+        facts[measure.name] = f"{own}, {texts}; give --shared FOLDER to compare with it"
     if done.score is not None and done.score_shared is not None:
-        other = in_words(done.measure, done.score_shared)
-        facts[NAMES[done.measure]] = f"{own}, {whose} {other}, {texts}"
+        other = measure.in_words(done.score_shared)
+        facts[measure.name] = f"{own}, {whose} {other}, {texts}"
         better = f"this one, not {whose}" if done.is_better else f"{whose}: keep to it"
         said = "right more often" if done.measure == "accuracy" else "better"
         facts[said] = better if done.score != done.score_shared else "neither"

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.api.guesser import TOP, check_top
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
 from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
@@ -27,13 +26,8 @@ from edge_client.commands.console import (
     JsonOption,
     PriorOption,
     TextColumnOption,
-    shown,
 )
 from edge_client.commands.corrections import WriteOption, check_proposals, proposals
-from edge_client.commands.kinds.labels import LabelTelling
-from edge_client.commands.kinds.masked import GuessTelling
-from edge_client.commands.kinds.tagging import TagTelling
-from edge_client.commands.kinds.telling import Skipped, Telling, skipped
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect, find
 from edge_client.formats.opened import DataError
@@ -41,9 +35,13 @@ from edge_client.formats.opened import Source as File
 from edge_client.personal.choice import chosen_in
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
+from edge_client.tables import shown
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.kinds.guesses import TOP
+from edge_client.tasks.telling import Skipped, Telling, skipped
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found, every_row, streamed
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import ANY, Wanted, read_as, wanted_by
 
 FROM = (
     "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
@@ -108,7 +106,7 @@ def predict(
     labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
-    source = replace(source, labels=labeller.task.labels)
+    source = replace(source, wanted=wanted_by(labeller.task))
     telling = telling_of(with_prior(labeller, prior, source.dialect), top)
     _check(telling, out, write)
     _predict(telling, source, out, json_output, write)
@@ -122,13 +120,13 @@ class Source:
         given: Texts of the command line.
         file: A file, or `-`; None: the command line.
         dialect: How the file is written down.
-        labels: The task's, which may tell which of two ways to read a row is right.
+        wanted: What of the task says how its texts are read.
     """
 
     given: list[str]
     file: Path | None
     dialect: Dialect
-    labels: tuple[str, ...] = ()
+    wanted: Wanted = ANY
 
     @property
     def name(self) -> str:
@@ -153,11 +151,16 @@ class Source:
         """Every text in its order, or why a row holds none."""
         if self.file is None:
             rows = enumerate(self.given, start=1)
-            return (Found(number, {}, Example(text)) for number, text in rows)
+            named = ((number, f"text {number}", text) for number, text in rows)
+            return (
+                Found(number, {}, Example(read_as(self.wanted, text, what)))
+                for number, what, text in named
+            )
         if self.file == STDIN:
             stream = sys.stdin.buffer
-            return streamed(File(Path("stdin"), "text", self.dialect, notes=notes, stream=stream))
-        return every_row(self.file, Labels(self.labels), False, notes, self.dialect)
+            file = File(Path("stdin"), "text", self.dialect, notes=notes, stream=stream)
+            return streamed(file, self.wanted)
+        return every_row(self.file, self.wanted, False, notes, self.dialect)
 
 
 def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
@@ -166,12 +169,10 @@ def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
     Raises:
         WrongInput: Guesses are wanted of what guesses nothing, or too many.
     """
-    if labeller.task.kind == "mlm":
-        check_top(TOP if top is None else top)
-        return GuessTelling(labeller, TOP if top is None else top)
+    kind = kind_of(labeller.task)
     said = "--top says how many words are guessed for a mask; the adapter's task is of kind "
-    demand(top is None, f"{said}{labeller.task.kind}: leave --top away")
-    return TagTelling(labeller) if labeller.task.kind == "tagging" else LabelTelling(labeller)
+    demand(top is None or kind.measure.has_perplexity, f"{said}{kind.name}: leave --top away")
+    return kind.show(labeller, top)
 
 
 def _check(telling: Telling[Any], out: Path | None, tool: str) -> None:

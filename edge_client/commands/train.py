@@ -24,10 +24,10 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
-from edge_client.engine.scoring.measure import NAMES, in_words
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import size
+from edge_client.tasks.kind import measure_called
 from edge_client.wire.training import Training
 
 WHICH = "lora:8, prompt:8, bias, head ...; by default lora:8, of tagging lora:8+head."
@@ -102,17 +102,18 @@ def _answer(done: TrainedAdapter) -> Mapping[str, object]:
 
 def _table(done: TrainedAdapter) -> str:
     before, after = done.score_before, done.score_after
+    measure = measure_called(done.measure)
     facts = {
         "trained on": f"{done.num_examples} texts, loss {done.loss:.3f} in the last pass",
-        NAMES[done.measure]: "not known: no test texts (a test.* beside the others)",
+        measure.name: "not known: no test texts (a test.* beside the others)",
         "peak memory": _memory(done),
         "written to": str(done.folder),
         "next": f"smidgen client predict --adapter {done.folder} 'a text'",
     }
     if before is not None and after is not None:
-        figures = [in_words(done.measure, one) for one in (before, after)]
+        figures = [measure.in_words(one) for one in (before, after)]
         texts = f"on {done.test_examples} test texts"
-        facts[NAMES[done.measure]] = f"{figures[0]} before, {figures[1]} after, {texts}"
+        facts[measure.name] = f"{figures[0]} before, {figures[1]} after, {texts}"
     return "\n".join(f"{name:<14} {value}" for name, value in facts.items())
 
 

@@ -26,8 +26,8 @@ from edge_client.bases.random_models import tokenizer_files
 from edge_client.bases.writer import quiet, write_pack
 from edge_client.doctor.numbers import LOSS, Numbers
 from edge_client.engine.opening import open_engine
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.training import Training
 

@@ -29,8 +29,8 @@ from edge_client.planning.planner import Option, choose, options
 from edge_client.planning.resources import Resources, read_facts
 from edge_client.planning.sizes import auto_budget
 from edge_client.planning.step_cost import Rates
-from edge_client.texts.masked import most_masked
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 
 PLENTY = 2.0  # times what the smallest plan takes
@@ -192,17 +192,17 @@ def workload(
         training: Batch, longest input, the optimizer.
         device: `cpu`, `cuda` or `unified`, see `Workload`.
     """
+    head = kind_of(task).head(task)
     work = Workload(
         shape=base.shape,
         bits=base.bits,
         spec=computed(spec, base.shape),
         batch=training.batch,
         tokens=training.tokens,
-        num_labels=task.head_rows,
+        num_labels=head.rows,
         engine=engine,
         device=device,
         kept_numbers=training.kept_numbers,
-        is_tagging=task.kind == "tagging",
+        is_of_words=head.is_of_words,
     )
-    masked = most_masked(task.masking, work.longest) if task.kind == "mlm" else 0
-    return replace(work, masked=masked)
+    return replace(work, masked=kind_of(task).places(task, work.longest))

@@ -34,7 +34,9 @@ from edge_client.planning.cuda.accelerator import DevicePeak
 from edge_client.planning.guard import is_allocation_failure
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import Option
-from edge_client.texts.batches import Batch, Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kind import kind_of
+from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
 from edge_client.updates.step import Correction
@@ -89,7 +91,8 @@ class Engine:
         self.encoder, self.plan, self.budget = encoder, plan, budget
         self.layers, self.frozen_layers, self._hidden = shape.layers, frozen_layers, shape.hidden
         self.on_texts: Callable[[int], None] = lambda texts: None
-        self._is_one_answer = encoder.task.kind == "labels"
+        head = kind_of(encoder.task).head(encoder.task)
+        self._is_one_answer, self._loss = head.is_one_answer, head.loss
         self._backend, self._prefix = backend, self._opened(None)
         if budget is not None:
             self._take(budget.option)
@@ -276,7 +279,8 @@ class Engine:
 
     def _answers(self, examples: Sequence[Example], is_quick: bool) -> np.ndarray:
         views = self.encoder.views()
-        return averaged([self._ask(view, examples, None, is_quick) for view in views])
+        answers = [self._ask(view, examples, None, is_quick) for view in views]
+        return averaged(answers, is_normalized=self._loss == "softmax")
 
     def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
         """As `predict`, by the encoder's own pattern alone and never in int8.
@@ -339,7 +343,7 @@ class Engine:
     def guess(self, prompt: Prompt) -> Iterator[np.ndarray]:
         """Log-probabilities of all words, float32, (words,), at each place that an input asks.
 
-        Few places at once, for a vocabulary is long. Of tasks of kind `mlm`.
+        Few places at once, for a vocabulary is long. Of tasks that ask for all words.
         """
         for start in range(0, len(prompt.places), GUESSED):
             some = slice(start, start + GUESSED)

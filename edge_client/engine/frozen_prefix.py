@@ -14,8 +14,9 @@ import numpy as np
 
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.metering.phases import phase
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
-from edge_client.texts.tasks import Kind
 
 Compute = Callable[[Batch], np.ndarray]
 HALF_MAX = float(np.finfo(np.float16).max)
@@ -110,16 +111,16 @@ def open_prefix(
     return FrozenPrefix(cache, cut, is_answer_only) if cache is not None and cut else None
 
 
-def is_kept(kind: Kind, cut: int) -> bool:
+def is_kept(task: Task, cut: int) -> bool:
     """Whether a cache is opened for what the layers below a cut give.
 
-    Masked words are drawn anew each time, so a text hardly ever comes again as it was.
+    Where what is asked is drawn anew each time, a text hardly ever comes again as it was.
 
     Args:
-        kind: Of the task.
+        task: What is asked.
         cut: Layers of which nothing is trained.
     """
-    return cut > 0 and kind != "mlm"
+    return cut > 0 and not kind_of(task).is_drawn
 
 
 def some_of(batch: Batch, rows: slice | list[int]) -> Batch:

@@ -23,8 +23,9 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import resident_bytes_in
 from edge_client.planning.sizes import AUTO
-from edge_client.texts.batches import Encoder
-from edge_client.texts.tasks import Task
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
 
@@ -116,11 +117,13 @@ def open_engine(
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
     check_asked(spec, task, base)
-    is_of_words = task.kind == "tagging"
-    state = initial_adapter(spec, base, task.head_rows, seed=0, is_of_words=is_of_words)
-    words = [] if spec.head else None if task.kind == "mlm" else tokens.label_word_ids(task)
+    head = kind_of(task).head(task)
+    state = initial_adapter(spec, base, head.rows, seed=0, is_of_words=head.is_of_words)
+    words: list[list[int]] | None = [] if spec.head else None
+    if head.answers == "label words" and not spec.head:
+        words = tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
-    backend = module.open_backend(base, spec, state, words, training, **elsewhere)
+    backend = module.open_backend(base, spec, state, words, training, loss=head.loss, **elsewhere)
     backend = backend if is_lora(form) else in_form(backend, form, state, training)
     cut = frozen_layers(spec, base.shape.layers)
     by = plan or unplanned(base.shape, training, base.shape.layers - cut)

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 
 from edge_client.engine.engine import Engine
-from edge_client.errors import Failed
 from edge_client.guest.steps import Keeper, Place, Steps
 from edge_client.guest.stopping import Ended
 from edge_client.metering.phases import phase
-from edge_client.texts.batches import Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import TrainingError
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
 from edge_client.updates.states import local_correction
@@ -27,10 +28,6 @@ from edge_client.wire.training import Training
 log = logging.getLogger(__name__)
 
 POOL = 8  # batches among which texts are sorted by length, so that little is padding
-
-
-class TrainingError(Failed):
-    """Training could not give a usable update."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ def train(
             loss_sum = place.loss_sum + step.loss * step.num_examples
             place = replace(place, batches=place.batches + 1, loss_sum=loss_sum)
             keeper.after_step(now)
-        loss = place.loss_sum / sum(len(prompt.answers) for prompt in prompts)
+        loss = place.loss_sum / sum(len(prompt.places) for prompt in prompts)
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} with lr {training.lr}; lower the learning rate"
@@ -213,7 +210,7 @@ def prompts_by_epoch(
     """
     with phase("tokenize"):
         drawn = [view.by_draw(examples) for view in encoder.views()]
-    if encoder.task.kind == "mlm":
+    if kind_of(encoder.task).is_drawn:
         return lambda epoch: _masked_in(drawn[0], derive_seed(seed, "masks", epoch))
     asked = [prompts(0) for prompts in drawn]
     return lambda epoch: in_turn(asked, epoch)

@@ -22,11 +22,12 @@ from edge_client.api.plan import ADAPTER
 from edge_client.api.train import labelled_texts
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.engine.budgeted import open_within
-from edge_client.engine.scoring.evaluation import Evaluation, evaluate
+from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
 from edge_client.planning.sizes import AUTO, parse_budget
+from edge_client.tasks.scores import Evaluation
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, shapes_of
 from edge_client.wire.training import Training
@@ -98,7 +99,7 @@ class Seat:
         texts = place(own.texts)
         demand(texts.exists(), f"texts={own.texts}: there is no such folder or file")
         self._base, task = open_base(recipe.base), task_for(recipe.task, texts)
-        has_form = has_peft_form(self._spec, task.kind) and not self._spec.net
+        has_form = has_peft_form(self._spec, task) and not self._spec.net
         demand(has_form, f"adapter {self._spec}: PEFT has no form for it", AdapterError)
         self._texts = labelled_texts(texts, task, Dialect())
         tokens = recipe.training.tokens

@@ -44,6 +44,7 @@ class Source:
         bounds: What is read at most; None: all.
         notes: Gets what was found out without being told, in words that quote no text.
         stream: Its bytes, where they come from no file.
+        is_several: Whether a text may have several labels, or none.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Source:
     bounds: Bounds | None = None
     notes: list[str] = field(default_factory=list)
     stream: BinaryIO | None = None
+    is_several: bool = False
     _streamed: Lines | None = None
 
     def note(self, said: str) -> None:

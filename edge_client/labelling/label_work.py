@@ -21,6 +21,7 @@ from edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
 from edge_client.labelling.pseudo_labels import Reading, affordable, agreed, chosen, queue
 from edge_client.labelling.terms import Terms
 from edge_client.labelling.vote_k import vote_k
+from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.reported.confidences import Confidences, counted
@@ -192,6 +193,8 @@ class _Reader:
     def _fitted(self, data: ClientData) -> float:
         """Fit the temperature, preferably on texts kept aside rather than trained on."""
         aside = data.test if len(data.test) >= FEWEST_LABELLED else data.labelled
+        if not kind_of(self._engine.encoder.task).is_one_label:
+            return 1.0
         gold = np.array(self._engine.encoder.labels(aside))
         if len(gold) < FEWEST_LABELLED or len(set(gold.tolist())) < 2:
             return 1.0
@@ -214,6 +217,16 @@ class _Reader:
     def read(self, examples: Sequence[Example], names: Sequence[str]) -> dict[str, Reading]:
         """Read some texts; an answer that is not a number counts as no confidence."""
         rows, went = self._rows(examples)
+        task, terms = self._engine.encoder.task, self._terms
+        if not kind_of(task).is_one_label:
+            decisions = [
+                kind_of(task).decide(task, row) for row in np.nan_to_num(rows, nan=np.log(0.5))
+            ]
+            when = terms.round_index, terms.adapter_sha256
+            return {
+                name: Reading(one.label, one.confidence, *when, through, by=terms.labels[one.of])
+                for name, one, through in zip(names, decisions, went, strict=True)
+            }
         answers = np.nan_to_num(calibrated(rows, (), self._temperature))
         return {
             name: Reading(
@@ -233,8 +246,9 @@ def _told(
     readings, limit = _of(notes.book.readings, texts), terms.limit(len(texts))
     held = chosen(readings, terms.thresholds, limit, terms.labelling.class_share)
     index = {name: row for row, name in enumerate(terms.labels)}
-    known = [one for one in readings.values() if one.label in index]
-    labels, confidences = [index[one.label] for one in known], [one.confidence for one in known]
+    known = [one for one in readings.values() if one.threshold_label in index]
+    labels = [index[one.threshold_label] for one in known]
+    confidences = [one.confidence for one in known]
     return LabelResult(
         texts_read=notes.book.done,
         pseudo_labels=len(held),

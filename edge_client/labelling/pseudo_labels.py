@@ -33,6 +33,8 @@ class Reading:
         layers: Layers it went through; fewer than all if it was clear earlier.
         agreeing: Readings in a row up to this one that gave this label and were sure; 0 if this one
             was not sure.
+        by: The label whose threshold it must reach, where that is another: of a text that may have
+            several the least sure one. Empty: `label`.
     """
 
     label: str
@@ -41,6 +43,12 @@ class Reading:
     adapter_sha256: str
     layers: int
     agreeing: int = 0
+    by: str = ""
+
+    @property
+    def threshold_label(self) -> str:
+        """The label whose threshold it must reach, and that it counts for."""
+        return self.by or self.label
 
 
 def text_id(example: Example) -> str:
@@ -89,15 +97,15 @@ def chosen(
     for name, reading in sorted(readings.items(), key=lambda item: (-item[1].confidence, item[0])):
         if len(found) == limit:
             break
-        taken = counts.get(reading.label, 0)
+        taken = counts.get(reading.threshold_label, 0)
         if taken < most and is_sure(reading, thresholds):
-            found[name], counts[reading.label] = reading, taken + 1
+            found[name], counts[reading.threshold_label] = reading, taken + 1
     return found
 
 
 def is_sure(reading: Reading, thresholds: Mapping[str, float]) -> bool:
     """Whether a reading is sure enough of its label; of a label without a threshold none is."""
-    return reading.confidence >= thresholds.get(reading.label, math.inf)
+    return reading.confidence >= thresholds.get(reading.threshold_label, math.inf)
 
 
 def agreed(

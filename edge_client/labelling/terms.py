@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
+from edge_client.tasks.kind import kind_of
 from edge_client.wire.labelling import Labelling, keep_of
 from edge_client.wire.messages import Work
 from edge_client.wire.reported.confidences import as_bin
@@ -49,7 +50,7 @@ def terms_of(work: Work) -> Terms:
     """The terms of a piece of work of a run that labels.
 
     Thresholds are those the work brings, or else the run's settings. An ensemble's patterns are
-    always read in full.
+    always read in full, and so are texts that may have several labels.
     """
     said, labels = work.labelling, work.task.labels
     assert said is not None, "a run that labels sends its settings with all its work"
@@ -65,5 +66,5 @@ def terms_of(work: Work) -> Terms:
         keep=work.keep,
         prior=work.prior,
         training=work.training,
-        exits_early=said.early_exit and not work.task.ensemble,
+        exits_early=said.early_exit and not work.task.ensemble and kind_of(work.task).is_one_label,
     )

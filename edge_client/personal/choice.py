@@ -11,9 +11,9 @@ from typing import Literal
 import msgspec
 
 from edge_client.adapters.spec import AdapterError
-from edge_client.engine.scoring.measure import NAMES, Measure, in_words
 from edge_client.files import from_json, write_atomically
 from edge_client.personal.making import Made
+from edge_client.tasks.kind import measure_called
 from edge_client.wire.reported.failures import Failure
 
 FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
@@ -46,7 +46,7 @@ class Choice:
     accuracy_shared: float | None
     test_examples: int
     failure: str = ""
-    measure: Measure = "accuracy"
+    measure: str = "accuracy"
     score: float | None = None
     score_shared: float | None = None
 
@@ -59,8 +59,9 @@ class Choice:
             return f"this device's own adapter ({self.method}); no test texts tell which is better"
         answers = "its own" if self.use == "personal" else shared
         if self.score is not None and self.score_shared is not None:
-            own, other = (in_words(self.measure, one) for one in (self.score, self.score_shared))
-            said = f"{NAMES[self.measure]} on {self.test_examples} test texts {own} with this "
+            measure = measure_called(self.measure)
+            own, other = (measure.in_words(one) for one in (self.score, self.score_shared))
+            said = f"{measure.name} on {self.test_examples} test texts {own} with this "
             said += f"device's own adapter ({self.method}), {other} with {shared}"
             return f"{said}: {answers} answers"
         right = [round(one * self.test_examples) for one in (self.accuracy, self.accuracy_shared)]

@@ -11,9 +11,10 @@ import numpy as np
 
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
-from edge_client.engine.trainer import TrainingError, epoch_batches, prompts_by_epoch
+from edge_client.engine.trainer import epoch_batches, prompts_by_epoch
 from edge_client.errors import demand
 from edge_client.personal.form import Form
+from edge_client.tasks.scores import TrainingError
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState

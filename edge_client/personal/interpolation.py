@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import Evaluation, evaluate
-from edge_client.engine.scoring.measure import badness
-from edge_client.engine.trainer import TrainingError
+from edge_client.engine.scoring import badness, evaluate
+from edge_client.tasks.scores import Evaluation, TrainingError
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Kind
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
 
@@ -73,16 +72,16 @@ def along(
     return found
 
 
-def nearest(dev: Sequence[At], kind: Kind = "labels") -> float:
+def nearest(dev: Sequence[At], task: Task) -> float:
     """The alpha that does best, then with the least loss, then nearest to the shared one.
 
     Law: the order of alphas does not matter.
 
     Args:
         dev: How each does.
-        kind: Of the task, which says what is best: see `edge_client.engine.scoring.measure`.
+        task: What is asked, which says what is best.
     """
-    best = min(dev, key=lambda at: (*badness(kind, at.found), at.alpha))
+    best = min(dev, key=lambda at: (*badness(task, at.found), at.alpha))
     return best.alpha
 
 

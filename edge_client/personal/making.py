@@ -13,8 +13,7 @@ from edge_client.adapters.stacks import Stack
 from edge_client.bases.base import Base
 from edge_client.engine.budgeted import check_budget, open_within
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import Evaluation, evaluate
-from edge_client.engine.scoring.measure import MEASURES, Measure, is_better, measured
+from edge_client.engine.scoring import evaluate
 from edge_client.errors import demand
 from edge_client.personal.methods import Beneath, Given, own_adapter
 from edge_client.personal.svd import initial_rank
@@ -31,8 +30,10 @@ from edge_client.personal.way import (
     Way,
 )
 from edge_client.planning.sizes import BudgetError
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import Evaluation
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 
@@ -114,7 +115,7 @@ class Made:
     test_examples: int
     is_better: bool | None
     predicted_peak_bytes: int
-    measure: Measure
+    measure: str
     score: float | None
     score_shared: float | None
 
@@ -181,7 +182,7 @@ def way_for(
     terms = at.training
     targets = net.spec.targets if net else Way.targets
     known = (method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
-    way = Way(*known, by_output=by_output, has_head=at.task.kind == "tagging")
+    way = Way(*known, by_output=by_output, has_head=kind_of(at.task).head(at.task).answers is None)
     while True:
         try:
             _check(at, way, beneath)
@@ -197,9 +198,10 @@ def _check_kind(method: Method, task: Task, net: Given | None) -> None:
     said = (
         f"--generator goes by what runs of labels gave; task {task.name!r} is of kind {task.kind}"
     )
-    demand(net is None or task.kind == "labels", f"{said}: leave it out")
+    kind = kind_of(task)
+    demand(net is None or kind.is_one_label, f"{said}: leave it out")
     said = f"--method head: task {task.name!r} asks for masked words, which the base's own head "
-    demand(method != "head" or task.kind != "mlm", f"{said}answers; take lora, or tuned")
+    demand(method != "head" or kind.head(task).can_train, f"{said}answers; take lora, or tuned")
 
 
 def _check(at: Opening, way: Way, beneath: Given | None) -> None:
@@ -271,10 +273,8 @@ def make(
     opened = partial(at.engine, is_whole=way.method not in UNRANKED)
     known = (way, base.shape, opened, texts, seed, given)
     with own_adapter(*known, beneath=beneath) as own:
-        after, kind = evaluate(own.engine, texts.test) if texts.test else None, at.task.kind
-        score, score_shared = (
-            None if one is None else measured(kind, one) for one in (after, before)
-        )
+        after, kind = evaluate(own.engine, texts.test) if texts.test else None, kind_of(at.task)
+        score, score_shared = (None if one is None else kind.figure(one) for one in (after, before))
         name = str(own.spec)
         origin = Exported(name, base.peft_name, base.base_id, base.architecture, at.task)
         write_peft_folder(out, origin, encode_adapter(own.engine.adapter()), base=base)
@@ -290,9 +290,9 @@ def make(
             test_examples=len(texts.test),
             is_better=None
             if score is None or score_shared is None
-            else is_better(kind, score, score_shared),
+            else kind.measure.is_better(score, score_shared),
             predicted_peak_bytes=own.engine.option.predicted_peak_bytes,
-            measure=MEASURES[kind],
+            measure=kind.measure.own_key,
             score=score,
             score_shared=score_shared,
         )
@@ -300,7 +300,7 @@ def make(
 
 def _score(at: Opening, shared: Given | None, tests: tuple[Example, ...]) -> Evaluation | None:
     """How the shared adapter does, or the base alone, which tags nothing."""
-    if not tests or (shared is None and at.task.kind == "tagging"):
+    if not tests or (shared is None and kind_of(at.task).head(at.task).answers is None):
         return None
     spec = shared.spec if shared else parse_adapter("lora:1")  # whose first values change nothing
     with closing(at.engine(spec)) as engine:

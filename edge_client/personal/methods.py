@@ -313,8 +313,8 @@ def _from_shared(
         found = fit(engine, Plain(), first, texts, terms, order)
         end, alpha = found.numbers, None
         if is_between:
-            kind = engine.encoder.task.kind
-            alpha = nearest(along(engine, end, given.numbers, aside), kind)
+            task = engine.encoder.task
+            alpha = nearest(along(engine, end, given.numbers, aside), task)
             engine.put(mixed(end, given.numbers, alpha))
         spent = engine.layer_forwards
         kept = end if is_between else None

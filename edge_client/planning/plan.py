@@ -63,7 +63,7 @@ class Workload:
             gradient: AdamW's two moments, or what `Training.kept_numbers` says.
         masked: Tokens of a text, of the longest, at each of which all words are asked for; 0: one
             answer is, of few labels.
-        is_tagging: Whether each word of a text is asked, by a classification head that reads it.
+        is_of_words: Whether each word of a text is asked, by a classification head that reads it.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -80,7 +80,7 @@ class Workload:
     device: str = "cpu"
     kept_numbers: int = 2
     masked: int = 0
-    is_tagging: bool = False
+    is_of_words: bool = False
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -98,7 +98,7 @@ class Workload:
     @property
     def what(self) -> str:
         """What is trained, by name: peaks of one are alike."""
-        if self.is_tagging:
+        if self.is_of_words:
             return f"{self.spec} tagging"
         return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
 
@@ -110,7 +110,7 @@ class Workload:
     @property
     def has_many_answers(self) -> bool:
         """Whether many places of a text are asked at, so that the top layer is of all tokens."""
-        return bool(self.masked) or self.is_tagging
+        return bool(self.masked) or self.is_of_words
 
     @property
     def longest(self) -> int:

@@ -105,7 +105,7 @@ def step_flops(work: Workload, plan: Plan) -> float:
     # head of tags goes forward, back, and to its own gradient.
     words = 2.0 * work.batch * work.masked * work.shape.vocabulary * work.shape.embedding
     tags = 2.0 * work.batch * plan.tokens * work.num_labels * work.shape.hidden
-    lowest, total = lowest_trained(work, plan), 3.0 * (words + tags * work.is_tagging)
+    lowest, total = lowest_trained(work, plan), 3.0 * (words + tags * work.is_of_words)
     for index in range(work.shape.layers):
         linears, last, attention = _layer_flops(work, plan, index)
         total += linears + attention

@@ -160,7 +160,7 @@ def other_parameters(work: Workload) -> int:
     if not work.spec.head:
         return prompt
     sizes = {"hidden": work.shape.hidden, "labels": work.num_labels}
-    head = head_sizes(work.shape.architecture, is_of_words=work.is_tagging)
+    head = head_sizes(work.shape.architecture, is_of_words=work.is_of_words)
     return prompt + sum(sizes[rows] * (sizes[columns] + 1) for rows, columns in head.values())
 
 
@@ -340,7 +340,7 @@ def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
 
 def answers_bytes(work: Workload, plan: Plan) -> int:
     """What asking at many places of a text holds at once; 0 where one is asked at."""
-    if work.is_tagging:
+    if work.is_of_words:
         return _tags_bytes(work, plan)
     return _words_bytes(work, plan) if work.masked else 0
 

@@ -112,7 +112,15 @@ class Fault(NamedTuple):
 def missing_column(
     names: Sequence[str], columns: Columns, dialect: Dialect, labelled: bool, is_table: bool
 ) -> str:
-    """Which column is not there; names that may be a text are counted, never quoted."""
+    """Which column is not there; names that may be a text are counted, never quoted.
+
+    Args:
+        names: All columns.
+        columns: Which of them hold what.
+        dialect: How the file is written down.
+        labelled: Whether a column `label` is expected.
+        is_table: Whether the names stand in a first line.
+    """
     if not columns.is_any:
         return dialect.no_header(len(names), labelled, is_table)
     column, wanted = "", dialect.text_column or "text"
@@ -123,10 +131,8 @@ def missing_column(
     return f"no column {column}; found {named(names)}" if column else ""
 
 
-def fault_of(
-    row: Mapping[str, Any], columns: Columns, labels: Sequence[str], labelled: bool
-) -> Fault | None:
-    """Why a row cannot be used; None if it can, or if it holds no text."""
+def fault_of(row: Mapping[str, Any], columns: Columns) -> Fault | None:
+    """Why a row cannot be used, whatever its label; None if it can, or if it holds no text."""
     used = [columns.text, columns.text_b]
     for name in used:
         if name is not None and not isinstance(value := row.get(name), str | None):
@@ -138,16 +144,24 @@ def fault_of(
     values = [row.get(name) for name in used if name is not None]
     if any("\0" in value for value in values if isinstance(value, str)):
         return Fault("unreadable", NUL_FOUND)
-    text = value_of(row, columns.text)
-    if not labelled or not text.strip():
-        return None
+    return None
+
+
+def label_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) -> str | Fault:
+    """The one label of a row that holds a text, or why it has none.
+
+    Args:
+        row: Its columns.
+        columns: Which of them hold what.
+        labels: Those that are known; empty: any will do.
+    """
     value = row.get(columns.label) if columns.label is not None else None
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         said = f"`{named([columns.label or ''])}` is {type_name(value)}; a string is expected"
         return Fault("not text", said)
     label = value_of(row, columns.label)
-    said = "" if label and not labels else _of_label(label, text, labels)
-    return Fault("label", said) if said else None
+    fault = "" if label and not labels else not_known(label, value_of(row, columns.text), labels)
+    return Fault("label", fault) if fault else label
 
 
 def odd_value(row: Mapping[str, Any], column: str | None) -> Fault | None:
@@ -159,7 +173,7 @@ def odd_value(row: Mapping[str, Any], column: str | None) -> Fault | None:
     return Fault("not text", said)
 
 
-def _of_label(label: str, text: str, labels: Sequence[str]) -> str:
+def not_known(label: str, text: str, labels: Sequence[str]) -> str:
     """Why a label is none of those that are known; empty if it is."""
     if label in labels:
         return ""

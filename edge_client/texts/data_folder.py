@@ -10,18 +10,16 @@ damaged: the texts read last stay until all files can be read again.
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.formats.opened import DataError, ending_of
 from edge_client.formats.paragraphs import LINES, files_in
 from edge_client.texts.accounting import Accounting, useless
 from edge_client.texts.examples import ClientData, client_data, read_parts, read_texts
-from edge_client.texts.parts import endings_of, files_of, without_texts
-from edge_client.texts.tasks import ANY, Kind, Labels, Wanted
+from edge_client.texts.parts import ANY, Files, Labels, Wanted, endings_of, files_of, without_texts
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class FileMark:
 Marks = Mapping[Path, FileMark]
 
 
-def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
+def check_folder(folder: Path, kinds: Iterable[Files], dialect: Dialect = PLAIN) -> None:
     """Refuse a folder that is useless for tasks of every kind; only its first good lines are read.
 
     A table called `labelled` must have labels; a text without one belongs into `unlabelled`.
@@ -50,16 +48,16 @@ def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
         DataError: See `read_folder`, whatever the labels are.
     """
     absent, faults = list[DataError](), list[DataError]()
-    for kind in _kinds(folder):
+    for files in _fitting(folder, list(kinds)):
         try:
-            paths = files_of(folder, kind)
+            paths = files_of(folder, files)
         except DataError as error:
             absent.append(error)
             continue
-        if kind == "tagging" and not {"labelled", "test"} & paths.keys():
+        if files.wants == "tags" and not {"labelled", "test"} & paths.keys():
             continue  # with nothing tagged there is nothing to do
         try:
-            _check_parts(paths, Labels(kind=kind), dialect)
+            _check_parts(paths, Labels(files=files), dialect)
         except DataError as error:
             faults.append(error)
         else:
@@ -67,12 +65,11 @@ def check_folder(folder: Path, dialect: Dialect = PLAIN) -> None:
     raise [*faults, *absent][0]
 
 
-def _kinds(folder: Path) -> list[Kind]:
+def _fitting(folder: Path, kinds: list[Files]) -> list[Files]:
     """The kinds of task that a folder, or one file in its place, may be for."""
-    kinds = list[Kind](get_args(Kind))
     if not folder.is_file():
         return kinds
-    return [kind for kind in kinds if ending_of(folder) in endings_of("labelled", kind)] or kinds
+    return [files for files in kinds if ending_of(folder) in endings_of("labelled", files)] or kinds
 
 
 def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) -> None:
@@ -81,7 +78,7 @@ def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) ->
         accounting, asked = Accounting(), wanted
         if (
             part == "labelled"
-            and wanted.kind == "mlm"
+            and wanted.files.wants == "text"
             and ending_of(path) != LINES
             and path.is_file()
         ):
@@ -94,7 +91,7 @@ def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) ->
         elif accounting.left_out:
             raise useless(path, accounting)
     if not good:
-        raise without_texts(paths, wanted.kind, dialect)
+        raise without_texts(paths, wanted.files, dialect)
 
 
 class DataFolder:
@@ -123,7 +120,7 @@ class DataFolder:
             DataError: They cannot be read, and never were.
         """
         try:
-            marks = marks_of(self._path, self.wanted.kind)
+            marks = marks_of(self._path, self.wanted.files)
             if self._data is None:
                 self._data, self._parts = self._read()
                 self._marks = marks
@@ -141,15 +138,15 @@ class DataFolder:
     def _read(self) -> tuple[ClientData, frozenset[str]]:
         parts = read_parts(self._path, self.wanted, self._dialect)
         full = frozenset(part for part, texts in parts.items() if texts)
-        return client_data(parts, self.wanted.kind), full
+        return client_data(parts, self.wanted.files), full
 
     def _take(self, marks: Marks) -> None:
         data, parts = self._read()
-        for part, path in files_of(self._path, self.wanted.kind).items():
+        for part, path in files_of(self._path, self.wanted.files).items():
             if part in self._parts - parts:
                 self._tell(f"holds {path.name}, which has no texts any more; delete it if so")
                 return
-        if marks_of(self._path, self.wanted.kind) != marks:
+        if marks_of(self._path, self.wanted.files) != marks:
             self._tell("was written while it was read")
             return
         self._data, self._parts, self._marks, self._told = data, parts, marks, ""
@@ -157,7 +154,7 @@ class DataFolder:
             "%s has changed and was read again: %d %s, %d unlabelled, %d to test on",
             self._path,
             len(data.labelled),
-            "texts to train on" if self.wanted.kind == "mlm" else "labelled texts",
+            self.wanted.files.nouns,
             len(data.unlabelled),
             len(data.test),
         )
@@ -188,7 +185,7 @@ class DataFolder:
         self._told = reason
 
 
-def marks_of(folder: Path, kind: Kind = "labels") -> dict[Path, FileMark]:
+def marks_of(folder: Path, files: Files = ANY.files) -> dict[Path, FileMark]:
     """Marks of the files of a client data folder, those in the folders of it included.
 
     Raises:
@@ -196,7 +193,7 @@ def marks_of(folder: Path, kind: Kind = "labels") -> dict[Path, FileMark]:
         OSError: A file is gone.
     """
     marks = {}
-    for path in files_of(folder, kind).values():
+    for path in files_of(folder, files).values():
         for file in _files(path):
             told = file.stat()
             marks[file] = FileMark(told.st_ino, told.st_size, told.st_mtime_ns)

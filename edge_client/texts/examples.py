@@ -24,10 +24,12 @@ from edge_client.formats.opened import DataError, Source, ending_of
 from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.formats.registry import read, read_stream
-from edge_client.formats.tags import OUTSIDE, Fault, Scheme, is_iob1
+from edge_client.formats.tags import OUTSIDE, Scheme, is_iob1
+from edge_client.formats.tags import Fault as TagFault
 from edge_client.texts.accounting import (
     NUMBERS,
     Accounting,
+    Fault,
     fault_of,
     is_other_count,
     missing_column,
@@ -36,8 +38,7 @@ from edge_client.texts.accounting import (
     useless,
     value_of,
 )
-from edge_client.texts.parts import PARTS, expected, files_of, without_texts
-from edge_client.texts.tasks import Kind, Wanted
+from edge_client.texts.parts import ANY, PARTS, Files, Wanted, expected, files_of, without_texts
 
 LOOKED_AT = 500  # texts whose tags say how the tags of a file are meant
 COMPARED = 200_000  # texts of a file that are compared, to see whether one has two labels
@@ -124,7 +125,7 @@ def read_folder(folder: Path, wanted: Wanted, dialect: Dialect = PLAIN) -> Clien
             used.
     """
     rows = dict[str, Accounting]()
-    return replace(client_data(read_parts(folder, wanted, dialect, rows), wanted.kind), rows=rows)
+    return replace(client_data(read_parts(folder, wanted, dialect, rows), wanted.files), rows=rows)
 
 
 def read_parts(
@@ -141,7 +142,7 @@ def read_parts(
         dialect: Likewise.
         rows: Gets what became of the rows of each file, by its part; None: nobody asks.
     """
-    paths = files_of(folder, wanted.kind)
+    paths = files_of(folder, wanted.files)
     counted = {} if rows is None else rows
     counted |= {part: Accounting() for part in paths}
     found = {
@@ -149,14 +150,14 @@ def read_parts(
         for part, path in paths.items()
     }
     if not any(found.values()):
-        raise without_texts(paths, wanted.kind, dialect)
+        raise without_texts(paths, wanted.files, dialect)
     return found
 
 
-def client_data(parts: Mapping[str, tuple[Example, ...]], kind: Kind) -> ClientData:
+def client_data(parts: Mapping[str, tuple[Example, ...]], files: Files) -> ClientData:
     """Texts by what they are for; masked words are asked for in texts with labels or without."""
     labelled, unlabelled, test = (parts.get(part, ()) for part in PARTS)
-    if kind == "mlm":
+    if files.wants == "text":
         return ClientData(labelled + unlabelled, (), test)
     return ClientData(labelled, unlabelled, test)
 
@@ -178,8 +179,8 @@ def read_file(
     """
     examples = _read_part(path, wanted, labelled, dialect, Accounting())
     if not examples:
-        is_told = labelled or wanted.kind != "labels"  # lines have no columns
-        said = f"; {expected(wanted.kind, labelled, dialect)}" if is_told else ""
+        is_told = labelled or wanted.files.wants != "label"  # lines have no columns
+        said = f"; {expected(wanted.files, labelled, dialect)}" if is_told else ""
         raise DataError(f"{path} holds no texts{said}")
     return examples
 
@@ -248,16 +249,16 @@ def every_row(
         dialect: How the file is written down.
         bounds: What is read at most; None: however much there is.
     """
-    wants: Wants = "text"
-    if labelled and wanted.kind != "mlm":
-        wants = "tags" if wanted.kind == "tagging" else "label"
-    source = Source(path, wants, dialect, tuple(wanted.labels), bounds, notes)
-    return found_in(read(source), source, _table(path))
+    wants: Wants = wanted.files.wants if labelled else "text"
+    is_several, labels = wanted.files.is_several, tuple(wanted.labels)
+    source = Source(path, wants, dialect, () if is_several else labels, bounds, notes)
+    source.is_several = is_several
+    return found_in(read(source), source, _table(path), wanted)
 
 
-def streamed(source: Source) -> Iterator[Found]:
+def streamed(source: Source, wanted: Wanted = ANY) -> Iterator[Found]:
     """Every row of a stream, as `every_row`."""
-    return found_in(read_stream(source), source, "")
+    return found_in(read_stream(source), source, "", wanted)
 
 
 def _table(path: Path) -> str:
@@ -265,18 +266,19 @@ def _table(path: Path) -> str:
     return str(path) if ending_of(path).lower() not in (".jsonl", ".ndjson", ".json", LINES) else ""
 
 
-def found_in(rows: Rows, source: Source, table: str) -> Iterator[Found]:
+def found_in(rows: Rows, source: Source, table: str, wanted: Wanted = ANY) -> Iterator[Found]:
     """What rows hold.
 
     Args:
         rows: As their format has them.
         source: Where they are from, and what is looked for.
         table: The file, if all its rows have the same columns; empty: each has its own.
+        wanted: See `read_texts`.
 
     Raises:
         DataError: A table lacks a column, or class numbers begin elsewhere than the labels.
     """
-    interpreter = _Texts(source, table)
+    interpreter = _Texts(source, table, wanted)
     if source.wants == "tags":
         rows = interpreter.looking_ahead(rows)
     for row in rows:
@@ -292,8 +294,9 @@ def found_in(rows: Rows, source: Source, table: str) -> Iterator[Found]:
 class _Texts:
     """Makes texts of the rows of one file; see `found_in`."""
 
-    def __init__(self, source: Source, table: str) -> None:
+    def __init__(self, source: Source, table: str, wanted: Wanted) -> None:
         self._source, self._table = source, table
+        self._files, self._known = wanted.files, tuple(wanted.labels)
         self._names: tuple[str, ...] = ()
         self._columns = source.dialect.columns(())
         self._scheme = Scheme(source.labels, notes=source.notes)
@@ -321,16 +324,15 @@ class _Texts:
             for note in self._columns.renamed(self._source.dialect, labelled):
                 self._source.note(note)
         columns, dialect = self._columns, self._source.dialect
-        missing = missing_column(self._names, columns, dialect, labelled, bool(self._table))
+        needs_label = labelled and not self._files.has_gold(self._names, self._known)
+        missing = missing_column(self._names, columns, dialect, needs_label, bool(self._table))
         if missing and self._table:
             raise DataError(f"{self._table}: {missing}")
         if missing:
             return Found(row.line, row.columns, fault=missing, reason="columns", file=row.file)
-        if fault := fault_of(row.columns, columns, self._source.labels, labelled):
-            self._refuse_other_count(row)
-            said, reason = fault.said, fault.reason
-            return Found(row.line, row.columns, fault=said, reason=reason, file=row.file)
-        example = self._example(row, labelled)
+        example = fault_of(row.columns, columns) or self._example(row, labelled)
+        if isinstance(example, Fault):
+            return self._faulty(row, row.line, example.reason, example.said)
         return Found(
             row.line, row.columns, example, id=value_of(row.columns, columns.id), file=row.file
         )
@@ -344,13 +346,23 @@ class _Texts:
                 f"beside others that may be meant otherwise; {NUMBERS}"
             )
 
-    def _example(self, row: Row, labelled: bool) -> Example | None:
+    def _example(self, row: Row, labelled: bool) -> Example | Fault | None:
         """A row's text; None if it holds none."""
-        columns = self._columns
+        columns, label = self._columns, None
         text = value_of(row.columns, columns.text)
         if not text.strip():
             return None
-        label = sys.intern(value_of(row.columns, columns.label)) if labelled else None
+        if labelled:
+            gold = self._files.gold(row.columns, columns, self._known)
+            if isinstance(gold, Fault):
+                self._refuse_other_count(row)
+                return gold
+            label = sys.intern(gold)
+        if self._files.marked is not None:
+            marked = self._files.marked(text, row.columns)
+            if isinstance(marked, Fault):
+                return marked
+            text = marked
         language = sys.intern(value_of(row.columns, columns.language))  # held once, not per text
         second = value_of(row.columns, columns.text_b)
         if label is not None:
@@ -377,7 +389,7 @@ class _Texts:
             return self._faulty(row, row.line, "unanswered", "no spans or tags of its words")
         if wants_tags:
             made = self._scheme.bio(tags)
-            if isinstance(made, Fault):
+            if isinstance(made, TagFault):
                 line = row.lines[made.place] if row.lines else row.line
                 where = "" if row.lines else f"token {made.place + 1}: "
                 return self._faulty(row, line, "tags", where + made.said)

@@ -4,96 +4,170 @@ Which files are looked at depends on the kind of task, so that one folder may se
 file holds, its beginning says (`formats.registry.holds`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, Protocol, TypeAlias
 
 from edge_client.errors import demand
 from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.arrow import SAVED_DATASET, SPLITS
 from edge_client.formats.conll import CONLL
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Columns, Dialect, Wants
 from edge_client.formats.opened import DataError
 from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import Head
 from edge_client.formats.registry import endings, holds
-from edge_client.texts.tasks import Kind
+from edge_client.texts.accounting import Fault, label_of
 
 PARTS = ("labelled", "unlabelled", "test")
 SPLITS_OF = {"labelled": "train", "unlabelled": "unsupervised", "test": "test"}  # of `datasets`
-# What a folder that has nothing to train on lacks, by the kind of task.
-LACKS: dict[Kind, str] = {
-    "labels": "put a labelled.csv with columns text,label there (a word and its tag on each line "
-    "of labelled.conll for tagging, texts in unlabelled.txt for masked words)",
-    "tagging": "put a labelled.conll there, with a word and its tag on each line",
-    "mlm": "put an unlabelled.txt with a text on each line there, or a folder unlabelled of .txt "
-    "files with paragraphs",
-}
-WHAT: dict[Kind, str] = {
-    "labels": "a folder with labelled.csv (text,label)",
-    "tagging": "a folder with labelled.conll (words and tags)",
-    "mlm": "a folder with unlabelled.txt or unlabelled/*.txt",
-}
+
+Gold: TypeAlias = Callable[[Mapping[str, Any], Columns, Sequence[str]], "str | Fault"]
+Marked: TypeAlias = Callable[[str, Mapping[str, Any]], "str | Fault"]
 
 
-def endings_of(part: str, kind: Kind = "labels") -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Files:
+    """How the texts of one kind of task lie in files, and what messages say of that.
+
+    Attributes:
+        kind: The kind's name; empty where no task is known yet.
+        wants: What rows of labelled parts hold beside a text: a label, a tag of each word, or
+            nothing that is read.
+        lacks: What to do about a folder that has nothing to train on.
+        what: A folder of such texts, in words.
+        tests: What to do about one that has nothing to test on.
+        is_several: Whether a text may have several labels, or none of them.
+        gold: The label that a row gives, or why it gives none.
+        has_gold: Whether a file with columns of these names has labels, by the task's labels.
+        marked: What a row's text is read as, labelled or not, or why it cannot be; None: as it is.
+    """
+
+    kind: str = ""
+    wants: Wants = "label"
+    lacks: str = (
+        "put a labelled.csv with columns text,label there (a word and its tag on each line of "
+        "labelled.conll for tagging, texts in unlabelled.txt for masked words)"
+    )
+    what: str = "a folder with labelled.csv (text,label)"
+    tests: str = "put a test.csv with columns text,label"
+    is_several: bool = False
+    gold: Gold = label_of
+    has_gold: Callable[[Sequence[str], Sequence[str]], bool] = lambda names, labels: False
+    marked: Marked | None = None
+
+    @property
+    def nouns(self) -> str:
+        """What is trained on."""
+        return "texts to train on" if self.wants == "text" else "labelled texts"
+
+
+class Wanted(Protocol):
+    """What of a task says how its texts are read; every `Task` is one."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def files(self) -> Files: ...
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels alone, where there is no task yet; without labels any will do."""
+
+    labels: tuple[str, ...] = ()
+    files: Files = field(default_factory=Files)
+
+
+ANY = Labels()
+
+
+def read_as(wanted: Wanted, text: str, what: str) -> str:
+    """What a text of no file is read as.
+
+    Args:
+        wanted: The task.
+        text: The text.
+        what: How messages call it.
+
+    Raises:
+        DataError: It is none of such a task.
+    """
+    marked = wanted.files.marked
+    found = text if marked is None else marked(text, {})
+    if isinstance(found, Fault):
+        raise DataError(f"{what}: {found.said}")
+    return found
+
+
+def wanted_by(task: Wanted) -> Labels:
+    """What of a task says how its texts are read: tasks that agree in it read them alike."""
+    return Labels(task.labels, task.files)
+
+
+def endings_of(part: str, files: Files = ANY.files) -> tuple[str, ...]:
     """Endings of files that may hold a part, gzipped or not."""
     words = [one for one in CONLL.endings if one != ".tsv"]
-    if kind == "tagging" and part != "unlabelled":
+    if files.wants == "tags" and part != "unlabelled":
         return tuple(one for one in endings() if one != LINES)
     every = (one for one in endings() if one not in words)
-    return tuple(one for one in every if kind == "mlm" or one != LINES)
+    return tuple(one for one in every if files.wants == "text" or one != LINES)
 
 
-def files_of(folder: Path, kind: Kind = "labels") -> dict[str, Path]:
-    """The files of a client data folder, by what they hold; of `mlm` a part may be a folder.
+def files_of(folder: Path, files: Files = ANY.files) -> dict[str, Path]:
+    """The files of a client data folder, by what they hold; where labels are not read also folders.
 
     Raises:
         DataError: There are none, or two of one kind, or a file is for tasks of another one.
     """
     is_one = any(reader.sniff(Head("", "", folder)) for reader in (SAVED_DATASET, BRAT))
     if folder.is_file() or is_one:
-        told = f"{folder} is not for a task of kind {kind}; {WHAT[kind]} is expected"
-        demand(_is_of(folder, "labelled", kind), told, DataError)
+        told = f"{folder} is not for a task of kind {files.kind}; {files.what} is expected"
+        demand(_is_of(folder, "labelled", files), told, DataError)
         return {"labelled": folder}
     if not folder.is_dir():
-        raise DataError(f"no data at {folder}; {WHAT[kind]} is expected")
-    found = {part: path for part in PARTS if (path := find_part(folder, part, kind))}
+        raise DataError(f"no data at {folder}; {files.what} is expected")
+    found = {part: path for part in PARTS if (path := find_part(folder, part, files))}
     if not found:
-        known = [ending[1:] for ending in endings_of(PARTS[0], kind)]
+        known = [ending[1:] for ending in endings_of(PARTS[0], files)]
         formats = f"{', '.join(known[:-1])} or {known[-1]}, .gz or not"
         raise DataError(
             f"{folder} holds no labelled.*, unlabelled.* or test.* ({formats})"
-            f"{_others(folder, kind)}; {LACKS[kind]}"
+            f"{_others(folder, files)}; {files.lacks}"
         )
     return found
 
 
-def _others(folder: Path, kind: Kind) -> str:
+def _others(folder: Path, files: Files) -> str:
     """Parts that are there for tasks of another kind."""
-    others = [other for other in get_args(Kind) if other != kind]
+    wants: tuple[Wants, ...] = ("label", "tags", "text")
+    others = [Files(wants=one) for one in wants if one != files.wants]
     names = (path.name for other in others for part in PARTS for path in _all(folder, part, other))
     found = next(names, "")
-    return f", and {found} is not for a task of kind {kind}" if found else ""
+    return f", and {found} is not for a task of kind {files.kind}" if found else ""
 
 
-def find_part(folder: Path, part: str, kind: Kind = "labels") -> Path | None:
+def find_part(folder: Path, part: str, files: Files = ANY.files) -> Path | None:
     """The one file of a folder that is called so, `train` in any format; None if there is none.
 
     Raises:
         DataError: There are two.
     """
-    found = _all(folder, part, kind)
+    found = _all(folder, part, files)
     if len(found) > 1:
         raise DataError(f"{folder} holds both {found[0].name} and {found[1].name}; keep one")
     return found[0] if found else None
 
 
-def _all(folder: Path, part: str, kind: Kind) -> Sequence[Path]:
-    names = [f"{part}{ending}{gz}" for ending in endings_of(part, kind) for gz in ("", ".gz")]
+def _all(folder: Path, part: str, files: Files) -> Sequence[Path]:
+    names = [f"{part}{ending}{gz}" for ending in endings_of(part, files) for gz in ("", ".gz")]
     found = [folder / name for name in names if (folder / name).is_file()]
-    found += [one for one in _folders(folder, part) if kind == "mlm" or holds(one) != {"text"}]
-    return [path for path in found if _is_of(path, part, kind)]
+    found += [
+        one for one in _folders(folder, part) if files.wants == "text" or holds(one) != {"text"}
+    ]
+    return [path for path in found if _is_of(path, part, files)]
 
 
 def _folders(folder: Path, part: str) -> list[Path]:
@@ -107,29 +181,29 @@ def is_split(folder: Path) -> bool:
     return (folder / SPLITS).is_file()
 
 
-def _is_of(path: Path, part: str, kind: Kind) -> bool:
+def _is_of(path: Path, part: str, files: Files) -> bool:
     """Whether a file is not plainly for tasks of another kind."""
     given = holds(path)
-    if not given or (kind == "tagging" and part != "unlabelled"):
+    if not given or (files.wants == "tags" and part != "unlabelled"):
         return "tags" in given or not given
-    if kind == "labels" and part != "unlabelled":
+    if files.wants == "label" and part != "unlabelled":
         return "label" in given
     return given != {"text", "tags"}
 
 
-def without_texts(paths: Mapping[str, Path], kind: Kind, dialect: Dialect) -> DataError:
+def without_texts(paths: Mapping[str, Path], files: Files, dialect: Dialect) -> DataError:
     """The error of files that hold nothing."""
     holds = " holds" if len(paths) == 1 else " hold"
-    wanted = expected(kind, bool({"labelled", "test"} & paths.keys()), dialect)
+    wanted = expected(files, bool({"labelled", "test"} & paths.keys()), dialect)
     return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts; {wanted}")
 
 
-def expected(kind: Kind, labelled: bool, dialect: Dialect) -> str:
+def expected(files: Files, labelled: bool, dialect: Dialect) -> str:
     """What a file holds, in words."""
-    if kind == "mlm":
+    if files.wants == "text":
         return (
             "a text on each line, a column `text`, or paragraphs in a folder's files are expected"
         )
-    if kind == "tagging" and labelled:
+    if files.wants == "tags" and labelled:
         return "a word and its tag on each line are expected, and blank lines between texts"
     return dialect.wanted(labelled)

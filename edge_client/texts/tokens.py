@@ -18,13 +18,15 @@ from edge_client.errors import WrongInput
 from edge_client.texts.examples import Example
 from edge_client.texts.prompts.control_words import content_of, marked, named_in, set_apart
 from edge_client.texts.prompts.patterns import (
+    MASK,
+    Asking,
+    TaskError,
     fitted,
     label_words,
     refuse_control_words,
     slots_of,
     written,
 )
-from edge_client.texts.tasks import MASK, Task, TaskError
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -240,7 +242,7 @@ class Tokens:
         """
         return self.encode(self._enough(text, limit))[:limit]
 
-    def label_word_ids(self, task: Task) -> list[list[int]]:
+    def label_word_ids(self, task: Asking) -> list[list[int]]:
         """The token ids of each label word, in label order.
 
         A word of several tokens answers by the mean of their log-probabilities at the one mask

@@ -6,19 +6,15 @@ is the coordinator's alone (`coordinator.rounds.scoring`): the profile sums up w
 it is, so where one claims far more texts or a far greater loss than others, the two tables differ.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from edge_client.wire.reported.entities import Entities
+from edge_client.tasks.counts import Entities
 
 Row = dict[str, Any]
-MOST_NATS = (
-    700.0  # of which float64 still holds the exponential; everywhere the bound of perplexity
-)
 ASKED_ANEW = ("evaluate", "label")
 BY_KERNEL = "bytes of TCP, counted by the devices' kernels: headers and TLS are in them"
 BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
@@ -77,11 +73,6 @@ def entities_of(row: Row) -> Entities | None:
     """What a row tells of entities; None where it tells nothing, as most kinds of work do."""
     told = row.get("entities")
     return None if told is None else msgspec.convert(told, Entities)
-
-
-def perplexity(loss: float | None) -> float | None:
-    """exp of a mean cross-entropy in nats; None where there is none, or no number holds it."""
-    return None if loss is None or loss > MOST_NATS else math.exp(loss)
 
 
 @dataclass(frozen=True)

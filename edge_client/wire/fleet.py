@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edge_client.errors import demand
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Pack
 from edge_client.wire.reported.failures import Failure
@@ -58,9 +59,10 @@ def check_by_labels(task: Task, labelling: Labelling | None, training: Training)
     Raises:
         WrongInput: Says which.
     """
-    has_labels = task.kind == "labels"
-    demand(has_labels or labelling is None, f"labelling: null with a task of kind {task.kind}")
-    demand(has_labels or not training.adjusted, f"adjusted: false with a task of kind {task.kind}")
+    kind = kind_of(task)
+    can_label, has_one = kind.is_labelled, kind.is_one_label
+    demand(can_label or labelling is None, f"labelling: null with a task of kind {kind.name}")
+    demand(has_one or not training.adjusted, f"adjusted: false with a task of kind {kind.name}")
 
 
 def check_id(what: str, text: str) -> None:

@@ -26,13 +26,14 @@ from typing import Any, Literal, TypeVar
 
 from edge_client.errors import Failed, demand
 from edge_client.files import from_json
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_by_labels, check_id, check_shown
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Outdated
 from edge_client.wire.reported.confidences import Confidences
 from edge_client.wire.reported.cost import Cost
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.reported.failures import Failure
 from edge_client.wire.training import Training
 
@@ -166,7 +167,7 @@ class Work:
         check_by_labels(self.task, self.labelling, self.training)
         demand(0.0 <= self.keep <= 1.0, "keep: 0 to 1")
         demand(self.most >= 0, "most: 0 or more")
-        is_capped = not self.most or self.task.kind == "labels"
+        is_capped = not self.most or kind_of(self.task).is_one_label
         demand(is_capped, f"most: 0 with a task of kind {self.task.kind}")
         is_drawn_once = not self.most or not self.training.least_samples
         demand(is_drawn_once, "most: 0 where training draws its texts (least_samples)")

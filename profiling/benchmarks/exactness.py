@@ -8,13 +8,14 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.engine.devices import check_device
 from edge_client.engine.opening import ENGINES
 from edge_client.planning.cuda.accelerator import CPU
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.kind import kind_named
+from edge_client.tasks.registry import names
 from profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
@@ -83,14 +84,14 @@ class Question:
             is_head = parse_adapter(self.adapter).head
         except AdapterError as error:
             raise BenchmarkError(str(error)) from error
-        if self.task not in get_args(Kind):
-            known = ", ".join(get_args(Kind))
-            raise BenchmarkError(f"--task {self.task} is not one of {known}")
-        if self.task == "tagging" and not is_head:
+        if self.task not in names():
+            raise BenchmarkError(f"--task {self.task} is not one of {', '.join(names())}")
+        is_tagged = kind_named(self.task).files.wants == "tags"
+        if is_tagged and not is_head:
             raise BenchmarkError(
                 f"--adapter {self.adapter}: words are tagged by a head; {self.adapter}+head has one"
             )
-        if is_head and self.task != "tagging":
+        if is_head and not is_tagged:
             raise BenchmarkError(
                 f"--adapter {self.adapter}: compared without a head, but for --task tagging"
             )

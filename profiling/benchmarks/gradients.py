@@ -26,6 +26,7 @@ from edge_client.engine.torch_backend.network import Network
 from edge_client.errors import WrongInput
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import depths
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 from profiling.benchmarks.reference import reference_gradients, reference_model
@@ -250,9 +251,10 @@ def _asked(base: Base, request: Mapping[str, Any]) -> tuple[Batch, Sequence[int]
     """A task's random texts, the words that may answer, and the tags that a head tells apart."""
     seed, words = request["seed"], request["word_ids"]
     batch = random_batch(base, request["batch"], request["tokens"], len(words), seed)
-    if request["task"] == "mlm":
+    wants = kind_named(request["task"]).files.wants
+    if wants == "text":
         return random_places(base, batch, seed), None, 0
-    if request["task"] == "tagging":
+    if wants == "tags":
         return random_tags(batch, seed), None, TAGS
     return batch, words, 0
 

@@ -23,9 +23,9 @@ from edge_client.planning.resources import read_facts
 from edge_client.planning.sizes import BudgetError, parse_budget
 from edge_client.planning.step_cost import step_flops
 from edge_client.planning.torch_memory import parts
+from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from profiling.instruments.stepping import (

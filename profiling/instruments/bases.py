@@ -17,7 +17,7 @@ from pathlib import Path
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
 from edge_client.errors import WrongInput, demand
 from edge_client.outputs import home_folder
-from edge_client.texts.tasks import TaskError
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Tokens
 
 BITS = (4, 8, 16)

@@ -7,7 +7,7 @@ import numpy as np
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from profiling.instruments.bases import label_words

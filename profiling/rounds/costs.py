@@ -14,18 +14,19 @@ from typing import Literal, get_args
 import msgspec
 
 from edge_client.errors import WrongInput
+from edge_client.tasks.counts import Entities, EntityScores, pooled, scores_of
+from edge_client.tasks.kind import kind_named
+from edge_client.tasks.scores import perplexity
 from edge_client.wire.figures import (
     Moved,
     Row,
     by_round,
     counted,
     entities_of,
-    perplexity,
     traffic_of,
     weighted,
 )
 from edge_client.wire.reported.cost import Cost, Phase
-from edge_client.wire.reported.entities import Entities, EntityScores, pooled, scores_of
 
 PHASES: tuple[str, ...] = get_args(Phase)
 
@@ -137,7 +138,8 @@ def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
 def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
     evaluated = counted(figures, "evaluate")
     told = [one for one in map(entities_of, evaluated) if one is not None]
-    is_masked = any(row.get("task") == "mlm" for row in evaluated)
+    kinds = [kind_named(row["task"]) for row in evaluated if "task" in row]
+    is_masked = any(kind.measure.has_perplexity for kind in kinds)
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     labelled = [figure for figure in done if figure["kind"] == "label"]

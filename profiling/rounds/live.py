@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edge_client.tables import Column, Table, plain, seconds, share, size, span
+from edge_client.tasks.kind import kind_named
 from edge_client.wire.figures import Row
 from profiling.rounds.bars import step_table
 from profiling.rounds.waterfall import WAIT, Step, steps_of_round
@@ -126,14 +127,13 @@ def _bar(done: int, of: int) -> str:
 
 
 def scores_of(status: Status) -> Mapping[Any, float]:
-    """What the run goes by, by round: F1 of tagging, else accuracy."""
-    key = "f1_by_round" if status["kind"] == "tagging" else "accuracy_by_round"
-    told: Mapping[Any, float] = status[key]
+    """What the run goes by, by round."""
+    told: Mapping[Any, float] = status[f"{kind_named(status['kind']).measure.key}_by_round"]
     return told
 
 
 def _word(status: Status) -> str:
-    return "F1" if status["kind"] == "tagging" else "accuracy"
+    return kind_named(status["kind"]).measure.word
 
 
 def _scores(status: Status) -> str:

@@ -12,9 +12,10 @@ import typer
 from edge_client.formats.opened import DataError
 from edge_client.outputs import check_out_folder, new_folder
 from edge_client.tables import Column, Table, show, tell
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.ready_tasks import find_task
+from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.written import write_csv
 from simulation.commands.inputs import check_apart
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
@@ -114,7 +115,7 @@ def write_dataset(out: Path, data: DataSet) -> None:
         DataError: A text is not Unicode, or texts have no labels.
         OutputError: The folder holds other things, or cannot be written.
     """
-    if data.task.kind != "labels":
+    if not kind_of(data.task).is_one_label:
         said = f"--out writes texts with labels; {data.name} is of kind {data.task.kind}"
         raise DataError(f"{said}; leave --out out")
     with new_folder("--out", out, MARK, WRITTEN) as part:

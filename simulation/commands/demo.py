@@ -18,8 +18,9 @@ from edge_client.errors import Stopped, demand
 from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show, size, tell
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import Task, TaskError
+from edge_client.tasks.ready_tasks import find_task
+from edge_client.tasks.task import Task
+from edge_client.texts.prompts.patterns import TaskError
 from profiling.rounds.report import rounds_table
 from simulation.commands.inputs import check_apart
 from simulation.datasets.dataset import likeness

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from edge_client.formats.opened import DataError
 from edge_client.tables import Column, Table, show, tell
+from edge_client.tasks.ready_tasks import find_task
 from edge_client.texts.accounting import Accounting, odd_value, value_of
 from edge_client.texts.examples import Example, read_file, read_texts
-from edge_client.texts.ready_tasks import find_task
-from edge_client.texts.tasks import ANY, Wanted
+from edge_client.texts.parts import ANY, Wanted
 from simulation.commands.inputs import check_apart
 from simulation.datasets.dataset import likeness
 from simulation.population.clients import Population, PopulationError

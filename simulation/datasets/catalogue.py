@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from edge_client.formats.opened import DataError
+from edge_client.tasks.task import Task, read_task
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import find_part
-from edge_client.texts.tasks import Task, TaskError, read_task
+from edge_client.texts.parts import ANY, find_part
+from edge_client.texts.prompts.patterns import TaskError
 from simulation.datasets import entities, known, silos
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, likeness
 from simulation.datasets.hub import read_hub
@@ -79,8 +80,8 @@ def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
         raise DataError(f"no folder {folder}; {WRITES}")
     task_file = folder / TASK
     task = _own_task(task_file) if task_file.is_file() else None
-    kind = task.kind if task else "labels"
-    train, test = (find_part(folder, part, kind) for part in ("train", "test"))
+    own = (task or ANY).files
+    train, test = (find_part(folder, part, own) for part in ("train", "test"))
     if train is None or test is None or task is None:
         there = {"train.*": train, "test.*": test, TASK: task}
         missing = ", ".join(name for name, found in there.items() if not found)

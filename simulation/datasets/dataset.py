@@ -8,8 +8,8 @@ from pathlib import Path
 
 from edge_client.files import file_sha256
 from edge_client.formats.opened import DataError
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 
 XNLI_LANGUAGES = (
     *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),
@@ -97,10 +97,10 @@ def build(name: str, parts: Parts, origin: str, licence: str, sha256: str) -> Da
 
 def _unknown(task: Task, examples: Iterable[Example]) -> set[str]:
     """Labels of texts, or types of tags, that are not the task's."""
-    if task.kind == "labels":
+    if task.files.wants == "label":
         return {str(example.label) for example in examples} - set(task.labels)
     found = {tag for example in examples for tag in example.tags}
-    return (found - set(task.tags)) if task.kind == "tagging" else set()
+    return (found - set(task.tags)) if task.files.wants == "tags" else set()
 
 
 def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Example], int]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from edge_client.formats.opened import DataError
 from edge_client.formats.tags import OUTSIDE
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import Parts
 from simulation.datasets.known import chosen, refuse_languages
 

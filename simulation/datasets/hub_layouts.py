@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edge_client.formats.opened import DataError
-from edge_client.texts.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
-from edge_client.texts.tasks import Task
+from edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
+from edge_client.tasks.task import Task
 from simulation.datasets.dataset import XNLI_LANGUAGES
 from simulation.datasets.two_fields import MNLI_QUOTED, YAHOO_PAIR
 

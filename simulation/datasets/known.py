@@ -11,8 +11,8 @@ from pathlib import Path
 
 from edge_client.formats.opened import DataError
 from edge_client.formats.registry import read_rows
+from edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YAHOO, YELP
 from edge_client.texts.examples import Example
-from edge_client.texts.ready_tasks import AG_NEWS, NEWS, XNLI, YAHOO, YELP
 from simulation.datasets.dataset import Parts, narrowed
 from simulation.datasets.two_fields import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
 

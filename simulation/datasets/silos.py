@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from edge_client.formats.registry import read_rows
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from simulation.datasets.dataset import Parts
 from simulation.datasets.known import chosen
 from simulation.datasets.licence import licence_near

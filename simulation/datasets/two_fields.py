@@ -6,8 +6,8 @@ the others are those of one text, with both fields in its place.
 
 from dataclasses import replace
 
-from edge_client.texts.ready_tasks import AG_NEWS, MNLI, YAHOO
-from edge_client.texts.tasks import Task
+from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
+from edge_client.tasks.task import Task
 
 BOTH = "{text_a} {text_b}"
 

@@ -13,8 +13,8 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
+from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_folder
-from edge_client.texts.tasks import read_task
 from simulation.demo.processes import Fleet, fleet
 from simulation.demo.setting import (
     ALONE,

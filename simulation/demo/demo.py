@@ -21,8 +21,8 @@ from edge_client.client.state import ClientState, Identity
 from edge_client.errors import Failed, WrongInput, installing
 from edge_client.personal.choice import Choice
 from edge_client.planning.resources import usable_cores
+from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_folder
-from edge_client.texts.tasks import read_task
 from edge_client.wire.figures import Row
 from edge_client.wire.messages import DOING
 from profiling.instruments.machine import this_machine

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
 DATA = Path(__file__).parents[1] / "data"
 LABELS = ("security", "delivery", "energy", "weather", "family", "health")

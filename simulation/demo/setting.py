@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from edge_client.texts.tasks import read_task
+from edge_client.tasks.task import read_task
 from edge_client.wire.training import Training
 
 RUN, ALONE, SCORE = "together", "each alone", "scoring"  # its parts

@@ -31,7 +31,8 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.codec import AUTO
 from edge_client.errors import WrongInput
 from edge_client.personal.way import FROM_SHARED
-from edge_client.texts.tasks import Task
+from edge_client.tasks.registry import DEFAULT
+from edge_client.tasks.task import Task
 from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
@@ -316,8 +317,10 @@ class Experiment:
             engine: What `engine` means here.
         """
         asked = asdict(replace(task, patterns=task.asked()))
-        for name in ADDED_TO_TASK if task.kind == "labels" else ():
+        for name in ADDED_TO_TASK if task.kind == DEFAULT else ():
             del asked[name]
+        if not task.options:
+            del asked["options"]
         found = {"base": base_id, "dataset": dataset_sha256, "task": asked, "engine": engine}
         results = LABELLED_VERSION if self.labelling else RESULTS_VERSION
         said = asdict(self) | found | {"results": results}

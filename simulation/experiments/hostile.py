@@ -16,10 +16,11 @@ from coordinator.rounds.events import Answered
 from coordinator.rounds.measures import judged
 from edge_client.client.state import Answer
 from edge_client.errors import WrongInput, demand
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.messages import Report, Work
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import (
     AdapterState,
@@ -185,7 +186,7 @@ def evaluations(
 def _false_report(work_id: str, share: float, task: Task) -> Report:
     """All of the most texts that may be told of, right or wrong; of tagging the most entities."""
     entities = None
-    if task.kind == "tagging":
+    if kind_of(task).measure.is_counted:
         rest = (0,) * (len(task.labels) - 1)
         claimed = CLAIMED_TESTS, *rest
         entities = Entities(claimed, claimed, claimed if share else (0, *rest))

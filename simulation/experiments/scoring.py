@@ -10,15 +10,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import (
-    Answers,
-    Evaluation,
-    answers_to,
-    evaluation_of,
-)
+from edge_client.engine.scoring import answers_to, evaluation_of
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.scores import Answers, Evaluation
 from edge_client.texts.examples import Example
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.entities import Entities
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import engine_name, installed_engine, open_engine
 from edge_client.planning.cuda.accelerator import CPU
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Kind
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, encode_adapter
@@ -216,7 +216,7 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         PopulationError: The texts cannot be dealt out so.
     """
     dataset = _dataset(experiment.dataset, data, experiment.languages)
-    _check_kind(experiment, dataset.task.kind)
+    _check_kind(experiment, dataset.task)
     if experiment.pattern:
         _check_columns(experiment.pattern, dataset)
         asked = replace(dataset.task, patterns=(experiment.pattern,), ensemble=False)
@@ -247,7 +247,7 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
 def _taught_by(teacher: Experiment, data: Path | None) -> str:
     """The key of an experiment that others begin from."""
     on = stage(teacher, data)
-    if on.dataset.task.kind == "tagging":
+    if on.dataset.task.files.wants == "tags":
         raise ExperimentError(
             f"taught: {teacher.dataset} is a set of tagged words, whose tagger leaves no head of "
             "words behind, and no base; masked or labelled texts are expected"
@@ -264,16 +264,16 @@ def _check_columns(pattern: str, dataset: DataSet) -> None:
         )
 
 
-def _check_kind(said: Experiment, kind: Kind) -> None:
+def _check_kind(said: Experiment, task: Task) -> None:
     """Refuse what goes by labels of texts where none has any."""
     try:
-        check_kind(kind, said.learning, said.training, said.labelling is not None)
+        check_kind(task.kind, said.learning, said.training, said.labelling is not None)
     except ValueError as error:
         raise ExperimentError(str(error)) from None
     dealt = said.deal.labelled or said.deal.labelled_clients
-    if kind == "mlm" and dealt:
+    if task.files.wants == "text" and dealt:
         raise ExperimentError(
-            "a task of kind mlm has no labels of texts: leave out deal.labelled and "
+            f"a task of kind {task.kind} has no labels of texts: leave out deal.labelled and "
             "deal.labelled_clients; all texts are trained on"
         )
 

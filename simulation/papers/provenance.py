@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from edge_client.tasks.kind import kind_of
 from profiling.instruments.machine import this_machine
 from simulation.datasets.dataset import DataSet
 from simulation.experiments.record import ROWS
@@ -53,7 +54,7 @@ def sizes(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
     error = 100 * 0.5 / math.sqrt(tests)
     spread = "one seed, so no spread" if seeds == 1 else f"{seeds} seeds, ± is their spread"
     told = f"{', '.join(adapters) or 'nothing trained'}; {rounds} rounds; {spread}"
-    if all(on.dataset.task.kind == "labels" for on in stages):  # one answer for each text
+    if all(kind_of(on.dataset.task).is_one_label for on in stages):  # one answer for each text
         known = f"{tests:,} test texts has an error of up to {error:.1f}"
         told += f"; an accuracy on {known} of its own"
     lines.append(told)

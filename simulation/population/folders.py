@@ -14,8 +14,9 @@ import numpy as np
 
 from edge_client.errors import demand
 from edge_client.formats.opened import DataError
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.written import write_csv, write_tagged
 from simulation.population.clients import Client, Population, PopulationError
 from simulation.population.deal import Deal, population_of
@@ -117,7 +118,7 @@ def split_of(
     asked = (
         f"task {task.name!r} of kind {task.kind} cannot be dealt out by labels; one of labels can"
     )
-    demand(task.kind == "labels", asked, DataError)
+    demand(kind_of(task).is_one_label, asked, DataError)
     texts = read_file(data, task, labelled=True)
     found = Counter(example.label for example in texts)
     share = labels // len(task.labels)
@@ -184,7 +185,7 @@ def _write_client(
         "test": [tests[index] for index in client.test],
     }
     folder.mkdir(parents=True)
-    is_tagged = task is not None and task.kind == "tagging"
+    is_tagged = task is not None and task.files.wants == "tags"
     for part, examples in parts.items():
         if examples and is_tagged and part != "unlabelled":
             write_tagged(folder / f"{part}.jsonl", examples)

@@ -18,9 +18,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
-from edge_client.texts.batches import Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from simulation.pretraining.corpus import Passage
 from simulation.pretraining.course import Pieces, Sample, encode, mask_words

@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 
 import smidgen
 from edge_client.bases.base import Base
-from edge_client.texts.ready_tasks import find_task
+from edge_client.tasks.ready_tasks import find_task
 from tests.command_line import smidgen as command
 from tests.edge_client.commands.alone import write_data
 

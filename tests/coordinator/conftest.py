@@ -22,7 +22,7 @@ from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.client.connection import http_client, nobody
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from tests.coordinator.devices import Device, enrol, joined
 from tests.coordinator.servers import Buckets, Postgres
 

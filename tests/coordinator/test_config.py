@@ -8,7 +8,7 @@ import pytest
 from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.rounds.choice import DeviceChoice
 from edge_client.adapters.spec import AdapterError
-from edge_client.texts.tasks import TaskError
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import encode
 from edge_client.wire.training import Training

@@ -30,8 +30,8 @@ else:  # the same library, before it moved into Python
 from coordinator.config import read_run_config
 from edge_client.adapters.spec import parse_adapter
 from edge_client.planning.sizes import parse_budget, parse_cache_size
+from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_folder
-from edge_client.texts.tasks import read_task
 from simulation.demo.processes import Fleet, fleet
 from simulation.experiments.experiment_file import read_experiment
 from smidgen import COMMANDS

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from edge_client.personal.choice import chosen_in
+from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import read_task
 from tests.breadth import first_fast
 from tests.conftest import shared
 

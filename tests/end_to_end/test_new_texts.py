@@ -15,7 +15,7 @@ from edge_client.bases.base import Base
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import wait_for

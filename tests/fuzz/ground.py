@@ -16,7 +16,7 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import encode_adapter
 from tests.coordinator.conftest import serving

@@ -37,8 +37,10 @@ from edge_client.formats.opened import Source
 from edge_client.formats.registry import read_rows
 from edge_client.log_lines import shown
 from edge_client.metering.work import WorkMeter
+from edge_client.tasks.kind import kind_named
+from edge_client.tasks.task import read_task, task_toml
 from edge_client.texts.examples import Found, every_row, read_file, read_folder, streamed
-from edge_client.texts.tasks import ANY, Labels, read_task, task_toml
+from edge_client.texts.parts import ANY, Labels
 from edge_client.texts.written import write_tagged
 from edge_client.wire import fleet, messages
 from edge_client.wire.messages import WireError
@@ -249,13 +251,17 @@ def paragraphs(ground: Ground, body: bytes) -> None:
     """Two files of a folder, a line of dashes between them."""
     for name, part in zip("ab", [*body.split(b"\n---\n", 1), b""], strict=False):
         ground.file(f"notes/unlabelled/{name}.txt", part)
-    for example in read_folder(ground.folder / "notes", Labels(kind="mlm")).labelled:
+    for example in read_folder(
+        ground.folder / "notes", Labels(files=kind_named("mlm").files)
+    ).labelled:
         assert example.text.strip() and "\n" not in example.text
         example.text.encode()
 
 
 def lines(ground: Ground, body: bytes) -> None:
-    for example in read_file(ground.file("notes.txt", body), Labels(kind="mlm"), labelled=False):
+    for example in read_file(
+        ground.file("notes.txt", body), Labels(files=kind_named("mlm").files), labelled=False
+    ):
         example.text.encode()
 
 
@@ -340,7 +346,7 @@ def request(ground: Ground, body: bytes) -> None:
 DIGEST = sha256(b"an adapter")
 ADAPTER = {"a": np.ones((2, 3), np.float32), "b": np.ones(131, np.float32)}  # coded ones answer it
 START = encode_adapter({"x": np.linspace(-1.0, 1.0, 9, dtype=np.float32)})
-DRUGS = Labels(("Drug", "Illness"), "tagging")
+DRUGS = Labels(("Drug", "Illness"), kind_named("tagging").files)
 WAYS = ((Labels(TASK.labels), True), (DRUGS, True), (ANY, False))
 TAGS = {"O", *(f"{place}-{label}" for label in DRUGS.labels for place in "BI")}
 TARGETS = {

@@ -15,8 +15,8 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import open_engine
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 
 STEPS, BETA_1 = 5, 0.9

@@ -14,7 +14,7 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 from tests.parity.test_against_transformers import TEXTS, full_model_rows

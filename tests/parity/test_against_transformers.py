@@ -12,8 +12,8 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training

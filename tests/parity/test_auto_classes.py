@@ -13,7 +13,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 from tests.command_line import smidgen

@@ -19,8 +19,8 @@ from edge_client.bases.packing import pack_model
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.plan import Plan
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from tests.breadth import covering

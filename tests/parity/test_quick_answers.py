@@ -9,8 +9,9 @@ from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
 from edge_client.engine.opening import open_engine
+from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_file
-from edge_client.texts.tasks import ANY, read_task
+from edge_client.texts.parts import ANY
 from edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import needs_int8

@@ -16,7 +16,7 @@ from coordinator.rounds.learning.rates import Decay, Rates
 from edge_client.adapters.spec import Net
 from edge_client.codecs.codec import TOPK
 from edge_client.errors import demand
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.kind import kind_named
 from edge_client.updates.settings import Updates
 from edge_client.wire.training import ADAMW, Training
 
@@ -219,7 +219,7 @@ def check_net(
     demand(not found, f"adapter +{net}: leave out {', '.join(found)}")
 
 
-def check_kind(kind: Kind, learning: Learning, training: Training, is_labelling: bool) -> None:
+def check_kind(kind: str, learning: Learning, training: Training, is_labelling: bool) -> None:
     """Refuse, all in one line, what goes by labels of texts in a run whose task has none.
 
     Raises:
@@ -231,7 +231,10 @@ def check_kind(kind: Kind, learning: Learning, training: Training, is_labelling:
         f"selection = {learning.selection}": learning.selection == "coverage",
     }
     found = [name for name, is_there in wrong.items() if is_there]
-    is_fit = kind == "labels" or not found
+    known = kind_named(kind)
+    if known.is_labelled:
+        found = [] if known.is_one_label else [name for name in found if name != "labelling"]
+    is_fit = not found
     demand(is_fit, f"a task of kind {kind} has no labels of texts: leave out {', '.join(found)}")
 
 

@@ -4,14 +4,13 @@ from collections.abc import Collection
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.machine import devices_needed, kept_of
-from coordinator.rounds.measures import MEASURES
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.scoring import scored
 from coordinator.serving.ledger import Live
 from coordinator.serving.telling import MOST_NAMES, Names, missing_of
 from edge_client.tables import size
-from edge_client.texts.tasks import Kind
-from edge_client.wire.figures import perplexity
+from edge_client.tasks.kind import kind_named
+from edge_client.tasks.scores import perplexity
 from edge_client.wire.messages import DOING, ENDED, Report
 from edge_client.wire.reported.failures import SAID
 
@@ -82,9 +81,9 @@ def _version_text(live: Live, step: Step, event: StepClosed, names_of: Names) ->
     return f"{what} {spent}: {len(counted)} updates{older}{at_it}{refused}"
 
 
-def _score(step: Step, kind: Kind) -> str:
+def _score(step: Step, kind: str) -> str:
     """What an evaluation found over all texts; empty where nobody evaluated."""
-    done, measure = [answer for _, answer in step.updates()], MEASURES[kind]
+    done, measure = [answer for _, answer in step.updates()], kind_named(kind).measure
     score = scored(step.opened, done)
     if not score.texts:
         return ""

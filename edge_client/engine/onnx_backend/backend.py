@@ -14,7 +14,7 @@ from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.onnx_backend.head import log_softmax
+from edge_client.engine.onnx_backend.head import LOSSES
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
@@ -23,6 +23,7 @@ from edge_client.guest.steps import Moments
 from edge_client.guest.stopping import cuttable
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import flags_here, usable_cores
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.updates.step import Correction
@@ -86,7 +87,8 @@ class OnnxBackend:
         """Rows that went all the way, and their log-probabilities; always float32 or int8."""
         with cuttable():
             left, logits = self.network.read(batch, is_quick, watch)
-        return left, log_softmax(logits) if len(left) else logits
+        found = LOSSES[self.network.loss].log_probabilities
+        return left, found(logits) if len(left) else logits
 
     def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         with cuttable():
@@ -150,6 +152,7 @@ def open_backend(
     state: AdapterState,
     label_words: Sequence[Sequence[int]] | None,
     training: Training,
+    loss: Loss = "softmax",
 ) -> Backend:
     """A backend with an adapter in place.
 
@@ -159,6 +162,7 @@ def open_backend(
         state: Its values.
         label_words: Token ids asked for at the mask; empty for a classifier; None: all words are.
         training: The optimizer and its settings.
+        loss: See `tasks.kind.HeadSpec`.
     """
-    network = Network(base, spec, state, label_words, threads())
+    network = Network(base, spec, state, label_words, threads(), loss)
     return OnnxBackend(network, training, QuickInference(is_worth(base, flags_here())))

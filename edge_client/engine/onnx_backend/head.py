@@ -3,8 +3,8 @@
 Sizes: B answers, H hidden, E width of the word table, L labels. It sees one row per answer.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
 from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
+from edge_client.tasks.kind import Loss
 from edge_client.wire.tensors import AdapterState
 
 
@@ -74,19 +75,26 @@ class Cloze:
         rows: The label words' rows, (L, E).
         bias: The label words' biases, (L,).
         bench: Where work is done.
+        loss: See `tasks.kind.HeadSpec`.
     """
 
     def __init__(
-        self, transform: Transform, rows: np.ndarray, bias: np.ndarray, bench: Bench
+        self,
+        transform: Transform,
+        rows: np.ndarray,
+        bias: np.ndarray,
+        bench: Bench,
+        loss: Loss = "softmax",
     ) -> None:
         self._transform, self._rows, self._bias, self._bench = transform, rows, bias, bench
+        self._losses = LOSSES[loss]
 
     def forward(self, top: np.ndarray) -> np.ndarray:
         states = self._transform.forward(top)[2]
         return linear(self._bench, states, self._rows, self._bias)  # (B, L)
 
     def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return judged(self.forward(top), labels)
+        return self._losses.judged(self.forward(top), labels)
 
     def backward(
         self,
@@ -100,7 +108,7 @@ class Cloze:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         inner, active, states = self._transform.forward(top)
         logits = linear(self._bench, states, self._rows, self._bias)  # (B, L)
-        loss, logits_g = cross_entropy(logits, labels, weights, offsets)
+        loss, logits_g = self._losses.mean(logits, labels, weights, offsets)
         g = linear_back(self._bench, logits_g * np.float32(share), self._rows)  # (B, E)
         return loss, self._transform.backward(inner, active, g, top)
 
@@ -196,12 +204,18 @@ class Classifier:
         names: The linears' names in it, from below; one or two.
         activation: Between them.
         bench: Where work is done.
+        loss: See `tasks.kind.HeadSpec`.
     """
 
     def __init__(
-        self, adapter: AdapterState, names: Sequence[str], activation: Activation, bench: Bench
+        self,
+        adapter: AdapterState,
+        names: Sequence[str],
+        activation: Activation,
+        bench: Bench,
+        loss: Loss = "softmax",
     ) -> None:
-        self._adapter, self._names = adapter, names
+        self._adapter, self._names, self._losses = adapter, names, LOSSES[loss]
         self._activation, self._bench = activation, bench
 
     def _parts(self, which: int) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +234,7 @@ class Classifier:
         return inner, active, linear(self._bench, active, *self._parts(-1))
 
     def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return judged(self.forward(top), labels)
+        return self._losses.judged(self.forward(top), labels)
 
     def backward(
         self,
@@ -233,7 +247,7 @@ class Classifier:
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
         inner, active, logits = self._forward(top)
-        loss, g = cross_entropy(logits, labels, weights, offsets)
+        loss, g = self._losses.mean(logits, labels, weights, offsets)
         g = g * np.float32(share)  # (B, L)
         self._gradients(-1, active, g, into)
         active_g = linear_back(self._bench, g, self._parts(-1)[0])  # (B, H)
@@ -300,3 +314,54 @@ def cross_entropy(
     if weights is not None:
         losses, g = losses * weights, g * weights[:, None]
     return float(losses.mean()), g / np.float32(len(labels))
+
+
+def log_sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Log-probability of each label by itself, float32, (B, L)."""
+    rows: np.ndarray = -np.logaddexp(np.float32(0.0), -logits)
+    return rows
+
+
+def sigmoid_judged(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each text's mean binary cross-entropy in nats, and whether all its labels are right; (B,)."""
+    is_right = ((logits > 0) == (labels > 0)).all(axis=1)
+    return _binary_losses(logits, labels).mean(axis=1), is_right
+
+
+def binary_cross_entropy(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+    offsets: np.ndarray | None = None,
+) -> tuple[float, np.ndarray]:
+    """Mean over texts and labels of weighted binary cross-entropies, and its gradient, (B, L).
+
+    As torch's `BCEWithLogitsLoss`. Labels are 1 or 0; -1, which is unknown, has no loss.
+    """
+    assert offsets is None, "labels by themselves have no offsets"
+    losses = _binary_losses(logits, labels).mean(axis=1)
+    g = np.exp(log_sigmoid(logits)) - np.maximum(labels, 0)
+    g *= labels >= 0
+    if weights is not None:
+        losses, g = losses * weights, g * weights[:, None]
+    return float(losses.mean()), (g / np.float32(labels.size)).astype(np.float32)
+
+
+def _binary_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    signs = np.where(labels > 0, np.float32(1), np.float32(-1))
+    losses: np.ndarray = -log_sigmoid(logits * signs) * (labels >= 0)
+    return losses
+
+
+class Losses(NamedTuple):
+    """How logits become log-probabilities and losses."""
+
+    log_probabilities: Callable[[np.ndarray], np.ndarray]
+    judged: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    mean: Callable[..., tuple[float, np.ndarray]]
+
+
+LOSSES: dict[Loss, Losses] = {
+    "softmax": Losses(log_softmax, judged, cross_entropy),
+    "sigmoid": Losses(log_sigmoid, sigmoid_judged, binary_cross_entropy),
+}

@@ -29,6 +29,7 @@ from edge_client.engine.onnx_backend.operators import (
 )
 from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 
@@ -58,9 +59,10 @@ class Network:
         state: AdapterState,
         label_words: Sequence[Sequence[int]] | None,
         threads: int,
+        loss: Loss = "softmax",
     ) -> None:
         assert not base.shape.is_decoder, "decoders are the torch engine's"
-        self.spec, self.shape = spec, base.shape
+        self.spec, self.shape, self.loss = spec, base.shape, loss
         self.prefix: FrozenPrefix | None = None
         self.layer_forwards = 0
         self.frozen = FrozenBase(base)
@@ -123,7 +125,7 @@ class Network:
         if self.spec.head:
             activation = Activation(family.classifier_activation, self._bench)
             names = head_linears(self.shape.architecture, self.adapter)
-            return Classifier(self.adapter, names, activation, self._bench)
+            return Classifier(self.adapter, names, activation, self._bench, self.loss)
         transform = Transform(
             self._linear(family.head_dense),
             Activation(self.frozen.head_activation, self._bench),
@@ -132,7 +134,8 @@ class Network:
         )
         if label_words is None:
             return Words(transform, self.frozen, self._bench)
-        return Cloze(transform, *self.frozen.label_rows(label_words), self._bench)
+        rows, bias = self.frozen.label_rows(label_words)
+        return Cloze(transform, rows, bias, self._bench, self.loss)
 
     # Forward
 

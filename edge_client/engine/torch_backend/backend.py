@@ -16,6 +16,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.torch_backend.card import finish, give_back
+from edge_client.engine.torch_backend.head import log_probabilities
 from edge_client.engine.torch_backend.network import Network
 from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.watch import Watch
@@ -23,6 +24,7 @@ from edge_client.guest.steps import Moments
 from edge_client.guest.stopping import cuttable
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.updates.step import Correction
@@ -103,7 +105,7 @@ class TorchBackend:
         self.network.stream(plan.is_streamed)
         with cuttable():
             left, logits = self.network.read(batch, plan.dtype, watch)
-        return left, torch.log_softmax(logits, dim=-1).cpu().numpy()
+        return left, log_probabilities(logits, self.network.loss).cpu().numpy()
 
     def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         self.network.stream(plan.is_streamed)
@@ -176,6 +178,7 @@ def open_backend(
     label_words: Sequence[Sequence[int]] | None,
     training: Training,
     device: str = CPU,
+    loss: Loss = "softmax",
 ) -> Backend:
     """A backend with an adapter in place.
 
@@ -186,5 +189,6 @@ def open_backend(
         label_words: Token ids asked for at the mask; empty for a classifier; None: all words are.
         training: The optimizer and its settings.
         device: Computed on: `cpu` or `cuda`.
+        loss: See `tasks.kind.HeadSpec`.
     """
-    return TorchBackend(Network(base, spec, state, label_words, device), training)
+    return TorchBackend(Network(base, spec, state, label_words, device, loss), training)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from edge_client.engine.torch_backend.layers import Linear, Norm, streamed_cross_entropy
 from edge_client.planning.chunks import WORD_ROWS
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 
 Activation = Callable[[Tensor], Tensor]
@@ -36,10 +37,16 @@ class Trained:
     Args:
         parts: Weight and bias of each, from below.
         activation: Between them.
+        loss: See `tasks.kind.HeadSpec`.
     """
 
-    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]], activation: Activation) -> None:
-        self._parts, self._activation = parts, activation
+    def __init__(
+        self,
+        parts: Sequence[tuple[Tensor, Tensor]],
+        activation: Activation,
+        loss: Loss = "softmax",
+    ) -> None:
+        self._parts, self._activation, self._loss = parts, activation, loss
 
     def logits(self, h: Tensor) -> Tensor:
         *below, last = self._parts
@@ -49,10 +56,10 @@ class Trained:
         return functional.linear(inner, *last)
 
     def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return _judged(self.logits(h), labels)
+        return judged(self.logits(h), labels, self._loss)
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
-        return _backward(self.logits(h), batch, scale)
+        return _backward(self.logits(h), batch, scale, self._loss)
 
 
 class Transform:
@@ -78,19 +85,22 @@ class Cloze:
         transform: What comes before.
         rows: The label words' rows, (L, E).
         bias: The label words' biases, (L,).
+        loss: See `tasks.kind.HeadSpec`.
     """
 
-    def __init__(self, transform: Transform, rows: Tensor, bias: Tensor) -> None:
-        self._transform, self._rows, self._bias = transform, rows, bias
+    def __init__(
+        self, transform: Transform, rows: Tensor, bias: Tensor, loss: Loss = "softmax"
+    ) -> None:
+        self._transform, self._rows, self._bias, self._loss = transform, rows, bias, loss
 
     def logits(self, h: Tensor) -> Tensor:
         return functional.linear(self._transform(h).float(), self._rows, self._bias)
 
     def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return _judged(self.logits(h), labels)
+        return judged(self.logits(h), labels, self._loss)
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
-        return _backward(self.logits(h), batch, scale)
+        return _backward(self.logits(h), batch, scale, self._loss)
 
 
 class Words:
@@ -159,13 +169,38 @@ class Words:
         return streamed_cross_entropy(words, labels, rows, *known)
 
 
-def _judged(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def log_probabilities(logits: Tensor, loss: Loss) -> Tensor:
+    """Of each label, (B, L): of one of them, or of each by itself."""
+    if loss == "sigmoid":
+        return functional.logsigmoid(logits)
+    return torch.log_softmax(logits, dim=-1)
+
+
+def _sigmoid_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the labels of each text's binary cross-entropies, (B,); unknown ones have none."""
+    gold = labels.clamp(min=0).to(logits.dtype)
+    losses = functional.binary_cross_entropy_with_logits(logits, gold, reduction="none")
+    return (losses * (labels >= 0)).mean(dim=1)
+
+
+def judged(logits: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """Each answer's loss in nats, (B,), and whether it is right, all its labels if several."""
+    if loss == "sigmoid":
+        is_right = ((logits > 0) == (labels > 0)).all(dim=1)
+        return _sigmoid_losses(logits.float(), labels), is_right
     losses = functional.cross_entropy(logits.float(), labels, reduction="none")
     return losses, logits.argmax(dim=1) == labels
 
 
-def _backward(logits: Tensor, batch: Batch, scale: float) -> float:
+def _backward(logits: Tensor, batch: Batch, scale: float, kind: Loss) -> float:
     labels = torch.from_numpy(batch.labels).to(logits.device)
+    if kind == "sigmoid":
+        losses = _sigmoid_losses(logits, labels)
+        if batch.weights is not None:
+            losses = losses * torch.from_numpy(batch.weights).to(logits.device)
+        loss = losses.mean()
+        (loss * scale).backward()
+        return float(loss.detach())
     if batch.offsets is not None:
         logits = logits + torch.from_numpy(batch.offsets).to(logits.device)
     if batch.weights is None:

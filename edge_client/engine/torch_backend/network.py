@@ -32,6 +32,7 @@ from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
 from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
 from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan
+from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
 
@@ -62,8 +63,9 @@ class Network:
         state: AdapterState,
         label_words: Sequence[Sequence[int]] | None,
         device: str = "cpu",
+        loss: Loss = "softmax",
     ) -> None:
-        self.shape, self.spec = base.shape, spec
+        self.shape, self.spec, self.loss = base.shape, spec, loss
         self.prefix: FrozenPrefix | None = None
         self.layer_forwards = 0
         self.frozen, self.family = FrozenBase(base), FAMILIES[base.architecture]
@@ -133,7 +135,7 @@ class Network:
         if self.spec.head:
             names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
-            return Trained(parts, ACTIVATIONS[family.classifier_activation])
+            return Trained(parts, ACTIVATIONS[family.classifier_activation], self.loss)
         transform = Transform(
             self._linear(family.head_dense),
             ACTIVATIONS[self.frozen.head_activation],
@@ -142,7 +144,7 @@ class Network:
         if label_words is None:
             return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
         rows, bias = self.frozen.label_rows(label_words)
-        return Cloze(transform, self._tensor(rows), self._tensor(bias))
+        return Cloze(transform, self._tensor(rows), self._tensor(bias), self.loss)
 
     # Forward
 

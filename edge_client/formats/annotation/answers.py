@@ -55,7 +55,9 @@ class Answered:
     fault: LeftOut | None = None
 
 
-def settled(rows: Iterable[Answered], wants: Wants, notes: list[str]) -> Rows:
+def settled(
+    rows: Iterable[Answered], wants: Wants, notes: list[str], is_several: bool = False
+) -> Rows:
     """What each row comes to, in order.
 
     Law: one `Row` or `LeftOut` for each that is given.
@@ -64,6 +66,7 @@ def settled(rows: Iterable[Answered], wants: Wants, notes: list[str]) -> Rows:
         rows: All rows of a file.
         wants: What is looked for; where it is a text, each row is one, whatever was said of it.
         notes: Gets how many spans were read without the white space at their ends.
+        is_several: Whether a text may have several labels, which `label` then holds as a list.
     """
     if wants == "text":
         yield from (one.fault or one.row for one in rows)
@@ -76,7 +79,7 @@ def settled(rows: Iterable[Answered], wants: Wants, notes: list[str]) -> Rows:
     read: set[Hashable] = set()
     for number, (one, answers) in enumerate(every):
         key = _key(one, number)
-        yield _settled(one, together[key] if answers else set(), key in read)
+        yield _settled(one, together[key] if answers else set(), key in read, is_several)
         read |= {key} if answers else set()
     if cut:
         notes.append(f"{cut} spans without the white space at their ends")
@@ -86,7 +89,7 @@ def _key(one: Answered, number: int) -> Hashable:
     return ("row", number) if one.key is None else ("key", one.key)
 
 
-def _settled(one: Answered, answers: set[Answer], is_read: bool) -> Row | LeftOut:
+def _settled(one: Answered, answers: set[Answer], is_read: bool, is_several: bool) -> Row | LeftOut:
     line = one.row.line
     if one.fault is not None:
         return one.fault
@@ -98,9 +101,10 @@ def _settled(one: Answered, answers: set[Answer], is_read: bool) -> Row | LeftOu
     if is_read:
         return LeftOut(line, "duplicate", "the same text and answer as in a row before")
     (answer,) = answers
-    if len(answer.labels) > 1:
+    if len(answer.labels) > 1 and not is_several:
         return LeftOut(line, "ambiguous", f"{len(answer.labels)} labels; one is expected")
-    label = {"label": answer.labels[0]} if answer.labels else {}
+    labels = list(answer.labels) if is_several else next(iter(answer.labels), None)
+    label = {"label": labels} if labels else {}
     return replace(one.row, columns={**one.row.columns, **label}, spans=answer.spans)
 
 
@@ -209,6 +213,7 @@ def answered_in(
     reading: Callable[[Sequence[Row]], Iterable[Answered]],
     wants: Wants,
     notes: list[str],
+    is_several: bool = False,
 ) -> Rows:
     """What each item of a file comes to, those that could not be read included, in order.
 
@@ -219,6 +224,7 @@ def answered_in(
         reading: What annotators answered, for each row.
         wants: See `settled`.
         notes: Likewise.
+        is_several: Likewise.
     """
     every = list(items)
     answers = iter(reading([one for one in every if isinstance(one, Row)]))
@@ -226,7 +232,7 @@ def answered_in(
         Answered(Row(one.line), fault=one) if isinstance(one, LeftOut) else next(answers)
         for one in every
     ]
-    return settled(rows, wants, notes)
+    return settled(rows, wants, notes, is_several)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class Export:
             return self.reading(some, dialect, labelled, source.notes)
 
         try:
-            found = answered_in(self.items(source), reading, source.wants, source.notes)
+            known = source.wants, source.notes, source.is_several
+            found = answered_in(self.items(source), reading, *known)
             source.dialect = replace(dialect, text_column="", label_column="")
             yield from found
         except DataError:

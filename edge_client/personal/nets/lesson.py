@@ -13,12 +13,12 @@ import numpy as np
 from edge_client.adapters.generators import Generator
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
-from edge_client.engine.trainer import TrainingError
 from edge_client.errors import demand
 from edge_client.personal.bank import Bank, bank_numbers, lambdas_of
 from edge_client.personal.fitting import Fitted, Terms, fit
 from edge_client.personal.nets.generator import factors, pull
 from edge_client.personal.nets.ground import Ground
+from edge_client.tasks.scores import TrainingError
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 

@@ -27,9 +27,9 @@ import numpy as np
 from edge_client.adapters.rates import OWN, Rates
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
-from edge_client.engine.trainer import TrainingError
 from edge_client.errors import demand
 from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.tasks.scores import TrainingError
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.wire.seeds import derive_seed

@@ -5,18 +5,41 @@ put together from tokens. Where one is too long its texts are cut, in characters
 and tokenized again.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from edge_client.texts.tasks import MASK, SLOTS, Task, TaskError
+from edge_client.errors import WrongInput
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+MASK = "[MASK]"
+SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
 Span: TypeAlias = tuple[int, int]
 Read: TypeAlias = "Callable[[str], Encoding]"
 SAMPLES = ("a", "B7", "!", "日")  # texts beside which a label word has to have the same ids
+
+
+class TaskError(WrongInput):
+    """A task whose labels, patterns or verbalizer do not fit together."""
+
+
+class Asking(Protocol):
+    """What of a task its label words are found by; every `Task` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    def words(self) -> tuple[str, ...]:
+        """Label words in label order."""
+
+    def asked(self) -> tuple[str, ...]:
+        """The patterns in use."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +225,7 @@ def word_at_mask(read: Read, pattern: str, word: str, mark: str) -> list[int] | 
 
 
 def label_words(
-    read: Read, task: Task, mark: str, control_words: Collection[str], unknown_id: int | None
+    read: Read, task: Asking, mark: str, control_words: Collection[str], unknown_id: int | None
 ) -> list[list[int]]:
     """See `Tokens.label_word_ids`."""
     whose: dict[tuple[int, ...], str] = {}
@@ -222,7 +245,7 @@ def label_words(
     return [list(ids) for ids in whose]
 
 
-def _word_of(read: Read, task: Task, word: str, mark: str, named: str) -> list[int]:
+def _word_of(read: Read, task: Asking, word: str, mark: str, named: str) -> list[int]:
     """The ids of a label word in all patterns that are asked."""
     first, *others = task.asked()
     known = word_at_mask(read, first, word, mark)
@@ -239,3 +262,19 @@ def _word_of(read: Read, task: Task, word: str, mark: str, named: str) -> list[i
                 f"all patterns of an ensemble have something before {MASK}, or nothing"
             )
     return known or []
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that has not exactly one mask and each text slot once.
+
+    Raises:
+        TaskError: Says what the pattern lacks.
+    """
+    slots = SLOTS.findall(pattern)
+    texts = [slot for slot in slots if slot != MASK]
+    if slots.count(MASK) != 1:
+        raise TaskError(f"pattern {pattern!r:.200} needs exactly one {MASK}")
+    if not texts or len(set(texts)) != len(texts) or ("{text}" in texts and len(texts) > 1):
+        raise TaskError(
+            f"pattern {pattern!r:.200} needs {{text}} once, or {{text_a}} and {{text_b}}"
+        )

@@ -9,7 +9,7 @@ from coordinator.rounds.measures import judged
 from coordinator.rounds.scoring import Score as Told
 from coordinator.rounds.scoring import scored
 from edge_client.client.state import Answer
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update
 from simulation.experiments.federation.schedule import Rounds

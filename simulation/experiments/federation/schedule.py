@@ -8,7 +8,7 @@ from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.linear import steps_of
 from edge_client.adapters.spec import parse_adapter
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.registry import DEFAULT
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
@@ -49,7 +49,7 @@ class Rounds:
     learning: Learning = field(default_factory=Learning)
     updates: Updates = field(default_factory=Updates)
     hostile: Hostile | None = None
-    kind: Kind = "labels"
+    kind: str = DEFAULT
     adapter_steps: tuple[str, ...] = ()
 
     @property
@@ -70,7 +70,7 @@ class Rounds:
 
 
 def schedule_of(
-    experiment: Experiment, clients: int, labels: tuple[str, ...] = (), kind: Kind = "labels"
+    experiment: Experiment, clients: int, labels: tuple[str, ...] = (), kind: str = DEFAULT
 ) -> Rounds:
     """When whom is asked: the cohort, or all where fewer clients hold labelled texts.
 

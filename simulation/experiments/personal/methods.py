@@ -49,7 +49,7 @@ def fitted(on: Stage, data: ClientData, seed: int, asked: Asked) -> Iterator[Own
     if asked.beneath:
         turns = tuple(map(decode_adapter, asked.beneath))
         beneath = Beneath(parse_adapter(personal.above), turns)
-    way = personal.way(on.dataset.task.kind)
+    way = personal.way(on.dataset.task)
     known = (way, on.base.shape, lambda spec: on.open_engine(str(spec)), data, seed)
     with own_adapter(*known, given, first, beneath) as own:
         yield own

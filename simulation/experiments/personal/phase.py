@@ -13,6 +13,7 @@ import numpy as np
 from edge_client.engine.engine import Engine
 from edge_client.personal.interpolation import along
 from edge_client.personal.methods import Own
+from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import decode_adapter, encode_adapter
@@ -89,7 +90,7 @@ def _between(on: Stage, own: Own, client: Client, shared: bytes) -> Between | No
 
 def _judged(on: Stage, engine: Engine, client: Client) -> Score:
     tests = [on.dataset.test[row] for row in client.test]
-    if on.dataset.task.kind != "labels":
+    if not kind_of(on.dataset.task).is_one_label:
         return judged(engine, tests, {client.name: np.arange(len(tests))})
     labels = {label: row for row, label in enumerate(on.dataset.task.labels)}
     gold = np.array([labels[text.label or ""] for text in tests])

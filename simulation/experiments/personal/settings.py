@@ -10,7 +10,8 @@ from edge_client.adapters.stacks import check_beneath
 from edge_client.errors import WrongInput, demand
 from edge_client.personal.interpolation import FEWEST
 from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
-from edge_client.texts.tasks import Kind
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.seeds import derive_seed
 
 GUIDED: tuple[Method, ...] = (*BY_NET.values(), *FROM_SHARED)  # by what rounds have trained
@@ -77,7 +78,7 @@ class Personal:
             check_beneath(parse_adapter(self.above))
         demand(0 <= self.groups <= 1000 and self.groups != 1, "personal.groups: 0, or 2 to 1000")
         try:
-            _ = self.way("labels")
+            _ = self.way()
         except WrongInput as error:
             raise WrongInput(f"personal.{error}") from None
 
@@ -86,12 +87,13 @@ class Personal:
         """Labelled texts that a client must hold."""
         return FEWEST if self.method == "interpolated" else 1
 
-    def way(self, kind: Kind) -> Way:
+    def way(self, task: Task | None = None) -> Way:
         """As a device does it.
 
         Args:
-            kind: The task's.
+            task: What is asked, which may need a head; None: it needs none.
         """
+        has_head = task is not None and kind_of(task).head(task).answers is None
         return Way(
             self.method,
             rank_budget=self.rank_budget,
@@ -104,7 +106,7 @@ class Personal:
             search_lr=self.search_lr,
             by_output=self.by_output,
             level=self.level,
-            has_head=kind == "tagging",
+            has_head=has_head,
         )
 
     def __str__(self) -> str:

@@ -24,14 +24,17 @@ from edge_client.engine.backend import AnswerTexts
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
+from edge_client.engine.torch_backend.head import judged, log_probabilities
 from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
-from edge_client.texts.batches import Batch, Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
+from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState, check_same_parameters
@@ -49,8 +52,8 @@ def open_full(
         base: A Hugging Face folder; packs hold no weights to train.
         task: What is asked.
         training: The optimizer's settings and longest input.
-        has_head: Whether a classification head is trained instead of asking by cloze; of tagging it
-            always is.
+        has_head: Whether a classification head is trained instead of asking by cloze; where
+            nothing else answers it always is.
         seed: Draws the head's first weights.
         device: What it computes on: `cpu` or `cuda`.
 
@@ -61,8 +64,9 @@ def open_full(
     check_trainable(base)
     tokens = Tokens(base.folder)
     encoder = Encoder(tokens, task, not has_head, min(training.tokens, base.shape.positions))
-    has_head = has_head or task.kind == "tagging"
-    is_cloze = task.kind == "labels" and not has_head
+    head = kind_of(task).head(task)
+    has_head = has_head or head.answers is None
+    is_cloze = head.answers == "label words" and not has_head
     words = tokens.label_word_ids(task) if is_cloze else []
     backend = FullBackend(base, task, has_head, words, training, seed, device)
     plan = replace(unplanned(base.shape, training), micro_batch=ROWS)
@@ -112,16 +116,17 @@ class FullBackend:
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()  # a new head has no weights yet, as it should
-        self._is_tagging, self._has_head = task.kind == "tagging", has_head
+        head = kind_of(task).head(task)
+        self._is_of_words, self._has_head, self._loss = head.is_of_words, has_head, head.loss
         auto: Any = AutoModelForMaskedLM
         if has_head:
-            is_tagging = self._is_tagging
+            is_of_words = self._is_of_words
             auto = (
                 AutoModelForTokenClassification
-                if is_tagging
+                if is_of_words
                 else AutoModelForSequenceClassification
             )
-        more = {"num_labels": task.head_rows} if has_head else {}
+        more = {"num_labels": head.rows} if has_head else {}
         model = auto.from_pretrained(base.folder, dtype=torch.float32, **more)
         self._model = model.to(device).eval()
         self._tensors: dict[str, torch.Tensor] = dict(self._model.named_parameters())
@@ -155,7 +160,7 @@ class FullBackend:
         for tensor in self._tensors.values():
             tensor.grad = None
         labels = self._there(batch.labels)
-        loss = torch.nn.functional.cross_entropy(self._logits(batch), labels)
+        loss = judged(self._logits(batch), labels, self._loss)[0].mean()
         loss.backward()
         self.layer_forwards += 2 * self._layers * len(batch.ids)
         return float(loss.detach())
@@ -168,7 +173,7 @@ class FullBackend:
         rows, places = self._there(of), self._there(batch.mask_positions)
         if self._has_head:
             logits: torch.Tensor = self._model(ids, attention, **self._segments(batch)).logits
-            return logits[rows, places] if self._is_tagging else logits
+            return logits[rows, places] if self._is_of_words else logits
         # The head at the masks alone: at all places it is most of a small model's work.
         states = self._model.base_model(ids, attention, **self._segments(batch))[0]  # (B, T, H)
         answers: torch.Tensor = getattr(self._model, self._head)(states[rows, places])
@@ -203,14 +208,14 @@ class FullBackend:
         """
         if watch is not None:
             raise EngineError("full fine-tuning reads texts whole; early exit needs an adapter")
-        found = _here(torch.log_softmax(self._logits(batch), dim=-1))
+        found = _here(log_probabilities(self._logits(batch), self._loss))
         return np.arange(len(batch.ids)), found
 
     @torch.no_grad()
     def judge(self, batch: Batch, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         logits, labels = self._logits(batch), self._there(batch.labels)
-        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        return _here(losses), _here(logits.argmax(dim=1) == labels)
+        losses, is_right = judged(logits, labels, self._loss)
+        return _here(losses), _here(is_right)
 
     def predict(self, examples: Sequence[Example], answer: AnswerTexts) -> np.ndarray:
         return answer(examples, False)

@@ -21,6 +21,7 @@ from edge_client.labelling.drawn_texts import tests_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import drawn_bank
 from edge_client.planning.cuda.accelerator import CPU
+from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
@@ -69,7 +70,7 @@ class InProcess:
         self._open = ExitStack()
         self._open.callback(self._engine.close)
         self._lower: dict[str, Engine] = {}  # of adapters of a lower rank, once they are asked for
-        is_cached = is_kept(on.dataset.task.kind, self._engine.frozen_layers)
+        is_cached = is_kept(on.dataset.task, self._engine.frozen_layers)
         if on.experiment.cache_bytes and is_cached:
             folder = tempfile.TemporaryDirectory(prefix="smidgen-activations-")
             limit, base_id = on.experiment.cache_bytes, on.base.base_id
@@ -176,7 +177,7 @@ class InProcess:
             owned = {name: np.searchsorted(asked, own) for name, own in drawn.items()}
             rows = rows[asked]
         tests, task = [by.texts[row] for row in rows], self._on.dataset.task
-        if task.kind != "labels":
+        if not kind_of(task).is_one_label:
             return judged(self._engine, tests, owned)
         index = {label: row for row, label in enumerate(task.labels)}
         gold = np.array([index.get(example.label or "", -1) for example in tests])

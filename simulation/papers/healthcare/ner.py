@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.tables import Column, Table
-from edge_client.wire.reported.entities import EntityScores, scores_of
+from edge_client.tasks.counts import EntityScores, scores_of
 from edge_client.wire.training import Training
 from simulation.datasets.silos import LANGUAGES
 from simulation.experiments.experiment import Experiment

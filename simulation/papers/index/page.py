@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edge_client.tables import Table
+from edge_client.tasks.kind import kind_of
 from simulation.papers.index.entry import MIXTURE, Entry, Given, Printed
 from simulation.papers.index.state import EntryState, Slot
 from simulation.papers.paired import APART, APART_NOTE, apart_rows
@@ -32,12 +33,6 @@ far smaller than the papers'. `not run`: no result is on disk, and the row says 
 fills it. Names in capitals stand for folders: `DATA` of data sets, `BASE` and `MULTILINGUAL` of
 bases.
 """
-
-# What cells hold of tasks of other kinds than labels, whose own measure stands in tables below.
-SHARES = {
-    "mlm": "in each cell: masked tokens that were guessed, in %; not perplexity",
-    "tagging": "in each cell: words that got the right tag, in %; not F1",
-}
 
 Row = list[str]
 
@@ -79,9 +74,10 @@ def _part(one: Printed, states: Sequence[EntryState], given: Given) -> str:
     lines = [f"### {one.title}", ""]
     if states:
         command = command_of(_shared(states), one.bases, given)
-        kinds = {on.dataset.task.kind for one in states for slot in one.cells for on in slot.stages}
-        for kind in sorted(kinds & SHARES.keys()):
-            lines += [SHARES[kind], ""]
+        stages = [on for one in states for slot in one.cells for on in slot.stages]
+        notes = {on.dataset.task.kind: kind_of(on.dataset.task).measure.cells for on in stages}
+        for _, note in sorted(notes.items()):
+            lines += [f"in each cell: {note}", ""] if note else []
         lines += [*lines_of(*_table(states, given)), "", f"    {command}", ""]
         lines += _apart(states)
         lines += _own_tables(states)

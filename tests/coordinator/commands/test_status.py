@@ -9,10 +9,10 @@ from typing import Any
 
 from coordinator.commands.status import devices_table
 from coordinator.storage.orders import add_order
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.entities import Entities
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, enrol, wait_for

@@ -11,9 +11,9 @@ from coordinator.config import RunConfig
 from coordinator.operator.order_schemas import NewRun
 from coordinator.page.board import Board
 from coordinator.rounds.pace.settings import Asynchronous
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.entities import Entities
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.admission import COUNTS, FLOAT32_MAX, Refusal, check_report
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.reported.confidences import BINS, Confidences, counted
-from edge_client.wire.reported.entities import Entities
 
 REPORT = Report("w", "done", 5)
 

@@ -19,7 +19,7 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=3, min_clients=2, deadline_s=100.0)

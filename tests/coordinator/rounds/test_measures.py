@@ -2,18 +2,18 @@
 
 import random
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.events import Answered, StepOpened, decode_event, encode_event
-from coordinator.rounds.measures import MEASURES, chance_of, heads_of, judged, measures_of, ratio_of
+from coordinator.rounds.measures import heads_of, judged, measures_of, ratio_of
 from coordinator.rounds.scoring import FAR_NATS, entity_scores, is_collapsed, mean_loss, scored
-from edge_client.texts.tasks import Kind, Task
+from edge_client.tasks.counts import Entities, scores_of
+from edge_client.tasks.kind import every_kind, kind_named
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.entities import Entities, scores_of
 
 TAGGING, MASKED = Task("t", ("Drug", "Dose"), kind="tagging"), Task("t", kind="mlm")
 LABELS = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
@@ -98,12 +98,13 @@ def test_a_journal_of_before_knows_of_no_entities() -> None:
 
 
 def test_guessing_is_worth_something_of_labels_alone() -> None:
-    assert chance_of("labels", ("a", "b")) == 0.5
-    assert chance_of("tagging", ("a", "b")) == chance_of("mlm", ()) == 0.0
+    assert kind_named("labels").measure.chance(("a", "b")) == 0.5
+    for kind in ("tagging", "mlm"):
+        assert kind_named(kind).measure.chance(("a", "b")) == 0.0
 
 
 def test_every_kind_has_a_measure_and_tables_of_several_name_all() -> None:
-    assert set(MEASURES) == set(get_args(Kind))
+    assert all(kind.measure.word and kind.measure.note for kind in every_kind())
     assert heads_of(measures_of(["mlm", "labels"])) == "accuracy"
     assert heads_of(measures_of(["tagging"])) == "F1"
     assert heads_of(measures_of(["tagging", "labels"])) == "accuracy or F1"

@@ -13,7 +13,7 @@ from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, Step
 from coordinator.rounds.machine import decide
 from coordinator.rounds.pace.silence import LONGEST_REST, Silence, after_step, awake
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=10, min_clients=2)  # a deadline of 600 s

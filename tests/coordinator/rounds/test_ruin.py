@@ -26,8 +26,8 @@ from coordinator.rounds.machine import MANY_DEVICES, MOST_FAILURES, MOST_ROLLBAC
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.rounds.scoring import Score, bounded, is_collapsed, scored
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.texts.tasks import Task
-from edge_client.wire.reported.entities import Entities
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from tests.coordinator.rounds.test_machine import CONFIG
 
 DEVICES = tuple("abcde")

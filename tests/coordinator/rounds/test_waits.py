@@ -11,7 +11,7 @@ from coordinator.rounds.machine import decide, waits
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.pace.underway import Underway
 from coordinator.rounds.state import State, evolve
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coordinator.config import RunConfig
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire import messages
 from edge_client.wire.messages import Work
 from edge_client.wire.reported.confidences import BINS

@@ -13,7 +13,7 @@ from coordinator.rounds.events import RolledBack, StepOpened
 from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.orders import add_order
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import (
     AdapterState,

@@ -10,10 +10,10 @@ import pytest
 
 from coordinator.serving.telling import MOST_ROUNDS, base_name_of, thinned
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Over, Report, decode, encode
-from edge_client.wire.reported.entities import Entities
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 

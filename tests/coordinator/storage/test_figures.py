@@ -13,8 +13,9 @@ from coordinator.storage.figures import (
     scores_by_round,
     write_jsonl,
 )
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
+LABELS = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 TAGGING, MASKED = Task("t", ("Drug", "Dose"), kind="tagging"), Task("t", kind="mlm")
 
 
@@ -90,5 +91,5 @@ def test_masked_words_have_a_perplexity_and_an_accuracy_by_round() -> None:
 
 
 def test_a_loss_that_no_perplexity_is_of_is_left_out() -> None:
-    assert perplexities([row(loss=3e38)], "mlm") == {}
-    assert perplexities([row(loss=1.0)], "labels") == {}
+    assert perplexities([row(loss=3e38)], MASKED) == {}
+    assert perplexities([row(loss=1.0)], LABELS) == {}

@@ -14,8 +14,9 @@ from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.runs import config_of, create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
-from edge_client.texts.ready_tasks import READY
-from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.tasks.ready_tasks import READY
+from edge_client.tasks.task import Task, task_toml
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.fleet import DeviceFacts, Enrol
 from edge_client.wire.messages import PROTOCOL
 

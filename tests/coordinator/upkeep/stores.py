@@ -8,7 +8,7 @@ from coordinator.rounds.events import Answered, StepClosed
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.store import Run, Store
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import encode
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})

@@ -20,7 +20,8 @@ from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_p
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.outputs import OutputError
-from edge_client.texts.tasks import Masking, Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Masking, Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.tiny import write_tiny_base
 
@@ -37,7 +38,7 @@ def export(folder: Path, base: Base, task: Task, name: str, base_name: str) -> E
 
 
 def drawn(base: Base, task: Task, name: str) -> AdapterState:
-    known = (parse_adapter(name), base, task.head_rows, 3)
+    known = (parse_adapter(name), base, kind_of(task).head(task).rows, 3)
     return initial_adapter(*known, is_of_words=task.kind == "tagging")
 
 

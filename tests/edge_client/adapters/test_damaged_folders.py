@@ -13,7 +13,7 @@ from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_p
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import encode_adapter
 
 

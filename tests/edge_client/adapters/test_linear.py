@@ -17,7 +17,7 @@ from edge_client.adapters.peft_folder import Exported, as_lora, read_peft_folder
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.trainer import train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.updates.registry import made, sent_shapes
 from edge_client.updates.step import DeviceContext
 from edge_client.wire.tensors import AdapterState, Update, encode_adapter, shapes_of

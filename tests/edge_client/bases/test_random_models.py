@@ -15,7 +15,7 @@ from edge_client.bases.random_models import (
     hub_config,
     tokenizer_files,
 )
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 
 IDS = {

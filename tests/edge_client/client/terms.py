@@ -3,7 +3,7 @@
 import json
 
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import Enrolled, Terms
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, encode

@@ -14,14 +14,15 @@ from edge_client.client import answers
 from edge_client.client.state import Answer
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
-from edge_client.engine.scoring.evaluation import evaluate
-from edge_client.engine.trainer import TrainingError, train
+from edge_client.engine.scoring import evaluate
+from edge_client.engine.trainer import train
 from edge_client.labelling.book import FileNotes, MemoryNotes, Notes, Opened, Read
 from edge_client.labelling.drawn_texts import sampled
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import Reading, text_id
+from edge_client.tasks.scores import TrainingError
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed

@@ -22,8 +22,8 @@ from edge_client.client.transport import Unreachable
 from edge_client.engine.limits import Limits
 from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import BudgetError
+from edge_client.tasks.task import Task
 from edge_client.texts.data_folder import DataFolder
-from edge_client.texts.tasks import Task
 from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode

@@ -23,7 +23,7 @@ from edge_client.client.retries import Unreachable
 from edge_client.client.transport import FEWEST_ANSWERED, Coordinator
 from edge_client.client.trust import _shown
 from edge_client.metering.work import WorkMeter
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, encode
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training

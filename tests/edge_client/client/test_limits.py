@@ -15,7 +15,7 @@ from edge_client.bases.base import Base
 from edge_client.client.failures import ClientError, GaveUp
 from edge_client.client.loop import Client
 from edge_client.engine.limits import Limits, OverLimits
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import PROTOCOL, Next, Waiting, Work
 from edge_client.wire.tensors import encode_adapter, sha256

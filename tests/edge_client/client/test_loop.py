@@ -15,7 +15,7 @@ from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
 from edge_client.guest import notify
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.fleet import CLONED, REVOKED
 from edge_client.wire.messages import (
     ENDED,

@@ -21,10 +21,10 @@ from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, StateError
 from edge_client.engine.engine import EngineError
-from edge_client.engine.trainer import TrainingError
 from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import BudgetError
-from edge_client.texts.tasks import Task
+from edge_client.tasks.scores import TrainingError
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work

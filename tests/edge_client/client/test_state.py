@@ -24,7 +24,7 @@ from edge_client.client.state import (
 from edge_client.errors import WrongInput
 from edge_client.guest.steps import Moments, Place, StepFile, Steps
 from edge_client.planning.plan import Plan
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.terms import terms_for

@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import CodedStep, Next, decode, encode
 from edge_client.wire.tensors import (
     AdapterState,

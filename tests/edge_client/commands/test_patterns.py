@@ -6,9 +6,9 @@ import pytest
 from edge_client.bases.base import Base
 from edge_client.commands.patterns import score_patterns, with_first
 from edge_client.engine.engine import Engine
-from edge_client.engine.scoring.evaluation import evaluate
-from edge_client.texts.ready_tasks import READY
-from edge_client.texts.tasks import Task, read_task, task_toml
+from edge_client.engine.scoring import evaluate
+from edge_client.tasks.ready_tasks import READY
+from edge_client.tasks.task import Task, read_task, task_toml
 from edge_client.texts.written import write_csv
 from tests.command_line import Done, smidgen
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of

@@ -11,7 +11,7 @@ from edge_client.api.run import read_token
 from edge_client.bases.base import Base
 from edge_client.commands.run import tags_of
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.tensors import encode_adapter, sha256

@@ -11,9 +11,10 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.quick_inference import has_int8
 from edge_client.engine.opening import ENGINES, open_engine
 from edge_client.planning.resources import flags_here
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 
 KINDS = [kind for kind, row in ENGINES.items() if find_spec(row.library)]
@@ -54,7 +55,9 @@ def engine_of(
     spec = parse_adapter(name)
     engine = open_engine(kind, base, task, spec, training or Training(lr=lr, tokens=48))
     is_of_words = task.kind == "tagging"
-    state = initial_adapter(spec, base, task.head_rows, seed=3, is_of_words=is_of_words)
+    state = initial_adapter(
+        spec, base, kind_of(task).head(task).rows, seed=3, is_of_words=is_of_words
+    )
     engine.load_adapter(state)
     return engine
 

@@ -49,7 +49,7 @@ def is_answerable(work: Workload) -> bool:
     """Words are asked for without a head, tags with one, and neither of a decoder."""
     if work.has_many_answers and work.shape.is_decoder:
         return False
-    return not (work.masked and work.spec.head) and (work.spec.head or not work.is_tagging)
+    return not (work.masked and work.spec.head) and (work.spec.head or not work.is_of_words)
 
 
 WORKS = st.builds(
@@ -61,7 +61,7 @@ WORKS = st.builds(
     st.integers(8, 600),
     num_labels=st.sampled_from((2, 9, 2001)),
     masked=st.sampled_from((0, 6)),
-    is_tagging=st.booleans(),
+    is_of_words=st.booleans(),
 ).filter(is_answerable)
 ONNX_WORKS = st.builds(
     Workload,
@@ -73,7 +73,7 @@ ONNX_WORKS = st.builds(
     num_labels=st.sampled_from((2, 9, 2001)),
     engine=st.just("onnx"),
     masked=st.sampled_from((0, 6)),
-    is_tagging=st.booleans(),
+    is_of_words=st.booleans(),
 ).filter(is_answerable)
 RATES = st.sampled_from((AVX512, NEON))
 

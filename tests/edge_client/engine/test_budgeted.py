@@ -22,8 +22,8 @@ from edge_client.planning.budget import Budget, MemoryRanOut
 from edge_client.planning.guard import Guard
 from edge_client.planning.plan import Plan
 from edge_client.planning.sizes import BudgetError
+from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
-from edge_client.texts.tasks import Task
 from edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS, TEXTS
@@ -178,7 +178,7 @@ import resource, sys
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.engine.budgeted import open_within
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.engine.trainer import train
 from edge_client.wire.training import Training

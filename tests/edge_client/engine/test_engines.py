@@ -21,7 +21,7 @@ from edge_client.engine.engine import EngineError
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.allocator import is_glibc_linux
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
@@ -265,7 +265,7 @@ from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import load_engine, open_engine
 from edge_client.planning.guard import is_allocation_failure
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.training import Training
 from edge_client.wire.tensors import encode_adapter

@@ -12,7 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.ensemble import averaged
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of

@@ -15,8 +15,8 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.trainer import train
+from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of

@@ -10,7 +10,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.trainer import train
 from edge_client.planning.plan import Workload
 from edge_client.planning.step_cost import layer_forwards
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.scoring.confusion import Confusion, Mistake
 from edge_client.engine.trainer import epoch_batches, in_turn, offsets_of
+from edge_client.tasks.confusion import Confusion, Mistake
 from edge_client.texts.tokens import Prompt
 
 

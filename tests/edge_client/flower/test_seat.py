@@ -13,7 +13,7 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.errors import WrongInput
 from edge_client.flower.seat import Own, Recipe, Seat, saved
-from edge_client.texts.tasks import read_task
+from edge_client.tasks.task import read_task
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from tests.tiny import write_tiny_base

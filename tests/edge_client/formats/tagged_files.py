@@ -2,10 +2,11 @@
 
 from hypothesis import strategies as st
 
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 
-DRUGS = Labels(("Drug", "Illness"), "tagging")
+DRUGS = Labels(("Drug", "Illness"), kind_named("tagging").files)
 # A line's ends and a tab part words in columns, and NUL is no text; a word may be anything else.
 LETTERS = st.characters(codec="utf-8", exclude_characters="\0\t\r\n\ufeff")
 WORDS = st.text(LETTERS, min_size=1, max_size=9).filter(

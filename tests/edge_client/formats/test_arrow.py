@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from edge_client.formats.arrow import SPLITS, STATE
 from edge_client.formats.opened import DataError
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import read_folder
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 from tests.edge_client.formats.test_json_rows import GOOD_BAD, texts_of
 
 pyarrow = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-PER = Labels(("PER",), "tagging")
+PER = Labels(("PER",), kind_named("tagging").files)
 TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=5)
 
 

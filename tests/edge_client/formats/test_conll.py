@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.lines import LONGEST_LINE
 from edge_client.formats.opened import DataError
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, read_file, read_texts
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 from edge_client.texts.written import write_tagged
 from tests.conftest import shared
 from tests.edge_client.formats.tagged_files import DRUGS, as_columns, tagged
@@ -202,7 +203,7 @@ def test_real_files_read_whole(
 ) -> None:
     left_out = Accounting()
     path = shared("data", name) / file
-    found = list(read_texts(path, Labels(labels, "tagging"), True, left_out))
+    found = list(read_texts(path, Labels(labels, kind_named("tagging").files), True, left_out))
     assert len(found) == count and not left_out.left_out
     assert {tag[2:] for _, one, _ in found for tag in one.tags} - {""} == set(labels)
 
@@ -214,7 +215,7 @@ def test_a_real_file_in_an_older_way_says_what_helps_and_reads_once_it_is_writte
     path, left_out, task = (
         shared("data", "ner_bc5cdr") / "dev.conll.gz",
         Accounting(),
-        Labels(("Entity",), "tagging"),
+        Labels(("Entity",), kind_named("tagging").files),
     )
     before = list(read_texts(path, task, True, left_out))
     assert left_out.bad > len(before) and "write the file as BIO (IOB2)" in left_out.faults[0]

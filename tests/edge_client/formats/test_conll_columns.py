@@ -12,7 +12,7 @@ from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import LeftOut, Row
 from edge_client.texts.examples import Example, every_row
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 TEXTS = st.lists(tagged(), min_size=1, max_size=4).filter(

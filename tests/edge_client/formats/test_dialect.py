@@ -11,9 +11,10 @@ from edge_client.errors import WrongInput
 from edge_client.formats.dialect import DELIMITERS, PLAIN, Dialect, find
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.registry import read_stream
+from edge_client.tasks.kind import every_files
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import Example, read_file, read_folder
-from edge_client.texts.tasks import ANY, Labels
+from edge_client.texts.parts import ANY, Labels
 
 LABELS = Labels(("good", "bad"))
 SECRET = "grandma is ill"
@@ -65,7 +66,7 @@ def test_a_file_is_read_as_it_is_and_what_was_found_out_is_told_once(
     said: str,
 ) -> None:
     path = write(tmp_path / "labelled.csv", text, encoding)
-    check_folder(tmp_path, dialect)
+    check_folder(tmp_path, every_files(), dialect)
     assert not caplog.messages
     assert list(read_folder(tmp_path, LABELS, dialect).labelled) == READ
     told = caplog.messages

@@ -12,9 +12,10 @@ from edge_client.formats import json_rows, opened
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import LeftOut
 from edge_client.formats.registry import read
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, every_row, leave_out
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 
 GOOD_BAD = Labels(("good", "bad"))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -165,6 +166,8 @@ def test_class_numbers_in_place_of_tags_are_left_out_by_their_name(
 ) -> None:
     lines = [{"tokens": ["a"], tags: [1]}, {"tokens": ["a"], tags: ["O"]}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found, accounting = texts_of(tmp_path / "a.jsonl", Labels(("PER",), "tagging"))
+    found, accounting = texts_of(
+        tmp_path / "a.jsonl", Labels(("PER",), kind_named("tagging").files)
+    )
     assert len(found) == 1 and accounting.left_out == 1
     assert json_rows.NAMES in accounting.faults[0] or "two lists of strings" in accounting.faults[0]

@@ -14,7 +14,7 @@ from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import LeftOut, Row
 from edge_client.formats.registry import read, read_stream
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import Kind, Labels
+from edge_client.texts.parts import Labels
 
 LABELS = Labels(("good", "bad"))
 CAP_BYTES = 700 << 20  # of addresses, the interpreter and numpy among them
@@ -25,11 +25,15 @@ from pathlib import Path
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import read_file
 from edge_client.formats.opened import DataError
-from edge_client.texts.tasks import Labels
+from edge_client.tasks.kind import every_files, kind_named
+from edge_client.texts.parts import Labels
 cap = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
-wanted = Labels(("good", "bad"), sys.argv[3])
-for look in (check_folder, lambda path: read_file(path, wanted, labelled=True)):
+wanted = Labels(("good", "bad"), kind_named(sys.argv[3]).files)
+for look in (
+    lambda path: check_folder(path, every_files()),
+    lambda path: read_file(path, wanted, labelled=True),
+):
     try:
         look(Path(sys.argv[1]))
         print("read")
@@ -50,7 +54,7 @@ def bomb(path: Path, pieces: Iterable[bytes]) -> Path:
     return path
 
 
-def looked(path: Path, kind: Kind = "labels") -> tuple[str, str, int]:
+def looked(path: Path, kind: str = "labels") -> tuple[str, str, int]:
     """What a process says of a file, twice, that may have little memory; its peak in bytes."""
     given = [sys.executable, "-c", READ, str(path), str(CAP_BYTES), kind]
     done = subprocess.run(given, capture_output=True, text=True, timeout=500)
@@ -127,7 +131,7 @@ def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["conll", "jsonl", "txt"])
 def test_a_bomb_of_other_kinds_of_texts_needs_little_memory(tmp_path: Path, ending: str) -> None:
-    kind: Kind = "mlm" if ending == "txt" else "tagging"
+    kind = "mlm" if ending == "txt" else "tagging"
     folder = tmp_path / "unlabelled"
     folder.mkdir()
     path = bomb(folder / f"a.{ending}.gz", (b"y" * (1 << 20) for _ in range(200)))
@@ -142,7 +146,7 @@ def test_a_bomb_of_other_kinds_of_texts_needs_little_memory(tmp_path: Path, endi
 def test_two_gigabytes_of_other_kinds_of_texts_end_with_one_line(
     tmp_path: Path, ending: str, line: bytes
 ) -> None:
-    kind: Kind = "mlm" if ending == "txt" else "tagging"
+    kind = "mlm" if ending == "txt" else "tagging"
     piece = line * ((1 << 20) // len(line)) if line else b"y" * (1 << 20)
     folder = tmp_path / "unlabelled"
     folder.mkdir()

@@ -12,10 +12,11 @@ from edge_client.formats.opened import DataError, Source
 from edge_client.formats.paragraphs import PARAGRAPHS as FOLDER
 from edge_client.formats.paragraphs import files_in
 from edge_client.formats.reader import Row
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 
-NOTES = Labels(kind="mlm")
+NOTES = Labels(files=kind_named("mlm").files)
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n\ufeff"), max_size=9)
 PARAGRAPHS = st.lists(LINES.filter(str.strip).map(str.strip), min_size=1, max_size=3)
 

@@ -22,8 +22,8 @@ from edge_client.files import PRIVATE
 from edge_client.guest.steps import KEEP_EVERY_S, Paused, StepFile
 from edge_client.guest.stopping import Ended, listening, working
 from edge_client.planning.plan import give_same_bytes
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from tests.breadth import covering

@@ -25,8 +25,8 @@ from edge_client.labelling.early_exit import (
     learnt_first,
 )
 from edge_client.labelling.pseudo_labels import text_id
+from edge_client.tasks.ready_tasks import AG_NEWS
 from edge_client.texts.examples import ClientData, Example, read_file
-from edge_client.texts.ready_tasks import AG_NEWS
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed

@@ -16,8 +16,8 @@ from edge_client.labelling.early_exit import WORTH
 from edge_client.labelling.label_work import LabelResult
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.terms import terms_of
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.training import Training

@@ -14,7 +14,7 @@ from edge_client.adapters.stacks import LORA_A, LORA_B, Stack
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.personal.form import Above, Plain
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
 from tests.edge_client.engine.plans import SMALL

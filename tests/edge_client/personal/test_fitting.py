@@ -11,11 +11,11 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import TrainingError
 from edge_client.personal.bank import Bank, bank_numbers, modules_of
 from edge_client.personal.fitting import Terms, fit
 from edge_client.personal.form import Plain
-from edge_client.texts.tasks import Task
+from edge_client.tasks.scores import TrainingError
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edge_client.bases.base import Base
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.scoring.evaluation import Evaluation
-from edge_client.engine.trainer import TrainingError
 from edge_client.personal.interpolation import ALPHAS, At, kept_aside, mixed, nearest
+from edge_client.tasks.scores import Evaluation, TrainingError
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.messages import WireError
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6)
+
+TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 
 
 @given(st.data())
@@ -39,12 +41,12 @@ def test_the_alpha_that_is_right_most_often_is_chosen_whatever_the_order(
     way = [
         At(alpha, Evaluation(4, hits / 4, 1.0)) for alpha, hits in zip(ALPHAS, right, strict=True)
     ]
-    best = nearest(way)
+    best = nearest(way, TASK)
     assert right[ALPHAS.index(best)] == max(right)
     assert best == min(
         alpha for alpha, hits in zip(ALPHAS, right, strict=True) if hits == max(right)
     )
-    assert nearest(draw.sample(way, len(way))) == best
+    assert nearest(draw.sample(way, len(way)), TASK) == best
 
 
 @given(st.integers(4, 40), st.integers(0, 99))

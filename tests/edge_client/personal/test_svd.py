@@ -29,7 +29,7 @@ from edge_client.personal.svd import (
     schedule_of,
     svd_numbers,
 )
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS

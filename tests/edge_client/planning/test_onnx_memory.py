@@ -175,7 +175,7 @@ def rooms_after_a_step(
     base: Base, work: Workload, plan: Plan, cache: ActivationCache | None = None
 ) -> int:
     """Bytes of all rooms but the one for a dense matrix."""
-    state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_tagging)
+    state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_of_words)
     words = None if work.masked else [] if work.spec.head else [[5], [6]]
     network = Network(base, work.spec, state, words, 2)
     cut, is_one_answer = frozen_layers(work.spec, base.layers), not work.has_many_answers
@@ -279,7 +279,7 @@ def test_the_rooms_of_a_step_that_tags_words_take_what_the_formula_says(
     tmp_path: Path, family: str, adapter: str, plan: Plan
 ) -> None:
     base, spec = zeros(family, 4, tmp_path), parse_adapter(adapter)
-    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx", is_tagging=True)
+    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx", is_of_words=True)
     cache = ActivationCache(tmp_path, 1 << 20, "zeros")  # read where lower layers are frozen
     taken = rooms_after_a_step(base, work, plan, cache)
     if family == "albert":

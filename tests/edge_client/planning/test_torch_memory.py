@@ -144,7 +144,7 @@ def test_a_heads_parameters_are_counted(tiny_base: Base) -> None:
 def test_a_head_of_tags_is_one_linear(tiny_base: Base, family: str, name: str) -> None:
     spec = parse_adapter(name)
     shape = replace(tiny_base.shape, architecture=family)
-    work = Workload(shape, 32, spec, 4, 32, num_labels=9, is_tagging=True)
+    work = Workload(shape, 32, spec, 4, 32, num_labels=9, is_of_words=True)
     drawn = initial_adapter(spec, tiny_base, 9, seed=0, is_of_words=True)
     head = [tensor.size for part, tensor in drawn.items() if "classifier" in part]
     prompt = 5 * shape.embedding if spec.prompt_tokens else 0
@@ -155,14 +155,14 @@ def test_a_top_layer_that_is_read_at_many_places_keeps_as_much_as_any_other() ->
     plan = Plan("float32", 4, (), 24, 256)
     state = 4 * 256 * 1024 * 4
     short = most_kept(large("lora:8+head"), plan)
-    tagging = most_kept(replace(large("lora:8+head"), is_tagging=True), plan)
+    tagging = most_kept(replace(large("lora:8+head"), is_of_words=True), plan)
     masked = most_kept(replace(large(), masked=39), plan)
     # Queries, the sum between and the feed-forward's inside are of all tokens.
     assert tagging == masked == short + (1 + 1 + 4) * state
 
 
 def test_tags_of_many_types_take_room_of_their_own() -> None:
-    work = replace(large("head"), is_tagging=True)
+    work = replace(large("head"), is_of_words=True)
     plan = Plan("float32", 4, (), 24, 256)
     few, many = (list(moments(replace(work, num_labels=n), plan))[-1].transient for n in (9, 2001))
     words, states = 4 * 256, 4 * 4 * 256 * 1024

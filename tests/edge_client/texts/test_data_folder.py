@@ -11,11 +11,12 @@ import pytest
 
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import DataError
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.data_folder import DataFolder
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 
 LABELS = Labels(("mail", "weather"))
-NOTES = Labels(kind="mlm")
+NOTES = Labels(files=kind_named("mlm").files)
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ def test_a_folder_that_is_emptied_or_led_away_loses_nothing(
 def test_tagged_words_that_are_added_are_there(tmp_path: Path) -> None:
     file = tmp_path / "labelled.conll"
     file.write_text("rain O\n")
-    texts = DataFolder(tmp_path, Labels(("Place",), "tagging"))
+    texts = DataFolder(tmp_path, Labels(("Place",), kind_named("tagging").files))
     texts.read()
     with file.open("a") as writing:
         writing.write("\nOslo B-Place\n")

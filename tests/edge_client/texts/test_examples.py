@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from edge_client.formats.opened import DataError
 from edge_client.formats.registry import read_rows
+from edge_client.tasks.kind import every_files
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import (
     ClientData,
@@ -14,7 +15,7 @@ from edge_client.texts.examples import (
     read_file,
     read_folder,
 )
-from edge_client.texts.tasks import ANY, Labels
+from edge_client.texts.parts import ANY, Labels
 from edge_client.texts.written import write_csv
 
 LABELS = Labels(("good", "bad"))
@@ -169,9 +170,9 @@ def test_a_folder_is_checked_no_further_than_its_first_good_line(
     write(tmp_path / "labelled.csv", "text,label\ny\nx,any\n")
     write(tmp_path / "unlabelled.jsonl", "{\n")
     with pytest.raises(DataError, match=r"unlabelled\.jsonl, line 1: not JSON"):
-        check_folder(tmp_path)
+        check_folder(tmp_path, every_files())
     write(tmp_path / "unlabelled.jsonl", '{"text": "x"}\n{\n')
-    check_folder(tmp_path)
+    check_folder(tmp_path, every_files())
     assert not caplog.records
 
 
@@ -191,11 +192,11 @@ def test_a_file_of_nul_bytes_is_named(tmp_path: Path) -> None:
 def test_a_part_without_rows_is_as_if_it_were_not_there(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "labelled.csv").write_bytes(body)
     with pytest.raises(DataError, match=r"labelled\.csv holds no texts; columns text,label are"):
-        check_folder(tmp_path)
+        check_folder(tmp_path, every_files())
     with pytest.raises(DataError, match=r"labelled\.csv holds no texts; columns text,label are"):
         read_folder(tmp_path, LABELS)
     write(tmp_path / "unlabelled.csv", "text\nx\n")
-    check_folder(tmp_path)
+    check_folder(tmp_path, every_files())
     assert read_folder(tmp_path, LABELS) == ClientData((), (Example("x"),), ())
 
 
@@ -205,7 +206,7 @@ def test_a_part_of_rows_without_texts_is_useless(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"labelled\.csv holds no texts: 1 of 1 row left out \(1 empty\)"
     ):
-        check_folder(tmp_path)
+        check_folder(tmp_path, every_files())
     with pytest.raises(
         DataError, match=r"labelled\.csv holds no texts: 1 of 1 row left out \(1 empty\)"
     ):

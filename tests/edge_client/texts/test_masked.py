@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.bases.base import Base
-from edge_client.texts.batches import Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kinds.masking import masked, most_masked
+from edge_client.tasks.task import Masking, Task
 from edge_client.texts.examples import Example
-from edge_client.texts.masked import masked, most_masked
-from edge_client.texts.tasks import Masking, Task, TaskError
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Prompt, Tokens
 from tests.tiny import WORDS
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from edge_client.formats.opened import DataError
+from edge_client.tasks.kind import every_files, kind_named
 from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import ClientData, Example, read_folder
-from edge_client.texts.parts import files_of
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels, files_of
 
 MAIL = Labels(("mail", "news"))
-DRUGS, NOTES = Labels(("Drug",), "tagging"), Labels(kind="mlm")
+DRUGS, NOTES = Labels(("Drug",), kind_named("tagging").files), Labels(files=kind_named("mlm").files)
 ASPIRIN = Example("Aspirin", words=("Aspirin",), tags=("B-Drug",))
 
 
@@ -26,7 +26,7 @@ def test_a_folder_serves_each_kind_by_the_files_that_are_its(tmp_path: Path) -> 
     write(tmp_path / "labelled.conll", "Aspirin B-Drug\n")
     write(tmp_path / "test.conll", "Aspirin B-Drug\n")
     write(tmp_path / "unlabelled" / "a.txt", "y\nz\n")
-    check_folder(tmp_path)
+    check_folder(tmp_path, every_files())
     assert read_folder(tmp_path, MAIL) == ClientData((Example("x", label="mail"),), (), ())
     assert read_folder(tmp_path, DRUGS) == ClientData((ASPIRIN,), (), (ASPIRIN,))
     assert read_folder(tmp_path, NOTES) == ClientData((Example("x"), Example("y z")), (), ())
@@ -44,9 +44,13 @@ def test_tagged_words_and_tables_lie_in_one_folder_whatever_they_end_in(
     with pytest.raises(DataError, match=rf"labelled\.{name} is not for a task of kind mlm"):
         read_folder(tmp_path, NOTES)
     table = write(tmp_path / "labelled.csv", "text,label\nx,mail\n")
-    check_folder(tmp_path)
-    assert files_of(tmp_path, "labels") == files_of(tmp_path, "mlm") == {"labelled": table}
-    assert files_of(tmp_path, "tagging") == {"labelled": words}
+    check_folder(tmp_path, every_files())
+    assert (
+        files_of(tmp_path, kind_named("labels").files)
+        == files_of(tmp_path, kind_named("mlm").files)
+        == {"labelled": table}
+    )
+    assert files_of(tmp_path, kind_named("tagging").files) == {"labelled": words}
     with pytest.raises(DataError, match="is not for a task of kind mlm"):
         read_folder(words, NOTES)
 
@@ -57,8 +61,8 @@ def test_tagged_words_and_tables_lie_in_one_folder_whatever_they_end_in(
 def test_a_table_is_left_out_where_words_are_tagged(tmp_path: Path, name: str, body: str) -> None:
     table = write(tmp_path / f"labelled.{name}", body)
     words = write(tmp_path / "labelled.conll", "Aspirin B-Drug\n")
-    assert files_of(tmp_path, "tagging") == {"labelled": words}
-    assert files_of(tmp_path, "mlm") == {"labelled": table}
+    assert files_of(tmp_path, kind_named("tagging").files) == {"labelled": words}
+    assert files_of(tmp_path, kind_named("mlm").files) == {"labelled": table}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,11 @@ def test_a_table_is_left_out_where_words_are_tagged(tmp_path: Path, name: str, b
 )
 def test_a_file_that_may_be_either_is_each_kinds(tmp_path: Path, body: str) -> None:
     file = write(tmp_path / "labelled.tsv", body)
-    assert files_of(tmp_path, "tagging") == files_of(tmp_path, "mlm") == {"labelled": file}
+    assert (
+        files_of(tmp_path, kind_named("tagging").files)
+        == files_of(tmp_path, kind_named("mlm").files)
+        == {"labelled": file}
+    )
 
 
 def test_a_text_knows_its_file_and_line_in_every_format(tmp_path: Path) -> None:
@@ -89,7 +97,7 @@ def test_a_file_and_a_folder_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def test_test_texts_stand_alone_and_need_no_labels_where_words_are_masked(tmp_path: Path) -> None:
     write(tmp_path / "test" / "a.txt", "y\n")
-    check_folder(tmp_path)
+    check_folder(tmp_path, every_files())
     assert read_folder(tmp_path, NOTES) == ClientData((), (), (Example("y"),))
 
 
@@ -105,7 +113,7 @@ def test_one_file_stands_for_a_folder(tmp_path: Path) -> None:
         write(tmp_path / "a.txt", "x\ny\n"),
     )
     for file in (words, notes):
-        check_folder(file)
+        check_folder(file, every_files())
     assert read_folder(words, DRUGS).labelled == (ASPIRIN,)
     assert [one.text for one in read_folder(notes, NOTES).labelled] == ["x", "y"]
 
@@ -142,7 +150,10 @@ def test_files_without_texts_say_what_is_expected(
     tmp_path: Path, name: str, wanted: Labels, said: str
 ) -> None:
     write(tmp_path / name, "")
-    for look in (lambda: read_folder(tmp_path, wanted), lambda: check_folder(tmp_path)):
+    for look in (
+        lambda: read_folder(tmp_path, wanted),
+        lambda: check_folder(tmp_path, every_files()),
+    ):
         with pytest.raises(DataError, match=said):
             look()
 
@@ -161,4 +172,4 @@ def test_what_no_kind_of_task_can_use_is_refused_before_any_is_known(
 ) -> None:
     write(tmp_path / name, body)
     with pytest.raises(DataError, match=said):
-        check_folder(tmp_path)
+        check_folder(tmp_path, every_files())

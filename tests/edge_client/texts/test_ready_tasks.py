@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.texts.ready_tasks import READY, find_task
-from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.tasks.ready_tasks import READY, find_task
+from edge_client.tasks.task import Task, task_toml
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Tokens
 
 # Figures in docs/results were measured with these.

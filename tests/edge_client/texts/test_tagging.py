@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from edge_client.bases.base import Base
-from edge_client.texts.batches import Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kinds.windows import tagged, words_of
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tagging import tagged, words_of
-from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import LONGEST_PIECED, Tokens
 from tests.conftest import shared
 from tests.tiny import WORDS

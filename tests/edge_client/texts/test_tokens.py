@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.bases.base import EMBEDDED, Base, open_base
-from edge_client.texts.batches import Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task, TaskError
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import TokenizerError, Tokens
 
 

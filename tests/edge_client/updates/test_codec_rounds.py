@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.updates.states import StepInputs, steps_of
 from edge_client.updates.step import DeviceContext
 from edge_client.wire.messages import PROTOCOL, Next, StepOrder, Work, decode, encode

@@ -10,7 +10,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.errors import Failed, WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.updates.registry import _others, made
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.updates.step import UpdateStep

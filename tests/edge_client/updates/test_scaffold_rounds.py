@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.updates.scaffold import change_of
 from edge_client.wire.messages import Next, StepOrder, decode, encode
 from edge_client.wire.tensors import (

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Masking, Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Masking, Task
 from edge_client.wire import fleet, messages
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.reported.confidences import counted
 from edge_client.wire.reported.cost import Cost
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.reported.failures import SAID, Failure
 from edge_client.wire.tensors import (
     UPDATES_SINCE,
@@ -56,7 +56,7 @@ GOLDEN_WORK = (
     b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":12,'
     b'"round_index":2,"run_id":"r","seed":7,"steps":[],'
     b'"task":{"ensemble":false,"kind":"labels","labels":["a","b"],'
-    b'"masking":{"share":0.15,"whole_words":false},"name":"t",'
+    b'"masking":{"share":0.15,"whole_words":false},"name":"t","options":{},'
     b'"patterns":["[MASK] {text}"],"verbalizer":{"a":"good","b":"bad"}},"test_share":1.0,'
     b'"thresholds":[],"training":{"adjusted":false,"batch":8,"epochs":4,"least_samples":0,"lr":0.005,"momentum":0.0,'
     b'"optimizer":"adamw","proximal":0.0,"sample_share":0.0,"scaffold":false,"tokens":128,"weight_decay":0.0},"updates":[],"work_id":"w"}'
@@ -107,13 +107,13 @@ def test_label_work_is_these_bytes_in_protocol_12() -> None:
         (
             TAGGING,
             b'{"ensemble":false,"kind":"tagging","labels":["Drug","Dose"],'
-            b'"masking":{"share":0.15,"whole_words":false},"name":"drugs","patterns":[],'
+            b'"masking":{"share":0.15,"whole_words":false},"name":"drugs","options":{},"patterns":[],'
             b'"verbalizer":{}}',
         ),
         (
             Task("notes", kind="mlm", masking=Masking(0.25, whole_words=True)),
             b'{"ensemble":false,"kind":"mlm","labels":[],'
-            b'"masking":{"share":0.25,"whole_words":true},"name":"notes","patterns":[],'
+            b'"masking":{"share":0.25,"whole_words":true},"name":"notes","options":{},"patterns":[],'
             b'"verbalizer":{}}',
         ),
     ],
@@ -365,8 +365,8 @@ def test_an_update_is_these_bytes_in_protocol_12() -> None:
 
 
 def test_an_update_of_an_older_protocol_is_read_from_a_store_alone() -> None:
-    older = GOLDEN_UPDATE.replace(b'\\"protocol\\":12', b'\\"protocol\\":10')
-    with pytest.raises(messages.WireError, match=r"protocol 10, 12 expected.*; install the same"):
+    older = GOLDEN_UPDATE.replace(b'\\"protocol\\":12', b'\\"protocol\\":11')
+    with pytest.raises(messages.WireError, match=r"protocol 11, 12 expected.*; install the same"):
         decode_update(older)
     assert decode_update(older, since=UPDATES_SINCE).work_id == "w"
 

@@ -18,7 +18,7 @@ from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.opening import open_engine
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
 from tests.families import write_family

@@ -16,7 +16,8 @@ from edge_client.bases.base import HEADLESS, Base, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
@@ -69,7 +70,9 @@ def test_its_trained_head_predicts_the_same_in_plain_peft(
     origin = Exported("lora:2+head", str(base.folder), base.base_id, "electra", task)
     write_peft_folder(tmp_path / "adapter", origin, encode_adapter(engine.adapter()))
     auto = getattr(transformers, f"AutoModelFor{name}")
-    plain = auto.from_pretrained(base.folder, num_labels=task.head_rows, dtype=torch.float32)
+    plain = auto.from_pretrained(
+        base.folder, num_labels=kind_of(task).head(task).rows, dtype=torch.float32
+    )
     adapted = peft.PeftModel.from_pretrained(plain, str(tmp_path / "adapter")).eval()
     ours = engine.tag(texts) if is_tagging else engine.predict(texts)
     for prompt, row in zip(engine.encoder.prompts(texts), ours, strict=True):

@@ -13,8 +13,9 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Masking, Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Masking, Task
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 
@@ -41,7 +42,7 @@ def trained(kind: str, base: Base, task: Task, name: str) -> Engine:
     spec, training = parse_adapter(name), Training(epochs=3, lr=0.01, tokens=48)
     engine = open_engine(kind, base, task, spec, training)
     is_of_words = task.kind == "tagging"
-    first = initial_adapter(spec, base, task.head_rows, 1, is_of_words=is_of_words)
+    first = initial_adapter(spec, base, kind_of(task).head(task).rows, 1, is_of_words=is_of_words)
     engine.load_adapter(first)
     train(engine, TAGGED if is_of_words else MASKED, training, seed=1)
     return engine

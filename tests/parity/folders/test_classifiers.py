@@ -9,7 +9,8 @@ import pytest
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.parity.folders.kinds import DRUGS, TAGGED, rows_of
 from tests.parity.test_against_transformers import TEXTS, other_family
@@ -48,7 +49,7 @@ def test_a_classifier_of_another_family_gives_the_same_here(
     base = other_family(family, tiny_base, tmp_path / "base")
     task = hub_task if kind == "SEQ_CLS" else DRUGS
     config = peft.LoraConfig(task_type=kind, r=2, target_modules=targets)
-    model = peft.get_peft_model(plain_model(base, kind, task.head_rows), config)
+    model = peft.get_peft_model(plain_model(base, kind, kind_of(task).head(task).rows), config)
     torch.manual_seed(3)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -58,7 +59,7 @@ def test_a_classifier_of_another_family_gives_the_same_here(
     engine = open_engine("torch", base, task, spec, Training())
     engine.load_adapter(state)
     again = peft.PeftModel.from_pretrained(
-        plain_model(base, kind, task.head_rows), tmp_path / "adapter"
+        plain_model(base, kind, kind_of(task).head(task).rows), tmp_path / "adapter"
     ).eval()
     texts = TEXTS if kind == "SEQ_CLS" else TAGGED
     ours = engine.predict(texts) if kind == "SEQ_CLS" else engine.tag(texts)

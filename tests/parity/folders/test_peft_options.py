@@ -14,7 +14,8 @@ from edge_client.adapters.peft_options import READ, REFUSED, UNUSED
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.opening import open_engine
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.parity.folders.kinds import DRUGS, TAGGED, rows_of
 from tests.parity.folders.peft_cases import LABELS, LORA, MASKED, PROMPTS, TAGS, Case
@@ -48,7 +49,7 @@ def with_pooler(base: Base, folder: Path) -> Base:
 
 
 def plain_model(base: Base, head: str, task: Task) -> Any:
-    more = {} if head == MASKED else {"num_labels": task.head_rows}
+    more = {} if head == MASKED else {"num_labels": kind_of(task).head(task).rows}
     auto = getattr(transformers, f"AutoModelFor{head}")
     torch.manual_seed(7)
     return auto.from_pretrained(base.folder, dtype=torch.float32, **more)

@@ -12,7 +12,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.bases.layout import pooler_of
 from edge_client.bases.packing import pack_model
 from edge_client.engine.opening import open_engine
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
 from tests.parity.test_against_transformers import TEXTS

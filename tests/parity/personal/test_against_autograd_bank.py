@@ -16,7 +16,7 @@ from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LAMBDA, Bank, bank_numbers, modules_of
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training

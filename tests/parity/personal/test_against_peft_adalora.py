@@ -18,7 +18,7 @@ from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LAMBDA, modules_of
 from edge_client.personal.svd import Schedule, Svd, orthogonality, svd_numbers
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training

@@ -11,7 +11,8 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import encode_adapter
 
 LABELS = ("security", "delivery", "power")
@@ -190,7 +191,7 @@ def export(scene: Scene, base: Base, folder: Path) -> None:
     """An adapter of random values, so that no answer is one that the base alone would give."""
     spec, task = parse_adapter(scene.adapter), scene.task
     is_of_words = task.kind == "tagging"
-    state = initial_adapter(spec, base, task.head_rows, 1, is_of_words=is_of_words)
+    state = initial_adapter(spec, base, kind_of(task).head(task).rows, 1, is_of_words=is_of_words)
     draw = np.random.default_rng(7)
     state = {
         name: one + draw.normal(0, 0.3, one.shape).astype(np.float32) for name, one in state.items()

@@ -7,9 +7,10 @@ import pytest
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
-from edge_client.texts.batches import Batch, Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.task import Masking, Task
+from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Masking, Task
 from edge_client.texts.tokens import Tokens
 from tests.breadth import covering
 from tests.families import ENCODERS, write_family

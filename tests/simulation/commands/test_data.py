@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from edge_client.formats.opened import DataError
+from edge_client.tasks.task import Task, read_task, task_toml
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task, TaskError, read_task, task_toml
+from edge_client.texts.prompts.patterns import TaskError
 from simulation.commands.data import summary, write_dataset
 from simulation.datasets.catalogue import read_dataset, read_local
 from simulation.datasets.dataset import DataSet

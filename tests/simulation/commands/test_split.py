@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from edge_client.texts.examples import read_folder
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 from tests.command_line import Done, smidgen
 
 LANGUAGES = ("eng", "hau", "swa")

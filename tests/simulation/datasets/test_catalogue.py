@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.opened import DataError
+from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
-from edge_client.texts.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
-from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.tokens import Tokens
 from simulation.datasets import known
 from simulation.datasets.catalogue import VARIABLE, read_dataset, read_local

@@ -15,9 +15,9 @@ import pyarrow
 from pyarrow import parquet
 
 from edge_client.formats.opened import DataError
+from edge_client.tasks.ready_tasks import AG_NEWS, NEWS
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.ready_tasks import AG_NEWS, NEWS
-from edge_client.texts.tasks import Task
 from simulation.datasets.hub import read_examples, read_hub
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
 from tests.simulation.datasets.hub_server import COMMIT, serving

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.texts.ready_tasks import AG_NEWS, MNLI, YAHOO
-from edge_client.texts.tasks import MASK
+from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
+from edge_client.texts.prompts.patterns import MASK
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.hub_layouts import LAYOUTS
 from simulation.datasets.two_fields import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR

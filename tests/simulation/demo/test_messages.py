@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_folder
-from edge_client.texts.tasks import Labels, read_task
+from edge_client.texts.parts import Labels
 from simulation.demo.messages import (
     DATA,
     DEVICES,

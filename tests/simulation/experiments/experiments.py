@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.bases.base import Base
+from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task, task_toml
 from edge_client.texts.written import write_tagged
 from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet

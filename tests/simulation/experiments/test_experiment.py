@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.selection import cohort
-from edge_client.texts.ready_tasks import AG_NEWS
+from edge_client.tasks.ready_tasks import AG_NEWS
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.experiment_file import read_experiment

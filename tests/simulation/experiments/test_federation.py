@@ -9,7 +9,7 @@ pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
 from edge_client.client.state import Answer
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update

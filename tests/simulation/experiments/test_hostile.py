@@ -12,9 +12,9 @@ from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.measures import ratio_of
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
 from simulation.demo.messages import TASK

@@ -9,7 +9,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.outcomes import Round

@@ -18,8 +18,9 @@ from coordinator.rounds.learning.settings import Learning
 from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.errors import Failed, WrongInput
 from edge_client.formats.opened import DataError
+from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task, TaskError, task_toml
+from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training

@@ -24,13 +24,13 @@ from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
 from edge_client.engine.limits import Limits
+from edge_client.tasks.counts import scores_of
+from edge_client.tasks.scores import perplexity
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.updates.settings import Updates
-from edge_client.wire.figures import perplexity
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.reported.entities import scores_of
 from edge_client.wire.tensors import decode_adapter, sha256
 from edge_client.wire.training import Training
 from simulation.experiments.federation.outcomes import Round
@@ -344,7 +344,7 @@ def test_other_kinds_of_task_are_the_same_over_http(
     if task is MASKED:
         losses = {index: mean_loss([(one.loss or 0.0, 1)]) for index, one in scores.items()}
         told = {index: perplexity(loss) for index, loss in losses.items()}
-        assert perplexities(table, "mlm") == pytest.approx(told, rel=1e-6)
+        assert perplexities(table, MASKED) == pytest.approx(told, rel=1e-6)
     else:
         told = {index: scores_of(one.entities[""]).strict for index, one in scores.items()}
         found = {index: one.strict for index, one in entities_by_round(table).items()}

@@ -12,13 +12,13 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.engine.opening import open_engine
-from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.engine.scoring import evaluate
 from edge_client.labelling.book import MemoryNotes
 from edge_client.labelling.own_texts import OwnTexts
+from edge_client.tasks.counts import Entities
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.reported.entities import Entities
 from edge_client.wire.training import Training
 from simulation.experiments.federation.answers import told_of
 from simulation.experiments.scoring import Score, Tally, judged, pooled, score, together

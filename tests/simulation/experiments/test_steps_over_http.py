@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 from coordinator.rounds.state import State
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base, open_base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training

@@ -15,8 +15,8 @@ pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base, open_base
 from edge_client.errors import WrongInput
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import decode_adapter
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment, ExperimentError

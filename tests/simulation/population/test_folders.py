@@ -10,8 +10,8 @@ from tests.breadth import first_fast
 pytest.importorskip("torch")
 
 from edge_client.formats.opened import DataError
+from edge_client.tasks.task import Task, read_task
 from edge_client.texts.examples import ClientData, Example, read_file, read_folder
-from edge_client.texts.tasks import Task, read_task
 from profiling.canvas import PALETTE
 from simulation.datasets.dataset import likeness
 from simulation.population.clients import Client

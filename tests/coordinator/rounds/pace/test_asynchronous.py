@@ -28,7 +28,7 @@ from coordinator.rounds.past.folding import to_plain
 from coordinator.rounds.selections.choosing import FULL, NO_TEXTS, RESTS, TRAINS
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 RULE = Asynchronous(buffer=2, concurrency=3, most_staleness=4)

@@ -11,7 +11,7 @@ from coordinator.rounds.events import Answered, Event, StepClosed, decode_event,
 from coordinator.rounds.machine import decide
 from coordinator.rounds.selection import cohort
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=3, fraction=0.5, over_selection=1.5, deadline_s=100.0)

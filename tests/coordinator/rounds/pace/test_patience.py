@@ -19,7 +19,7 @@ from coordinator.rounds.machine import decide, ended_of
 from coordinator.rounds.pace.patience import Patience, after_score, lack_of_progress
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=20, patience=2)

@@ -31,7 +31,7 @@ from coordinator.rounds.selections.utility import weights_of
 from coordinator.rounds.selections.weights import MOST, beside_median, drawn_by, within
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.reported.confidences import counted
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})

@@ -25,7 +25,7 @@ from edge_client.client.transport import Coordinator
 from edge_client.client.worker import Worker
 from edge_client.engine.engine import Engine
 from edge_client.guest.guest import Guest
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, encode
 from edge_client.wire.packs import Outdated
 from edge_client.wire.tensors import encode_adapter, sha256

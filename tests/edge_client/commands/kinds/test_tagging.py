@@ -6,8 +6,8 @@ import pytest
 
 import smidgen
 from edge_client.bases.base import Base
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import read_file
-from edge_client.texts.tasks import Task
 from tests.edge_client.commands.alone import client, refused, train
 from tests.edge_client.commands.kinds.texts import CONLL, last_object, objects, tagging_data
 

@@ -13,9 +13,9 @@ from edge_client.engine.budgeted import workload
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import prompts_by_epoch, train
 from edge_client.guest.steps import Paused, StepFile
+from edge_client.tasks.kinds.masking import most_masked
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.masked import most_masked
-from edge_client.texts.tasks import Task
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.training import Training
 from tests.breadth import covering

@@ -17,7 +17,7 @@ from edge_client.engine.onnx_backend.head import cross_entropy
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.trainer import train
 from edge_client.planning.resources import usable_cores
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
@@ -27,9 +27,9 @@ import sys
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.engine.budgeted import open_within
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.engine.scoring.evaluation import evaluate
+from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train
 from edge_client.wire.training import Training
 
@@ -51,7 +51,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import open_engine
 from edge_client.planning.guard import is_allocation_failure
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.training import Training
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.engine.scoring.evaluation import evaluate
-from edge_client.engine.trainer import TrainingError, train
+from edge_client.engine.scoring import evaluate
+from edge_client.engine.trainer import train
+from edge_client.tasks.scores import TrainingError
+from edge_client.tasks.task import Masking, Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Masking, Task
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, engine_of
 from tests.edge_client.engine.kinds.tasks import CASES, TAGGED, TAGGING

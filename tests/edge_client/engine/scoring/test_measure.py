@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.scoring.entities import counted, spans, tags_of, type_scores
-from edge_client.engine.scoring.evaluation import Evaluation
-from edge_client.engine.scoring.measure import badness, in_words, is_better, measured
+from edge_client.engine.scoring import badness, measured
+from edge_client.tasks.counts import counted, spans, tags_of, type_scores
+from edge_client.tasks.kind import kind_of
+from edge_client.tasks.scores import Evaluation
+from edge_client.tasks.task import Task
 
+LABELS = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
+TAGGING, MASKED = Task("t", ("Drug",), kind="tagging"), Task("t", kind="mlm")
 ANY = ("O", "B-Drug", "I-Drug", "B-Gene", "I-Gene")
 TAGS = st.lists(st.sampled_from(ANY))
 
@@ -20,20 +24,21 @@ def told(gold: tuple[str, ...], read: tuple[str, ...]) -> Evaluation:
 
 def test_each_kind_has_a_figure_of_its_own() -> None:
     right, missed = told(("B-Drug", "O"), ("B-Drug", "O")), told(("B-Drug", "O"), ("O", "O"))
-    assert measured("labels", right) == 0.5
-    assert (measured("tagging", right), measured("tagging", missed)) == (1.0, 0.0)
-    assert measured("mlm", right) == pytest.approx(math.e)
-    assert measured("tagging", told(("O",), ("O",))) == 1.0
-    assert math.isfinite(measured("mlm", Evaluation(1, 0.0, 1e9)))
+    assert measured(LABELS, right) == 0.5
+    assert (measured(TAGGING, right), measured(TAGGING, missed)) == (1.0, 0.0)
+    assert measured(MASKED, right) == pytest.approx(math.e)
+    assert measured(TAGGING, told(("O",), ("O",))) == 1.0
+    assert math.isfinite(measured(MASKED, Evaluation(1, 0.0, 1e9)))
 
 
 def test_less_perplexity_is_better_and_more_of_all_else() -> None:
-    assert is_better("mlm", 2.0, 3.0) and not is_better("mlm", 2.0, 2.0)
-    assert is_better("tagging", 0.9, 0.8) and is_better("labels", 0.9, 0.8)
+    words = kind_of(MASKED).measure
+    assert words.is_better(2.0, 3.0) and not words.is_better(2.0, 2.0)
+    assert all(kind_of(one).measure.is_better(0.9, 0.8) for one in (TAGGING, LABELS))
     low, high = Evaluation(9, 0.1, 1.0), Evaluation(9, 0.9, 2.0)
-    assert badness("mlm", low) < badness("mlm", high)
-    assert badness("labels", high) < badness("labels", low)
-    assert (in_words("perplexity", 12.345), in_words("f1", 0.5)) == ("12.35", "50.0 %")
+    assert badness(MASKED, low) < badness(MASKED, high)
+    assert badness(LABELS, high) < badness(LABELS, low)
+    assert words.in_words(12.345) == "12.35" and kind_of(TAGGING).measure.in_words(0.5) == "50.0 %"
 
 
 @given(TAGS)

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.engine.trainer import train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import TEXTS, engine_of
 

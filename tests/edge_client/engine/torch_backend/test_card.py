@@ -19,7 +19,7 @@ from edge_client.bases.base import EMBEDDED, Base, find_folder, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.trainer import Trained, train
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.command_line import smidgen
 from tests.edge_client.engine.engines import TEXTS

@@ -12,8 +12,9 @@ from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import Head, LeftOut, Row
 from edge_client.formats.registry import best, head, holds, read
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import ANY, Labels
+from edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.annotation.files import (
     LABELLED,
     SPANS,
@@ -26,7 +27,7 @@ from tests.edge_client.formats.annotation.files import (
 
 WORDS = ("Naloxone", "(", "twice", ")", "for", "heart", "failure")
 TAGS = ("B-Chemical", "O", "O", "O", "O", "B-Disease", "I-Disease")
-ENTITIES = Labels(("Chemical", "Disease"), "tagging")
+ENTITIES = Labels(("Chemical", "Disease"), kind_named("tagging").files)
 KEYS = tuple(
     """
     text data label annotations result value choices labels from_name start end answer accept

@@ -17,8 +17,9 @@ import pytest
 
 from edge_client.formats.annotation import doccano, label_studio
 from edge_client.formats.annotation.answers import Proposal
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import ANY, Labels
+from edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.annotation.files import SPANS, TAGGED_TEXT
 
 pytestmark = pytest.mark.slow
@@ -100,7 +101,9 @@ def test_what_label_studio_makes_of_our_predictions_is_read_again(
             texts = read_file(path, ANY, labelled=True)
             assert texts == [Example(one.text, "", one.label) for one in proposals]
         else:
-            (example,) = read_file(path, Labels(("Chemical", "Disease"), "tagging"), labelled=True)
+            (example,) = read_file(
+                path, Labels(("Chemical", "Disease"), kind_named("tagging").files), labelled=True
+            )
             assert (example.text, example.tags) == (TAGGED_TEXT, TAGS)
 
 

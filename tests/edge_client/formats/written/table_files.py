@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import every_row
-from edge_client.texts.tasks import ANY, Labels, Wanted
+from edge_client.texts.parts import ANY, Labels, Wanted
 
 LABELS = Labels(("good", "bad"))
 PIECES = (

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from edge_client.errors import WrongInput
 from edge_client.formats.arrow import SPLITS, STATE
 from edge_client.formats.opened import DataError
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import read_file, read_folder
-from edge_client.texts.tasks import ANY, Labels
+from edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.written.table_files import LABELS, Labelled, reading
 
 pa = pytest.importorskip("pyarrow")
@@ -23,7 +24,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 TEXTS, NAMES = pa.array(["a", "b"]), pa.array(["good", "bad"])
 BOTH = [Labelled("a", "good"), Labelled("b", "bad")]
-PEOPLE = Labels(("PER",), "tagging")
+PEOPLE = Labels(("PER",), kind_named("tagging").files)
 
 
 def stream(path: Path, table: Any) -> None:

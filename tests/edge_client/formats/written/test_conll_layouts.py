@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from edge_client.tasks.kind import kind_named
 from edge_client.texts.examples import Example, read_file
-from edge_client.texts.tasks import Labels
+from edge_client.texts.parts import Labels
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 Layout = Callable[[Sequence[str], Sequence[str]], list[str]]
@@ -128,7 +129,7 @@ def test_of_two_columns_of_tags_that_of_the_known_labels_is_read(
     folder: Path, found: list[Example], labels: tuple[str, ...]
 ) -> None:
     path = file_of(folder, columns("B-NP"), found)
-    back = read_file(path, Labels(labels, "tagging"), labelled=True)
+    back = read_file(path, Labels(labels, kind_named("tagging").files), labelled=True)
     expected = [one.tags if "Drug" in labels else ("B-NP",) * len(one.tags) for one in found]
     assert [one.tags for one in back] == expected
 

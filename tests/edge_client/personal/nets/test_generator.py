@@ -12,14 +12,14 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import TrainingError
 from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
 from edge_client.personal.fitting import Terms
 from edge_client.personal.nets.generator import factors, pull
 from edge_client.personal.nets.ground import FARTHEST, ConstantBase, Ground, ground_from, ground_of
 from edge_client.personal.nets.lesson import Lesson, Teaching, lesson, taught
+from edge_client.tasks.scores import TrainingError
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS

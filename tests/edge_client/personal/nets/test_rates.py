@@ -16,7 +16,6 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import TrainingError
 from edge_client.errors import WrongInput
 from edge_client.personal.fitting import Terms, fit
 from edge_client.personal.form import Plain
@@ -27,7 +26,8 @@ from edge_client.personal.nets.rates import (
     rated_fit,
     slopes_of,
 )
-from edge_client.texts.tasks import Task
+from edge_client.tasks.scores import TrainingError
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import (
     AdapterState,
     Update,

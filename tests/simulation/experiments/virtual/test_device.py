@@ -14,7 +14,7 @@ import torch
 
 from edge_client.bases.base import Base
 from edge_client.engine.engine import EngineError
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training

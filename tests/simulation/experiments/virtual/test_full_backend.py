@@ -12,7 +12,7 @@ import transformers
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import EngineError
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from simulation.experiments.virtual.full_backend import open_full
 from tests.edge_client.engine.engines import TEXTS, batch_of

@@ -11,7 +11,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("ray")
 
 from edge_client.bases.base import Base
-from edge_client.texts.tasks import Task
+from edge_client.tasks.task import Task
 from profiling.instruments.process_tree import ProcessTree
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.runner import Place

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.texts.ready_tasks import NEWS
+from edge_client.tasks.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.personal.parts import parts
 from simulation.papers.fedp2eft.scenarios import (

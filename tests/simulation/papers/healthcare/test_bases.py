@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 
 from edge_client.bases.base import EMBEDDED, Base, open_base
 from edge_client.engine.opening import unplanned
-from edge_client.texts.batches import Encoder
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
 from simulation.experiments.taught import TOKENIZER

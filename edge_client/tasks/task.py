@@ -12,34 +12,29 @@ The tasks that come with smidgen are in `ready_tasks`.
 """
 
 import json
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any
 
-from edge_client.errors import WrongInput, demand
+from edge_client.errors import demand
 from edge_client.formats.tags import OUTSIDE
 from edge_client.tables import plain
+from edge_client.tasks.registry import DEFAULT, find
+from edge_client.texts.parts import Files
+from edge_client.texts.prompts.patterns import TaskError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
-MASK = "[MASK]"
 MOST_LABELS, MOST_PATTERNS = 1000, 100
 LONGEST_WORD = 200  # characters of a name, a label, a label word
 LONGEST_PATTERN = 10_000
 MOST_FILE_BYTES = 256 << 10  # of a file that holds a task: a larger one would not fit the wire
 KEYS = ("name", "kind", "labels", "patterns", "verbalizer", "ensemble", "masking")
-Kind = Literal["labels", "tagging", "mlm"]
-SLOTS = re.compile(r"(\[MASK\]|\{text(?:_a|_b)?\})")
-
-
-class TaskError(WrongInput):
-    """A task whose labels, patterns or verbalizer do not fit together."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,11 @@ class Task:
             `{text_b}`) and exactly one `[MASK]`. Of labels alone, as the next two.
         verbalizer: Label -> label word, of one token or several (`Tokens.label_word_ids`).
         ensemble: Whether all patterns are asked and their answers averaged.
-        kind: What is asked: `labels`, one of each text; `tagging`, a tag of each word, which says
-            whether it begins an entity of a type, goes on with it, or is outside; `mlm`, the words
-            that are masked, of all in the vocabulary.
+        kind: What is asked, by the name of its kind (`tasks.kind`): `labels`, one of each text;
+            `tagging`, a tag of each word, which says whether it begins an entity of a type, goes
+            on with it, or is outside; `mlm`, the words that are masked, of all in the vocabulary.
         masking: Which those are.
+        options: What else a task of its kind says; `TaskKind.options` names them.
 
     Raises:
         TaskError: Fewer than two labels, a label without a word, two labels with one word, a
@@ -89,54 +85,22 @@ class Task:
     patterns: tuple[str, ...] = ()
     verbalizer: dict[str, str] = field(default_factory=dict)
     ensemble: bool = False
-    kind: Kind = "labels"
+    kind: str = DEFAULT
     masking: Masking = field(default_factory=Masking)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        if self.kind != "labels":
-            self._check_without_labels()
-            return
-        said = f'task {self.name!r}: masking is for kind = "mlm"; leave it out'
-        demand(self.masking == Masking(), said, TaskError)
-        if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
-            raise TaskError(f"task {self.name!r} needs two or more different labels")
-        missing = [label for label in self.labels if not self.verbalizer.get(label, "").strip()]
-        if missing:
-            raise TaskError(f"task {self.name!r}: the verbalizer has no word for {missing[0]!r}")
-        unknown = sorted(set(self.verbalizer) - set(self.labels))
-        if unknown:
-            raise TaskError(
-                f"task {self.name!r}: the verbalizer names no label of it: {unknown[0]!r}"
-            )
-        if len(set(self.verbalizer.values())) != len(self.labels):
-            raise TaskError(f"task {self.name!r}: two labels share one label word")
-        if not self.patterns:
-            raise TaskError(f"task {self.name!r} needs a pattern such as '[MASK] : {{text}}'")
-        for pattern in self.patterns:
-            check_pattern(pattern)
+        find(self.kind).check(self)
+        known = find(self.kind).options
+        for name in sorted(set(self.options) - set(known)):
+            raise TaskError(f"task {self.name!r}: a task of kind {self.kind} has no {name!r:.200}")
 
-    def _check_without_labels(self) -> None:
+    def refuse_patterns(self) -> None:
         """Refuse what a task without cloze prompts does not have."""
-        asked = f"task {self.name!r} of kind {self.kind}"
+        said = f"task {self.name!r} of kind {self.kind} asks by no pattern; leave "
         for name in ("patterns", "verbalizer", "ensemble"):
-            said = f"{asked} asks by no pattern; leave `{name}` out"
-            demand(not getattr(self, name), said, TaskError)
-        if self.kind == "mlm":
-            demand(not self.labels, f"{asked} has no labels; leave `labels` out", TaskError)
-            return
-        said = f"{asked}: leave `masking` out"
-        demand(self.masking == Masking(), said, TaskError)
-        said = f"{asked} needs `labels`, the types of its entities, all different"
-        demand(bool(self.labels) and len(set(self.labels)) == len(self.labels), said, TaskError)
-        for label in self.labels:
-            is_name = label.isprintable() and label == label.strip() and not set(label) & set(" \t")
-            said = f"{asked}: the type {label!r:.200} is expected as one word"
-            demand(bool(label) and is_name, said, TaskError)
-            is_tag = label == OUTSIDE or label.startswith(("B-", "I-"))
-            said = f"{asked}: {label!r:.200} is a tag; give types alone, such as "
-            said += repr(label[2:] or "Disease")
-            demand(not is_tag, said, TaskError)
+            demand(not getattr(self, name), f"{said}`{name}` out", TaskError)
 
     def _check_sizes(self) -> None:
         """Refuse at once what would take long to look at."""
@@ -166,9 +130,10 @@ class Task:
         return OUTSIDE, *(f"{place}-{label}" for label in self.labels for place in "BI")
 
     @property
-    def head_rows(self) -> int:
-        """Answers that a trained head tells apart; 0 where there are none to train one for."""
-        return len(self.tags) if self.kind == "tagging" else len(self.labels)
+    def files(self) -> Files:
+        """How its texts lie in files."""
+        found: Files = find(self.kind).files
+        return found
 
     def words(self) -> tuple[str, ...]:
         """Label words in label order."""
@@ -183,81 +148,41 @@ def _is_half(letter: str) -> bool:
     return "\ud800" <= letter <= "\udfff"
 
 
-class Wanted(Protocol):
-    """What of a task says how its texts are read; every `Task` is one."""
-
-    @property
-    def kind(self) -> Kind: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-
-@dataclass(frozen=True)
-class Labels:
-    """A kind and its labels alone, where there is no task yet; without labels any will do."""
-
-    labels: tuple[str, ...] = ()
-    kind: Kind = "labels"
-
-
-ANY = Labels()
-
-
-def wanted_by(task: Wanted) -> Labels:
-    """What of a task says how its texts are read: tasks that agree in it read them alike."""
-    return Labels(task.labels, task.kind)
-
-
-def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that has not exactly one mask and each text slot once.
-
-    Raises:
-        TaskError: Says what the pattern lacks.
-    """
-    slots = SLOTS.findall(pattern)
-    texts = [slot for slot in slots if slot != MASK]
-    if slots.count(MASK) != 1:
-        raise TaskError(f"pattern {pattern!r:.200} needs exactly one {MASK}")
-    if not texts or len(set(texts)) != len(texts) or ("{text}" in texts and len(texts) > 1):
-        raise TaskError(
-            f"pattern {pattern!r:.200} needs {{text}} once, or {{text_a}} and {{text_b}}"
-        )
-
-
 def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
     """Build a task from the table of a `task.toml` (or a run file's `[task]`).
 
     Raises:
         TaskError: A key is missing, unknown or of the wrong kind; names `origin`.
     """
-    unknown = sorted(set(table) - set(KEYS))
-    if unknown:
-        raise TaskError(f"{origin}: unknown key {unknown[0]!r:.200}; known are {', '.join(KEYS)}")
-    kind = table.get("kind", "labels")
-    known = ", ".join(get_args(Kind))
-    if kind not in get_args(Kind):
-        raise TaskError(f"{origin}: kind is one of {known}, not {kind!r:.200}")
-    wanted = {"labels": ("labels", "patterns"), "tagging": ("labels",), "mlm": ()}[kind]
+    name = table.get("kind", DEFAULT)
+    demand(isinstance(name, str), f"{origin}: kind is a name, not {name!r:.200}", TaskError)
     try:
-        absent = [name for name in wanted if name not in table]
-        if absent:
-            raise KeyError(absent[0])
+        kind = find(name)
+    except TaskError as error:
+        raise TaskError(f"{origin}: {error}") from error
+    keys = (*KEYS, *kind.options)
+    for key in sorted(set(table) - set(keys)):
+        raise TaskError(f"{origin}: unknown key {key!r:.200}; known are {', '.join(keys)}")
+    try:
+        for key in kind.keys:
+            _ = table[key]
         labels = tuple(str(label) for label in table.get("labels", ()))
         patterns = tuple(str(pattern) for pattern in table.get("patterns", ()))
         words = {str(key): str(word) for key, word in table.get("verbalizer", {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
-        if kind == "labels":
+        if kind.has_patterns:
             needs = "needs lists `labels` and `patterns`, table `verbalizer`"
         else:
-            needs = f"kind {kind} needs {'a list `labels`' if wanted else 'no labels'}"
+            needs = f"kind {name} needs {'a list `labels`' if kind.keys else 'no labels'}"
         raise TaskError(f"{origin}: {needs}") from error
     ensemble = table.get("ensemble", False)
     if not isinstance(ensemble, bool):
         raise TaskError(f"{origin}: ensemble is true or false, not {ensemble!r:.200}")
-    verbalizer = words or ({label: label for label in labels} if kind == "labels" else {})
-    masking, name = _masking(table.get("masking", {}), origin), str(table.get("name", "task"))
-    return Task(name, labels, patterns, verbalizer, ensemble, kind, masking)
+    verbalizer = words or ({label: label for label in labels} if kind.has_patterns else {})
+    masking = _masking(table.get("masking", {}), origin)
+    options = {key: table[key] for key in kind.options if key in table}
+    called = str(table.get("name", "task"))
+    return Task(called, labels, patterns, verbalizer, ensemble, name, masking, options)
 
 
 def _masking(table: Any, origin: str) -> Masking:
@@ -306,21 +231,23 @@ def small_text(path: Path) -> str:
 def task_toml(task: Task) -> str:
     """The text of a `task.toml`; `read_task` of it, written as UTF-8, gives the task back."""
 
-    def text(value: str | Sequence[str]) -> str:
-        # JSON's strings and lists are also TOML's, but for one character that TOML wants escaped.
+    def text(value: object) -> str:
+        # JSON's values are also TOML's, but for one character that TOML wants escaped.
+        if isinstance(value, dict):
+            return f"{{ {', '.join(f'{text(key)} = {text(one)}' for key, one in value.items())} }}"
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
-    if task.kind != "labels":
-        head = f"name = {text(task.name)}\nkind = {text(task.kind)}\n"
-        if task.kind == "tagging":
-            return f"{head}labels = {text(task.labels)}\n"
-        whole = "true" if task.masking.whole_words else "false"
+    kind, lines = find(task.kind), [f"name = {text(task.name)}"]
+    lines += [f"kind = {text(task.kind)}"] * (task.kind != DEFAULT)
+    lines += [f"labels = {text(task.labels)}"] * bool(task.labels)
+    lines += [f"patterns = {text(task.patterns)}"] * bool(task.patterns)
+    lines += ["ensemble = true"] * task.ensemble
+    lines += [f"{name} = {text(value)}" for name, value in task.options.items()]
+    head = "".join(f"{line}\n" for line in lines)
+    if task.verbalizer:
+        words = (f"{text(label)} = {text(task.verbalizer[label])}\n" for label in task.labels)
+        return f"{head}\n[verbalizer]\n{''.join(words)}"
+    if kind.is_drawn:
+        whole = text(task.masking.whole_words)
         return f"{head}\n[masking]\nshare = {task.masking.share!r}\nwhole_words = {whole}\n"
-    words = "".join(f"{text(label)} = {text(task.verbalizer[label])}\n" for label in task.labels)
-    head = (
-        f"name = {text(task.name)}\n"
-        f"labels = {text(task.labels)}\n"
-        f"patterns = {text(task.patterns)}\n"
-    )
-    head += "ensemble = true\n" if task.ensemble else ""
-    return f"{head}\n[verbalizer]\n{words}"
+    return head

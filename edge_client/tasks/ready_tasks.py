@@ -10,7 +10,8 @@ text where that is all there is.
 
 from pathlib import Path
 
-from edge_client.texts.tasks import Task, TaskError, read_task
+from edge_client.tasks.task import Task, read_task
+from edge_client.texts.prompts.patterns import TaskError
 
 NEWS_PATTERNS = (
     "a [MASK] news : {text}",

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from edge_client.formats.annotation.spans import WORD
+from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Task
 from edge_client.texts.tokens import Prompt, Tokens
 
 OVERLAP = 4  # a window shares one of so many words with the next

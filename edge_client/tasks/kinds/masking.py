@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from edge_client.tasks.task import Masking
 from edge_client.texts.examples import Example
-from edge_client.texts.tasks import Masking
 from edge_client.texts.tokens import Prompt, Tokens
 
 Pieces: TypeAlias = tuple[list[int], list[int]]  # a text's ids, and of each the number of its word

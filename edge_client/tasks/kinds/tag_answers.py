@@ -1,23 +1,30 @@
-"""What is said of texts whose words were tagged, and of how many entities were found."""
+"""Texts whose words an adapter tags: the answers, on a screen, in files and as JSON.
 
+A long text is read in windows of whole words that overlap, so that every word gets a tag: where two
+windows tell one, the one counts that has more words around it. So an entity at the edge of a window
+is read whole by one of the two, if it is shorter than the overlap.
+"""
+
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_client.api.labeller import Labeller
-from edge_client.api.scores import Scores
-from edge_client.api.tagger import TaggedText, Tagging, taggings
-from edge_client.commands.answers import write_json
-from edge_client.commands.console import shown
-from edge_client.commands.kinds.telling import Skipped
+import numpy as np
+
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import Column, Table, share
+from edge_client.tables import Column, Table, share, shown
+from edge_client.tasks.counts import spans, tags_of
+from edge_client.tasks.kind import Engine, Opened
+from edge_client.tasks.kinds.windows import parts_read, places_of, windows, words_of
+from edge_client.tasks.scores import Scores
+from edge_client.tasks.task import Task
+from edge_client.tasks.telling import Skipped, pieces, write_json
 from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Found
-from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example, Found
 
 FORMATS = (".jsonl", ".conll")
 # What a file of these answers begins with, and none that people tag themselves.
@@ -33,14 +40,116 @@ WAYS = {
 
 
 @dataclass(frozen=True)
+class Entity:
+    """An entity in a text.
+
+    Attributes:
+        type: One of the task's labels.
+        text: Its words as they stand in the text.
+        start: The first of its words, from 0.
+        end: The word behind its last.
+        start_character: Where it begins in the text, in characters from 0.
+        end_character: Where it ends.
+        probability: That all its words have the tags that they got, 0 to 1.
+    """
+
+    type: str
+    text: str
+    start: int
+    end: int
+    start_character: int
+    end_character: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    """A text, a tag of each of its words, and the entities that these tell.
+
+    Attributes:
+        text: The text; of words from a file these with spaces between them.
+        tokens: Its words.
+        tags: Of each word: `O`, or `B-` or `I-` and a type; `I-` goes on with an entity.
+        entities: What the tags tell, in the text's order.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+    entities: tuple[Entity, ...]
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """How a text's words are read.
+
+    Attributes:
+        found: The text, where it stands and its id.
+        example: The text.
+        rows: Log-probabilities of each word's tags, (words, tags).
+    """
+
+    found: Found
+    example: Example
+    rows: np.ndarray
+
+    def told(self, task: Task) -> tuple[str, ...]:
+        """The likeliest tags; one that goes on with nothing begins."""
+        likeliest = [task.tags[index] for index in self.rows.argmax(axis=1).tolist()]
+        return tags_of(spans(likeliest), len(likeliest))
+
+    def text(self, task: Task) -> TaggedText:
+        """For people."""
+        example, tags, places = self.example, self.told(task), places_of(self.example)
+        text, sure = example.text, self.rows.max(axis=1).astype(np.float64)
+        entities = []
+        for start, end, label in spans(tags):
+            begin, stop = places[start][0], places[end - 1][1]
+            probability = round(math.exp(float(sure[start:end].sum())), 4)
+            known = (label, text[begin:stop], start, end, begin, stop)
+            entities.append(Entity(*known, probability))
+        return TaggedText(text, words_of(example), tags, tuple(entities))
+
+
+def taggings(opened: Opened, texts: Iterable[Found], accounting: Accounting) -> Iterator[Tagging]:
+    """Tag texts in their order; those without a text go to `accounting`."""
+    for piece in pieces(texts, accounting):
+        rows = _tagged(opened.engine, [example for _, example in piece])
+        for (found, example), one in zip(piece, rows, strict=True):
+            yield Tagging(found, example, one)
+
+
+def _tagged(engine: Engine, examples: Sequence[Example]) -> list[np.ndarray]:
+    """Rows of all words of each text."""
+    inputs = engine.encoder
+    parts, asked = [], list[Example]()
+    for example in examples:
+        words = words_of(example)
+        parts.append(windows(inputs.tokens, words, inputs.limit))
+        asked += [_window(words, part) for part in parts[-1]]
+    answers = iter(engine.tag(asked))
+    found = []
+    for part in parts:
+        told = zip(part, parts_read(part), strict=True)
+        rows = [next(answers)[read.start - one.start : read.stop - one.start] for one, read in told]
+        found.append(np.concatenate(rows))
+    return found
+
+
+def _window(words: Sequence[str], part: range) -> Example:
+    chosen = tuple(words[part.start : part.stop])
+    return Example(" ".join(chosen), words=chosen)
+
+
+@dataclass(frozen=True)
 class TagTelling:
     """See `Telling`.
 
     Attributes:
-        labeller: The adapter.
+        opened: The adapter.
     """
 
-    labeller: Labeller
+    opened: Opened
     done: str = "tagged"
     can_propose: bool = True
 
@@ -48,32 +157,32 @@ class TagTelling:
         check(out)
 
     def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Tagging]:
-        return taggings(self.labeller, texts, accounting)
+        return taggings(self.opened, texts, accounting)
 
     @contextmanager
     def results(
         self, out: Path | None, *, has_id: bool
     ) -> Iterator[Callable[[Tagging | Skipped], None]]:
-        with results(out, self.labeller.task, is_gold=False) as write:
+        with results(out, self.opened.task, is_gold=False) as write:
             yield write
 
     def proposal(self, answer: Tagging) -> Proposal:
-        told = answer.text(self.labeller.task)
+        told = answer.text(self.opened.task)
         spans = [(one.start_character, one.end_character, one.type) for one in told.entities]
         least = min((one.probability for one in told.entities), default=None)
         return Proposal(told.text, spans=tuple(spans), score=least, id=answer.found.id)
 
     def line(self, answer: Tagging) -> str:
-        return marked(answer.text(self.labeller.task))
+        return marked(answer.text(self.opened.task))
 
     def counted(self, answer: Tagging) -> Sequence[str]:
-        return [entity.type for entity in answer.text(self.labeller.task).entities]
+        return [entity.type for entity in answer.text(self.opened.task).entities]
 
     def collected(self, kept: Sequence[Tagging]) -> dict[str, Any]:
-        return {"answers": [asdict(answer.text(self.labeller.task)) for answer in kept]}
+        return {"answers": [asdict(answer.text(self.opened.task)) for answer in kept]}
 
     def summary(self, counts: Mapping[str, int]) -> dict[str, Any]:
-        return {"entities": {label: counts.get(label, 0) for label in self.labeller.task.labels}}
+        return {"entities": {label: counts.get(label, 0) for label in self.opened.task.labels}}
 
 
 def check(out: Path | None) -> None:
@@ -135,18 +244,6 @@ def _row(answer: Tagging, task: Task, is_gold: bool) -> dict[str, Any]:
     if is_gold:
         told |= {"tags": answer.example.tags, "read_as": told["tags"]}
     return first | ({"id": answer.found.id} if answer.found.id else {}) | told
-
-
-def scores_json(scores: Scores) -> dict[str, Any]:
-    """Figures for machines."""
-    assert scores.entities is not None, "of tagging"
-    found = asdict(scores.entities)
-    del found["by_type"]
-    return {
-        "words": scores.answers,
-        "f1": found,
-        "types": [asdict(score) for score in scores.labels],
-    }
 
 
 def report(scores: Scores) -> list[Table]:

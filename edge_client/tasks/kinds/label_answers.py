@@ -1,25 +1,25 @@
-"""What is said of texts that were labelled, and of how many labels are right."""
+"""Answers that are a label of each text: on a screen, in files, as JSON, and as scores."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from edge_client.api.labeller import Answer, Labeller, answers
-from edge_client.api.scores import Scores
-from edge_client.commands.answers import write_json
-from edge_client.commands.console import shown
-from edge_client.commands.kinds.telling import Skipped
-from edge_client.engine.scoring.confusion import Confusion, Mistake
+import numpy as np
+
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import NARROW, Column, Table, render, share
+from edge_client.tables import NARROW, Column, Table, render, share, shown
+from edge_client.tasks.confusion import Confusion, Mistake
+from edge_client.tasks.kind import Decision, Opened
+from edge_client.tasks.task import Task
+from edge_client.tasks.telling import Skipped, pieces, write_json
 from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Found
-from edge_client.texts.tasks import Task
+from edge_client.texts.examples import Example, Found
 
+Decide: TypeAlias = "Callable[[np.ndarray], Decision]"  # of a row of log-probabilities
 FORMATS = (".csv", ".jsonl")
 SIGN = "confidence"  # what a file of these answers begins with
 MISTAKES = 10  # pairs of labels that are shown where there are too many for a table
@@ -27,14 +27,60 @@ LABEL = 24  # characters of a label in a table
 
 
 @dataclass(frozen=True)
+class Answer:
+    """How a text is read.
+
+    Attributes:
+        found: The text, where it stands and its id.
+        example: The text.
+        log_probabilities: Of each label, in label order.
+    """
+
+    found: Found
+    example: Example
+    log_probabilities: np.ndarray
+
+    @property
+    def index(self) -> int:
+        """The most probable label's."""
+        return int(self.log_probabilities.argmax())
+
+    def probabilities(self, labels: Sequence[str]) -> dict[str, float]:
+        """Each label's."""
+        values = np.exp(self.log_probabilities.astype(np.float64)).round(6).tolist()
+        return dict(zip(labels, values, strict=True))
+
+
+def answers(opened: Opened, texts: Iterable[Found], accounting: Accounting) -> Iterator[Answer]:
+    """Label texts in their order; those without a text are counted in `accounting`."""
+    for piece in pieces(texts, accounting, opened.needs_pairs):
+        examples = [example for _, example in piece]
+        rows = _without(opened.engine.predict(examples), opened.prior)
+        for (found, example), row in zip(piece, rows, strict=True):
+            yield Answer(found, example, row)
+
+
+def _without(rows: np.ndarray, prior: Sequence[float]) -> np.ndarray:
+    """Log-probabilities with the prior taken off, which sum to 1 again."""
+    if not prior:
+        return rows
+    scores = rows.astype(np.float64) - np.asarray(prior)
+    highest = scores.max(axis=1, keepdims=True)
+    found: np.ndarray = scores - highest - np.log(np.exp(scores - highest).sum(1, keepdims=True))
+    return found
+
+
+@dataclass(frozen=True)
 class LabelTelling:
     """See `Telling`.
 
     Attributes:
-        labeller: The adapter.
+        opened: The adapter.
+        decide: What a row of log-probabilities comes to.
     """
 
-    labeller: Labeller
+    opened: Opened
+    decide: Decide
     done: str = "labelled"
     can_propose: bool = True
 
@@ -42,33 +88,34 @@ class LabelTelling:
         check(out)
 
     def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Answer]:
-        return answers(self.labeller, texts, accounting)
+        return answers(self.opened, texts, accounting)
 
     @contextmanager
     def results(
         self, out: Path | None, *, has_id: bool
     ) -> Iterator[Callable[[Answer | Skipped], None]]:
-        with results(out, self.labeller.task, is_gold=False, has_id=has_id) as write:
+        with results(out, self.opened.task, self.decide, is_gold=False, has_id=has_id) as write:
             yield write
 
     def proposal(self, answer: Answer) -> Proposal:
-        text, label = answer.example, self._labels[answer.index]
-        id_ = answer.found.id
-        return Proposal(text.text, text.text_b, label, score=answer.confidence, id=id_)
+        text, decision = answer.example, self.decide(answer.log_probabilities)
+        score, id_ = round(decision.confidence, 4), answer.found.id
+        return Proposal(text.text, text.text_b, decision.label, score=score, id=id_)
 
     def line(self, answer: Answer) -> str:
         width = max(len(shown(label)) for label in self._labels)
         texts = f"{answer.example.text} {answer.example.text_b}"
-        label = shown(self._labels[answer.index])
-        return f"{label:<{width}} {answer.confidence:.2f}  {shown(texts)}"
+        decision = self.decide(answer.log_probabilities)
+        return f"{shown(decision.label):<{width}} {decision.confidence:.2f}  {shown(texts)}"
 
     def counted(self, answer: Answer) -> Sequence[str]:
-        return [self._labels[answer.index]]
+        return [self.decide(answer.log_probabilities).label]
 
     def collected(self, kept: Sequence[Answer]) -> dict[str, Any]:
+        decisions = [self.decide(answer.log_probabilities) for answer in kept]
         return {
-            "labels": [self._labels[answer.index] for answer in kept],
-            "confidences": [answer.confidence for answer in kept],
+            "labels": [one.label for one in decisions],
+            "confidences": [round(one.confidence, 4) for one in decisions],
             "log_probabilities": [answer.log_probabilities.tolist() for answer in kept],
         }
 
@@ -77,7 +124,7 @@ class LabelTelling:
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return self.labeller.task.labels
+        return self.opened.task.labels
 
 
 def check(out: Path | None) -> None:
@@ -88,13 +135,19 @@ def check(out: Path | None) -> None:
 
 @contextmanager
 def results(
-    out: Path | None, task: Task, *, is_gold: bool, has_id: bool
+    out: Path | None,
+    task: Task,
+    decide: Decide,
+    *,
+    is_gold: bool,
+    has_id: bool,
 ) -> Iterator[Callable[[Answer | Skipped], None]]:
     """Writes an answer per row as CSV or JSONL, an empty one for `Skipped`; without `out`, nothing.
 
     Args:
         out: The file, whose ending says the format.
         task: Its labels, each with a column of its probability.
+        decide: What a row of log-probabilities comes to.
         is_gold: Whether texts have a label of their own, which is written too.
         has_id: Whether ids are written to CSV.
     """
@@ -107,7 +160,7 @@ def results(
                 file,
                 answer.as_json("text", "label", "confidence", "probabilities")
                 if isinstance(answer, Skipped)
-                else _row(answer, task, is_gold),
+                else _row(answer, task, decide, is_gold),
             )
             return
         texts = ["text", "text_b"] if _is_pair(task) else ["text"]
@@ -121,7 +174,7 @@ def results(
             if isinstance(answer, Skipped):
                 writer.writerow([*([answer.id] if has_id else []), *[""] * len(columns)])
                 return
-            row = _row(answer, task, is_gold)
+            row = _row(answer, task, decide, is_gold)
             told = [row.get(name, "") for name in (*texts, *gold, "confidence")]
             own = [answer.found.id] if has_id else []
             writer.writerow([*own, *told, *row["probabilities"].values()])
@@ -133,26 +186,16 @@ def _is_pair(task: Task) -> bool:
     return any("{text_b}" in pattern for pattern in task.patterns)
 
 
-def _row(answer: Answer, task: Task, is_gold: bool) -> dict[str, Any]:
-    read_as, example = task.labels[answer.index], answer.example
+def _row(answer: Answer, task: Task, decide: Decide, is_gold: bool) -> dict[str, Any]:
+    (read_as, confidence, _), example = decide(answer.log_probabilities), answer.example
     told = {"label": example.label, "read_as": read_as} if is_gold else {"label": read_as}
     return {
         **({"id": answer.found.id} if answer.found.id else {}),
         "text": example.text,
         **({"text_b": example.text_b} if example.text_b else {}),
         **told,
-        "confidence": answer.confidence,
+        "confidence": round(confidence, 4),
         "probabilities": answer.probabilities(task.labels),
-    }
-
-
-def scores_json(scores: Scores) -> dict[str, Any]:
-    """Figures for machines."""
-    table = scores.confusion
-    return {
-        "macro": table.macro(),
-        "labels": [asdict(score) for score in scores.labels],
-        "confusion": {"labels": list(table.labels), "counts": table.counts.tolist()},
     }
 
 

@@ -1,17 +1,20 @@
 """What is said of the answers of one kind of task: on a screen, in files, as JSON."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TextIO, TypeVar
 
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.formats.dialect import find
 from edge_client.formats.reader import Reason
 from edge_client.texts.accounting import Accounting, value_of
-from edge_client.texts.examples import Found
+from edge_client.texts.examples import Example, Found, leave_out
 
 Told = TypeVar("Told")
+PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # answered at once
 
 
 class Skipped(NamedTuple):
@@ -77,3 +80,39 @@ class Telling(Protocol[Told]):
 
     def summary(self, counts: Mapping[str, int]) -> dict[str, Any]:
         """Beside the number of texts, where the answers are in a file."""
+
+
+def write_json(file: TextIO, row: Mapping[str, Any]) -> None:
+    """One object in a line."""
+    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _usable(
+    texts: Iterable[Found], accounting: Accounting, needs_pairs: bool
+) -> Iterator[tuple[Found, Example]]:
+    for found in texts:
+        if found.example and needs_pairs and not found.example.text_b:
+            said = "no text_b, which the task's patterns ask for"
+            found = replace(found, example=None, fault=said, reason="columns")
+        if found.example is None:
+            accounting.lines.append(found.line)
+            leave_out(accounting, found)
+        else:
+            accounting.read += 1
+            yield found, found.example
+
+
+def pieces(
+    texts: Iterable[Found], accounting: Accounting, needs_pairs: bool = False
+) -> Iterator[list[tuple[Found, Example]]]:
+    """Texts that can be asked, as many at once as are read; the others are counted."""
+    piece: list[tuple[Found, Example]] = []
+    room = PIECE_CHARACTERS
+    for found, example in _usable(texts, accounting, needs_pairs):
+        piece.append((found, example))
+        room -= len(example.text) + len(example.text_b)
+        if len(piece) == PIECE_TEXTS or room <= 0:
+            yield piece
+            piece, room = [], PIECE_CHARACTERS
+    if piece:
+        yield piece

@@ -1,0 +1,181 @@
+"""Words of texts that get a tag: outside, or the first or a further word of an entity of a type.
+
+Each word is asked at its first token, see `windows`; a head is needed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_client.errors import demand
+from edge_client.formats.tags import OUTSIDE
+from edge_client.tables import Table
+from edge_client.tasks.confusion import Confusion
+from edge_client.tasks.counts import counted, scores_of, type_scores
+from edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
+from edge_client.tasks.kinds.tag_answers import (
+    Tagging,
+    TagTelling,
+    check,
+    report,
+    results,
+    taggings,
+)
+from edge_client.tasks.kinds.windows import tagged, words_of
+from edge_client.tasks.scores import (
+    Answers,
+    Evaluation,
+    Measure,
+    Scores,
+    check_any,
+    evaluation_of,
+    scores_from,
+)
+from edge_client.tasks.task import Masking, Task
+from edge_client.tasks.telling import Skipped
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import Example, Found
+from edge_client.texts.parts import Files
+from edge_client.texts.prompts.patterns import TaskError
+from edge_client.texts.tokens import Prompt
+
+
+class Tags(TaskKind):
+    """See `TaskKind`."""
+
+    name = "tagging"
+    measure = Measure(
+        key="f1",
+        word="F1",
+        said="the F1 of the devices' entities was {}",
+        asked="entities",
+        note="F1: of entities, words and type right, over the devices' test texts that were asked",
+        name="F1 of entities",
+        beside="accuracy of tags",
+        cells="words that got the right tag, in %; not F1",
+    )
+    files = Files(
+        kind="tagging",
+        wants="tags",
+        lacks="put a labelled.conll there, with a word and its tag on each line",
+        what="a folder with labelled.conll (words and tags)",
+        tests="put a test.conll with a word and its tag on each line",
+    )
+    card = Sentences(
+        answers="It finds entities of these types in a text:",
+        limits="It does not write text and knows no other type than these: an entity of none of "
+        "them is not found, or gets one of these.",
+        used='tag("a text")',
+        auto="ForTokenClassification",
+        pipeline="token-classification",
+    )
+    function = "smidgen.tag"
+    asked = "words"
+    peft_type = "TOKEN_CLS"
+
+    def check(self, task: Task) -> None:
+        task.refuse_patterns()
+        said = f"task {task.name!r} of kind {self.name}"
+        demand(task.masking == Masking(), f"{said}: leave `masking` out", TaskError)
+        needs = f"{said} needs `labels`, the types of its entities, all different"
+        demand(bool(task.labels) and len(set(task.labels)) == len(task.labels), needs, TaskError)
+        for label in task.labels:
+            is_name = label.isprintable() and label == label.strip() and not set(label) & set(" \t")
+            told = f"{said}: the type {label!r:.200} is expected as one word"
+            demand(bool(label) and is_name, told, TaskError)
+            is_tag = label == OUTSIDE or label.startswith(("B-", "I-"))
+            told = f"{said}: {label!r:.200} is a tag; give types alone, such as "
+            demand(not is_tag, told + repr(label[2:] or "Disease"), TaskError)
+
+    def head(self, task: Task) -> HeadSpec:
+        return HeadSpec(len(task.tags), None, is_of_words=True)
+
+    def prompts(
+        self, inputs: Inputs, examples: Sequence[Example], draw: int, first: int
+    ) -> list[Prompt]:
+        return tagged(inputs.tokens, inputs.task, examples, inputs.limit)
+
+    def words_read(self, example: Example) -> Sequence[str]:
+        return words_of(example)
+
+    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[Answers]:
+        """Words that are not read, of texts that are too long, count as told to be outside."""
+        tags = engine.encoder.task.tags
+        index = {tag: number for number, tag in enumerate(tags)}
+        found = []
+        for example, rows in zip(examples, engine.tag(examples), strict=True):
+            gold = np.array([index[tag] for tag in example.tags[: len(rows)]])
+            told = rows.argmax(axis=1)
+            unread = (OUTSIDE,) * (len(example.tags) - len(rows))
+            both = example.tags, (*(tags[tag] for tag in told.tolist()), *unread)
+            losses = -rows[np.arange(len(gold)), gold]
+            found.append(Answers(losses, told == gold, tags=both))
+        return found
+
+    def score(self, task: Task, answers: Sequence[Answers]) -> Evaluation:
+        return evaluation_of(answers, counted(task.labels, [one.tags for one in answers]))
+
+    def figure(self, score: Evaluation) -> float:
+        """The strict F1; 1 where no entity is there and none was told."""
+        if score.entities is None:
+            return score.accuracy
+        f1 = scores_of(score.entities).strict
+        return 1.0 if f1 is None else f1
+
+    def most_found(self, task: Task, num_examples: int) -> int:
+        """No more entities than words."""
+        return num_examples
+
+    def show(self, opened: Opened, top: int | None = None) -> TagTelling:
+        return TagTelling(opened)
+
+    def scores(
+        self,
+        opened: Opened,
+        texts: Iterator[Found],
+        accounting: Accounting,
+        on_answer: Callable[[Tagging], None],
+    ) -> Scores:
+        """All words of a text are read, in windows if it is long."""
+        task, gold, read, losses = opened.task, list[int](), list[int](), list[float]()
+        index = {tag: number for number, tag in enumerate(task.tags)}
+        pairs = []
+        for answer in taggings(opened, texts, accounting):
+            tags = [index[tag] for tag in answer.example.tags]
+            losses += (-answer.rows[np.arange(len(tags)), tags]).tolist()
+            gold += tags
+            read += answer.rows.argmax(axis=1).tolist()
+            pairs.append((answer.example.tags, answer.told(task)))
+            on_answer(answer)
+        check_any(gold, "tagged text", accounting)
+        found = counted(task.labels, pairs)
+        table, types = Confusion.of(task.tags, gold, read), type_scores(task.labels, found)
+        return replace(scores_from(losses, len(pairs), table, types), entities=scores_of(found))
+
+    def results(
+        self, out: Path | None, task: Task, *, has_id: bool
+    ) -> AbstractContextManager[Callable[[Tagging | Skipped], None]]:
+        return results(out, task, is_gold=True)
+
+    def check_results(self, out: Path | None) -> None:
+        check(out)
+
+    def scores_json(self, scores: Scores) -> dict[str, Any]:
+        assert scores.entities is not None, "of tagging"
+        found = asdict(scores.entities)
+        del found["by_type"]
+        return {
+            "words": scores.answers,
+            "f1": found,
+            "types": [asdict(score) for score in scores.labels],
+        }
+
+    def report(self, scores: Scores) -> list[Table]:
+        return report(scores)
+
+
+KIND = Tags()

@@ -1,0 +1,56 @@
+"""Kinds of task by their names: ours, and those of installed packages.
+
+A package names one as an entry point in the group `smidgen.tasks` (docs/extending.md). Nothing is
+imported before a task of the kind is used, and nothing that comes over a network adds to them.
+"""
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from edge_client.errors import demand
+from edge_client.tables import plain
+from edge_client.texts.prompts.patterns import TaskError
+
+GROUP = "smidgen.tasks"
+DEFAULT = "labels"  # of a task that does not say its kind
+OURS = {
+    "labels": "edge_client.tasks.kinds.classification",
+    "tagging": "edge_client.tasks.kinds.tagging",
+    "mlm": "edge_client.tasks.kinds.masked_words",
+}
+NEEDED = ("measure", "files", "check", "head", "prompts", "answers", "score", "show")
+
+
+def names() -> list[str]:
+    """The kinds that this process knows, ours first."""
+    return [*OURS, *sorted(point.name for point in entry_points(group=GROUP))]
+
+
+@cache
+def find(name: str) -> Any:
+    """A kind of task, see `kind.TaskKind`.
+
+    Raises:
+        TaskError: There is none of this name, two packages have it, or it lacks something.
+    """
+    if name in OURS:
+        return import_module(OURS[name]).KIND
+    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    known = f"kind is one of {', '.join(names())}, not {plain(name)!r:.200}"
+    demand(bool(points), known, TaskError)
+    packages = [point.dist.name if point.dist else point.value for point in points]
+    said = f"packages {' and '.join(packages)} both name a kind of task {name!r}"
+    demand(len(points) == 1, f"{said}; remove one", TaskError)
+    said = f"package {packages[0]}: kind of task {name!r}"
+    try:
+        kind = points[0].load()
+        kind = kind() if isinstance(kind, type) else kind
+    except Exception as error:  # somebody else's code may raise anything
+        raise TaskError(f"{said} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in NEEDED:
+        has = getattr(kind, part, None) is not None
+        demand(has, f"{said} has no `{part}`; see `edge_client.tasks.kind.TaskKind`", TaskError)
+    demand(kind.name == name, f"{said} calls itself {kind.name!r}; one name is expected", TaskError)
+    return kind
