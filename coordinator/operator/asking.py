@@ -7,12 +7,45 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Query, Request
 from fastapi.security import APIKeyCookie, HTTPBearer
 
-from coordinator.operator.roles import COOKIE, role_of
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.documented import refusals
 from coordinator.serving.http.guests import let_in
 from coordinator.serving.service import Service
-from coordinator.storage.operators import Role
+from coordinator.storage.keys import bearer
+from coordinator.storage.operators import Role, operator_of_token, role_of_session
+from coordinator.storage.store import Store
+
+COOKIE = "smidgen_session"
+HEADER = "X-Smidgen-Page"
+READS = {"GET", "HEAD"}
+
+
+def role_of(store: Store, request: Request, now_s: float) -> Role | None:
+    """What whoever asks may do; None for nobody.
+
+    Raises:
+        Refusal: 403, a change by cookie without the page's header.
+    """
+    if "authorization" in request.headers:
+        token = bearer(request.headers["authorization"])
+        found = operator_of_token(store, token) if token else None
+        return found.role if found else None
+    secret = request.cookies.get(COOKIE)
+    role = role_of_session(store, secret, now_s) if secret else None
+    if role is not None:
+        check_header(request)
+    return role
+
+
+def check_header(request: Request) -> None:
+    """Refuse a change that does not come from the page itself.
+
+    Raises:
+        Refusal: 403.
+    """
+    if request.method not in READS and HEADER.lower() not in request.headers:
+        raise Refusal(403, f"a change by cookie needs the header {HEADER}")
+
 
 Item = TypeVar("Item")
 MOST_ROWS = 200  # of a page of a list

@@ -21,7 +21,6 @@ from coordinator.operator.told import (
     round_told,
     run_told,
 )
-from coordinator.page.trouble import Trouble, trouble_of
 from coordinator.rounds.history import KNOWN_ROUNDS
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.scoring import Score
@@ -31,7 +30,25 @@ from coordinator.serving.telling import base_name_of
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.reports import counts_by_round
+from edge_client.wire.figures import Row
 from edge_client.wire.reported.failures import SAID
+
+Trouble = dict[str, Any]
+MOST = 30
+LATE = "its answer came after the step had closed"
+
+
+def trouble_of(table: Sequence[Row]) -> list[Trouble]:
+    """A round's answers that failed or came too late; of very many, the last."""
+    bad = [row for row in table if row["outcome"] == "failed" or row["is_late"]]
+    return [_trouble(row) for row in bad[-MOST:]]
+
+
+def _trouble(row: Row) -> Trouble:
+    names = ("device_id", "kind", "round_index", "attempt")
+    said = SAID[row["failure"]] if row.get("failure") else LATE
+    return {"key": row["work_id"], "said": said} | {name: row[name] for name in names}
+
 
 MOST_MISSING = 30  # devices still expected that are named
 MOST_TROUBLE = 30  # lines on what went wrong

@@ -17,8 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from coordinator.operator.access_schemas import LogIn, Session
-from coordinator.operator.asking import BEARER, CARRIED, welcome
-from coordinator.operator.roles import COOKIE, check_header, role_of
+from coordinator.operator.asking import BEARER, CARRIED, COOKIE, check_header, role_of, welcome
 from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import Board
 from coordinator.page.streams import News, Streams

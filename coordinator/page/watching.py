@@ -12,8 +12,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
-from coordinator.operator.asking import BEARER, CARRIED
-from coordinator.operator.roles import role_of
+from coordinator.operator.asking import BEARER, CARRIED, role_of
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.documented import refusals
 from coordinator.serving.http.polls import Bells

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.benchmarks.training import Benchmark, Settings
-from profiling.benchmarks.training_record import from_record, to_record
-from profiling.benchmarks.training_run import TrainingRun
+from profiling.benchmarks.training_run import TrainingRun, from_record, to_record
 from profiling.instruments.bases import BenchmarkError, find_base, is_shape
 from profiling.instruments.child import DONE
 from profiling.instruments.machine import this_machine, versions
@@ -89,7 +88,7 @@ def run_grid(
                 case = Benchmark(settings).ours()
             except BenchmarkError as error:  # a budget too small, say: a result like any other
                 case = _refused(settings, str(error))
-            append(path, [to_record(case, settings, session, "grid")])
+            append(path, [to_record(case, session, "grid")])
         yield case
 
 

@@ -1,11 +1,16 @@
-"""One process's training, as measured, and how two of them compare."""
+"""One process's training, as measured, how two of them compare, and its record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
+import msgspec
+
+from edge_client.engine.opening import ENGINES
 from profiling.instruments.child import DONE
+from profiling.instruments.machine import conditions
+from profiling.records.record import Figure, Kind, Plain, Record, RecordError
 
 
 @dataclass(frozen=True)
@@ -162,3 +167,78 @@ def _ratios(ours: TrainingRun, peer: TrainingRun) -> Iterator[tuple[str, float |
     for name in names:
         a, b = getattr(ours, name), getattr(peer, name)
         yield name.removesuffix("_bytes"), a / b if both and a and b else None
+
+
+TRAIN_FILE = "train.jsonl"
+
+
+def to_record(run: TrainingRun, session: str, kind: Kind = "train") -> Record:
+    """A run as it is kept.
+
+    Args:
+        run: What came out.
+        session: Names the command; the runs of one session had the machine in turn.
+        kind: `grid` for a case of a grid, whose subject is all that was asked for.
+    """
+    is_peer = run.engine not in ENGINES
+    subject: dict[str, Plain] = {
+        "base": run.base,
+        "engine": run.engine,
+        "bits": run.bits,
+        "batch": run.batch,
+        "tokens": run.tokens,
+        "adapter": run.adapter,
+        "budget": "" if is_peer else run.settings["memory_budget"],
+        "cap_bytes": run.cap.get("asked_bytes"),
+        "threads": run.threads,
+        "device": run.device,
+        "isa": run.settings["isa"],
+    }
+    told, isa = run.to_json(), run.settings["isa"]
+    machine, libraries = told.pop("machine"), told.pop("versions")
+    where = conditions(run.base_id, run.plan, run.seed, isa, machine, libraries)
+    return Record(
+        kind=kind,
+        subject=run.settings if kind == "grid" else subject,
+        figures=dict(_figures(run)),
+        conditions=where,
+        outcome=run.outcome,
+        session=session,
+        is_peer=is_peer,
+        details=told,
+    )
+
+
+def from_record(record: Record) -> TrainingRun:
+    """The run that a record was made of.
+
+    Raises:
+        RecordError: Its details are not those of a run.
+    """
+    where = record.conditions
+    machine = where.machine | {"load_1m": where.load_1m}
+    try:
+        told = record.details | {"machine": machine, "versions": where.versions}
+        return msgspec.convert(told, TrainingRun)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"the record of {record.name} is not a run's: {error}") from error
+
+
+def _figures(run: TrainingRun) -> list[tuple[str, Figure]]:
+    found = []
+    if run.predicted_peak_bytes:
+        predicted = (float(run.predicted_peak_bytes),)
+        told = Figure(predicted, "planner's formulas", source="estimated")
+        found.append(("predicted_peak_bytes", told))
+    if run.peak_rss_bytes:
+        found.append(("peak_rss_bytes", Figure((float(run.peak_rss_bytes),), "VmHWM")))
+    if run.peak_anon_bytes:
+        anon = Figure((float(run.peak_anon_bytes),), "RssAnon, sampled")
+        found.append(("peak_anon_bytes", anon))
+    for name in ("reserved_bytes", "allocated_bytes"):
+        if run.device_peak is not None:
+            peak = Figure((float(run.device_peak[name]),), "torch's allocator")
+            found.append((f"card_{name}", peak))
+    if run.steps_s:
+        found.append(("step_s", Figure(tuple(run.steps_s), "clock")))
+    return found

@@ -9,10 +9,9 @@ import typer
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, tell
 from profiling.commands.options import JsonOption
-from profiling.records.compare import ACROSS, Change, Comparison, compare
+from profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
 from profiling.records.file import read_records
 from profiling.records.record import RecordError
-from profiling.records.repetitions import CONFIDENT
 
 NOTES = (
     "before, after: medians; noise: within the tolerance, or repetitions that are not apart",

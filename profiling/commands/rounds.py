@@ -18,8 +18,7 @@ from profiling.records.record import RecordError, new_session, to_line
 from profiling.rounds.bars import show_steps
 from profiling.rounds.costs import cost_by_round, read_figures
 from profiling.rounds.picture import draw_rounds, file_title
-from profiling.rounds.records import round_records
-from profiling.rounds.report import rounds_table
+from profiling.rounds.report import round_records, rounds_table
 from profiling.rounds.waterfall import Step, steps_of_round
 from profiling.rounds.waterfall_picture import draw_waterfall
 

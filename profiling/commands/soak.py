@@ -19,9 +19,7 @@ from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session
-from profiling.soak.measure import measure
-from profiling.soak.report import soak_table, to_json, to_record
-from profiling.soak.run import MOST_GROWTH_BYTES
+from profiling.soak.run import MOST_GROWTH_BYTES, measure, soak_table, to_json, to_record
 from profiling.wire.ours import Rounds
 from profiling.wire.run import WARMUP
 

@@ -15,8 +15,7 @@ from edge_client.planning.sizes import AUTO, parse_size
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import named, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, lack, peers_here
-from profiling.benchmarks.training_record import TRAIN_FILE, to_record
-from profiling.benchmarks.training_run import TrainingRun, ratios
+from profiling.benchmarks.training_run import TRAIN_FILE, TrainingRun, ratios, to_record
 from profiling.commands.options import (
     AdapterOption,
     BudgetOption,
@@ -134,7 +133,7 @@ def train_steps(
                 listen = _follow(say, name or named(settings.engine))
                 runs.append(benchmark.peer(name, listen) if name else benchmark.ours(listen))
                 if path is not None:  # at once: whatever ends the next ones, this one is kept
-                    append(path, [to_record(runs[-1], settings, session)])
+                    append(path, [to_record(runs[-1], session)])
         found = ratios(runs[0], runs[1:])
         rows = [run.to_json() for run in runs]
         result = {"runs": rows, "ratios": found} if names else rows[0]

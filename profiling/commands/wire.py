@@ -24,8 +24,7 @@ from profiling.peers.flwr import FLWR
 from profiling.records.file import append, read_records
 from profiling.records.record import new_session
 from profiling.wire import flwr, ours
-from profiling.wire.report import to_json, to_record, wire_table
-from profiling.wire.run import WireRun
+from profiling.wire.run import WHO, WireRun, to_json, to_record, wire_table
 
 WIRE_FILE = "wire.jsonl"
 RTTS_MS = (0.0, 50.0)
@@ -112,7 +111,7 @@ def _runs(
         return lambda said: say(f"{who}, {1e3 * rtt_s:g} ms: {said}")
 
     for one in asked:
-        yield ours.measure(one, about(ours.WHO, one.rtt_s))
+        yield ours.measure(one, about(WHO, one.rtt_s))
     for one in asked if peer_rounds else ():
         numbers = flwr.numbers(first_state(one.base, one.adapter))
         listen = about(FLWR, one.rtt_s)

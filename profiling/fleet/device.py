@@ -38,7 +38,7 @@ from edge_client.wire.tensors import (
     sha256,
 )
 from profiling.fleet.http import Answer, Connection, ConnectionBroke
-from profiling.fleet.timings import Met
+from profiling.fleet.run import Met
 from profiling.instruments.made_up_run import ADDED
 
 POLL_S = 25.0  # as the client's own

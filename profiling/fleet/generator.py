@@ -21,7 +21,7 @@ import msgspec
 
 from profiling.fleet.device import Book, Device
 from profiling.fleet.http import Connection
-from profiling.fleet.timings import Met
+from profiling.fleet.run import Met
 from profiling.instruments.made_up_run import is_sum
 from profiling.instruments.stepping import tell
 

@@ -22,9 +22,18 @@ import msgspec
 from edge_client.bases.base import Base
 from edge_client.errors import demand
 from profiling.fleet.generator import OWN_FILES, Asked
-from profiling.fleet.run import LATE, FleetRun, Heard, cpu_between, growth, heard, lag, latencies
+from profiling.fleet.run import (
+    LATE,
+    FleetRun,
+    Heard,
+    Met,
+    cpu_between,
+    growth,
+    heard,
+    lag,
+    latencies,
+)
 from profiling.fleet.served import ALONE, COORDINATOR, Served, check_fresh, coordinator
-from profiling.fleet.timings import Met
 from profiling.fleet.watch import Sample, Watch, near
 from profiling.instruments.bases import BenchmarkError, cache_folder
 from profiling.instruments.made_up_run import first_state, run_file

@@ -6,9 +6,8 @@ from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.run import LATE, SETTLED, FleetRun
-from profiling.fleet.timings import ROUTES
-from profiling.instruments.conditions import conditions
+from profiling.fleet.run import LATE, ROUTES, SETTLED, FleetRun
+from profiling.instruments.machine import conditions
 from profiling.records.record import Figure, Record
 
 SAID = {

@@ -4,10 +4,12 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -15,6 +17,7 @@ from edge_client.errors import Failed, demand
 from edge_client.metering.heat import governor, power_mode
 from edge_client.metering.sysfs import number, text
 from edge_client.planning.resources import usable_cores
+from profiling.records.record import Conditions
 
 # What the engines' matrix products choose their code by, on x86-64 and on ARM.
 INSTRUCTION_SETS = (
@@ -153,3 +156,28 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
+
+
+def conditions(
+    base_id: str = "",
+    plan: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    isa: str = "",
+    machine: Mapping[str, Any] | None = None,
+    libraries: Mapping[str, str | None] | None = None,
+) -> Conditions:
+    """This machine, and what else must agree.
+
+    Args:
+        base_id: SHA-256 of the base; empty where none takes part.
+        plan: How a step is computed, or None.
+        seed: Root seed.
+        isa: What the libraries were held to.
+        machine: `asdict` of `this_machine()`, where it was read before; None: it is read now.
+        libraries: Their versions; None: those installed beside us.
+    """
+    here = dict(asdict(this_machine()) if machine is None else machine)
+    load = here.pop("load_1m")
+    found = versions() if libraries is None else dict(libraries)
+    held = None if plan is None else dict(plan)
+    return Conditions(here, found, base_id, held, seed, isa, load)

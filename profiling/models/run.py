@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from profiling.instruments.bases import BenchmarkError, find_base
-from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import conditions
 from profiling.models.boards import can_prove
 from profiling.models.cell import Cell, from_record, to_record
 from profiling.models.measure import Asked, measure, prove

@@ -1,11 +1,35 @@
-"""What thousands of rounds left behind, on the coordinator's side and on a device's."""
+"""A soak: one coordinator and a few devices over thousands of rounds in which nobody computes.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+The processes are those of `profiling.wire`: `smidgen coordinator serve` with its store on disk, and
+devices that speak with the client's own transport and state folder, without a relay between.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
+from typing import Any
 
-from profiling.fleet.watch import Sample, slope
+from edge_client.tables import Column, Table, seconds, size
+from profiling.fleet.watch import Sample, Watch, slope
+from profiling.instruments.bases import cache_folder
+from profiling.instruments.child import Line
+from profiling.instruments.machine import conditions
+from profiling.instruments.processes import Processes, running
+from profiling.records.record import Figure, Record
+from profiling.wire.ours import (
+    SERVER,
+    START_S,
+    Rounds,
+    check,
+    last_adapter,
+    serve,
+    start_clients,
+)
 
 SETTLED = 200  # rounds in which what is taken once may be taken; a tenth of a shorter run
 MOST_GROWTH_BYTES = 5 << 10  # of the coordinator's resident set in a round, after these
@@ -87,3 +111,155 @@ def side(name: str, samples: Sequence[Sample], began_s: Sequence[float]) -> Side
     first = settled(len(began_s) - 1)
     rss, disk = (slope(samples, figure, began_s, first) for figure in ("rss_bytes", "disk_bytes"))
     return Side(name, tuple(samples), rss, disk)
+
+
+POLL_S = 2.0  # between two looks at how far they are
+ROUND_S = 20.0  # a round, on average, is not waited for longer
+
+
+def measure(asked: Rounds, say: Callable[[str], None]) -> SoakRun:
+    """Let a run take its rounds, and watch both sides.
+
+    Args:
+        asked: Which rounds; one before them warms up and counts like the others here.
+        say: Told how far they are.
+
+    Raises:
+        ProcessError: The coordinator or a device failed, or the adapter is not the mean.
+    """
+    load_1m = os.getloadavg()[0]
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="soak-", dir=cache_folder()) as name,
+        running(Path(name) / "logs") as processes,
+    ):
+        folder = Path(name)
+        host, port, token = serve(processes, folder, asked)
+        clients = start_clients(processes, folder, asked.clients, f"http://{host}:{port}", token)
+        stores = {SERVER: folder / "store"} | {one: folder / one for one in clients}
+        with ExitStack() as stack:
+            watches = {
+                one: stack.enter_context(Watch(processes.running[one].pid, store, {}))
+                for one, store in stores.items()
+            }
+            _wait(processes, clients, asked, say)
+        lines = [line for one in clients for line in processes.lines(one)]
+        adapter = last_adapter(folder / clients[0])
+    check(asked, adapter)
+    began_s = began(lines)
+    return SoakRun(
+        rounds=len(began_s) - 1,
+        clients=asked.clients,
+        update_bytes=sum(tensor.nbytes for tensor in adapter.values()),
+        began_s=began_s,
+        sides=tuple(side(one, watch.samples, began_s) for one, watch in watches.items()),
+        load_1m=load_1m,
+    )
+
+
+def _wait(
+    processes: Processes, clients: Sequence[str], asked: Rounds, say: Callable[[str], None]
+) -> None:
+    """Wait until the run is over."""
+
+    def is_over() -> bool:
+        lines = processes.lines(clients[0])
+        done = sum(line.get("kind") == "train" for line in lines)
+        say(f"round {done} of {asked.all_rounds}")
+        return bool(lines) and all(
+            processes.lines(one)[-1]["event"] == "over" for one in clients if processes.lines(one)
+        )
+
+    processes.wait(is_over, START_S + ROUND_S * asked.all_rounds, "the last round", POLL_S)
+
+
+def began(lines: Iterable[Line]) -> tuple[float, ...]:
+    """When the training of each round reached the first device, and when the first one was over."""
+    first: dict[int, float] = {}
+    over: list[float] = []
+    for line in lines:
+        if line["event"] == "over":
+            over.append(line["at_s"])
+        elif line["kind"] == "train":
+            index = line["round_index"]
+            first[index] = min(line["at_s"], first.get(index, line["at_s"]))
+    return (*(first[index] for index in sorted(first)), min(over))
+
+
+def from_start(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    return tuple(replace(one, at_s=round(one.at_s - samples[0].at_s, 3)) for one in samples)
+
+
+LOOKS = "statm of /proc, once a second"
+# Growth in a round that is none, when two soaks are compared: the bar's; of a folder, a block's.
+LEVELS = {"rss_growth_bytes": float(MOST_GROWTH_BYTES), "disk_growth_bytes": 512.0}
+
+
+def soak_table(run: SoakRun) -> Table:
+    """Figures by row, processes by column."""
+    rows: list[tuple[str, Callable[[Side], str]]] = [
+        ("RSS at first", lambda one: size(one.samples[0].rss_bytes)),
+        ("RSS at the end", lambda one: size(one.samples[-1].rss_bytes)),
+        ("RSS, highest", lambda one: size(one.peak_rss_bytes)),
+        ("RSS, growth in a round", lambda one: size(one.rss_slope_bytes)),
+        ("folder at the end", lambda one: size(one.samples[-1].disk_bytes)),
+        ("folder, highest", lambda one: size(one.peak_disk_bytes)),
+        ("folder, growth in a round", lambda one: size(one.disk_slope_bytes)),
+        ("open files, most", lambda one: str(one.most_files)),
+        ("processor time in a round", lambda one: seconds(_cpu_s(one, run))),
+    ]
+    notes = [
+        "All figures are measured. Growth: by least squares over looks taken once a second, after "
+        f"round {settled(run.rounds)}. The bar for the coordinator is {size(MOST_GROWTH_BYTES)}."
+    ]
+    return Table(
+        [Column("figure", "word"), *(Column(one.name) for one in run.sides)],
+        [[name, *(cell(one) for one in run.sides)] for name, cell in rows],
+        f"{run.rounds} rounds without computing, {seconds(run.round_s)} each (median): "
+        f"{size(run.update_bytes)} each way, {run.clients} clients",
+        notes,
+    )
+
+
+def _cpu_s(one: Side, run: SoakRun) -> float:
+    return (one.samples[-1].cpu_s - one.samples[0].cpu_s) / run.rounds
+
+
+def to_record(run: SoakRun, base_id: str, session: str) -> Record:
+    """A soak as it is kept."""
+    figures = {"round_s": Figure((run.round_s,), "clock")}
+    for which, one in (("coordinator", run.sides[0]), ("client", run.sides[1])):
+        found = {
+            "peak_rss_bytes": float(one.peak_rss_bytes),
+            "rss_growth_bytes": one.rss_slope_bytes,
+            "peak_disk_bytes": float(one.peak_disk_bytes),
+            "disk_growth_bytes": one.disk_slope_bytes,
+        }
+        for name, value in found.items():
+            how = "blocks of files" if "disk" in name else LOOKS
+            level = LEVELS.get(name, 0.0)
+            if value is not None:
+                figures[f"{which}_{name}"] = Figure((value,), how, level=level)
+    return Record(
+        kind="soak",
+        subject={
+            "rounds": run.rounds,
+            "clients": run.clients,
+            "update_bytes": run.update_bytes,
+        },
+        figures=figures,
+        conditions=replace(conditions(base_id), load_1m=run.load_1m),
+        session=session,
+        details={one.name: [asdict(look) for look in from_start(one.samples)] for one in run.sides},
+    )
+
+
+def to_json(run: SoakRun) -> dict[str, Any]:
+    """A soak for machines; without the looks, which a file of records has."""
+    plain = asdict(run) | {"round_s": run.round_s, "is_level": run.is_level}
+    del plain["began_s"]
+    for one in plain["sides"]:
+        del one["samples"]
+    for told, one in zip(plain["sides"], run.sides, strict=True):
+        told |= {"peak_rss_bytes": one.peak_rss_bytes, "peak_disk_bytes": one.peak_disk_bytes}
+    return plain

@@ -23,11 +23,9 @@ from profiling.instruments.bases import cache_folder
 from profiling.instruments.child import Line
 from profiling.instruments.made_up_run import first_state, is_sum, run_file
 from profiling.instruments.processes import ProcessError, Processes, running
-from profiling.wire.counted import of_training, whole_rounds
-from profiling.wire.relay import Exchange, relaying
-from profiling.wire.run import SAMPLE_S, WARMUP, Side, WireRun, passed, side
+from profiling.wire.relay import Exchange, of_training, relaying, whole_rounds
+from profiling.wire.run import SAMPLE_S, WARMUP, WHO, Side, WireRun, passed, side
 
-WHO = "smidgen"
 SERVER = "coordinator"
 LISTENING = r"listening on http://([\d.]+:\d+)"
 START_S = 60.0  # until the server listens

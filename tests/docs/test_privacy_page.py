@@ -61,7 +61,8 @@ def every_message() -> dict[str, type[Any]]:
 def parts_of(hint: Any) -> list[type[Any]]:
     """The wire's dataclasses inside a type."""
     if isinstance(hint, type) and is_dataclass(hint):
-        return [hint] if hint.__module__.startswith("edge_client.wire") else []
+        own = ("edge_client.wire", "edge_client.tasks.counts")
+        return [hint] if hint.__module__.startswith(own) else []
     return [part for inner in get_args(hint) for part in parts_of(inner)]
 
 

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from coordinator.operator.roles import COOKIE, HEADER
+from coordinator.operator.asking import COOKIE, HEADER
 from coordinator.storage.operators import (
     SESSION_S,
     add_operator,

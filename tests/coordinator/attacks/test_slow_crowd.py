@@ -26,8 +26,8 @@ from edge_client.bases.base import EMBEDDED
 from profiling.fleet.device import Book, Device
 from profiling.fleet.http import Connection
 from profiling.fleet.measure import Load, create, serve
+from profiling.fleet.run import Met, latency
 from profiling.fleet.served import ALONE, COORDINATOR
-from profiling.fleet.timings import Met, latency
 from profiling.fleet.watch import Watch
 from profiling.instruments.bases import find_base
 from profiling.instruments.processes import running

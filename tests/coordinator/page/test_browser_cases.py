@@ -16,7 +16,7 @@ import sqlalchemy as sql
 
 from coordinator.api.init import init
 from coordinator.api.serve import serve
-from coordinator.operator.roles import COOKIE
+from coordinator.operator.asking import COOKIE
 from coordinator.storage.schema import DEVICES
 from edge_client.wire.fleet import DeviceFacts
 from edge_client.wire.messages import Report

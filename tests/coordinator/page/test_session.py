@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from coordinator.operator.roles import COOKIE, HEADER
+from coordinator.operator.asking import COOKIE, HEADER
 from coordinator.storage.operators import (
     MOST_SESSIONS,
     SESSION_S,

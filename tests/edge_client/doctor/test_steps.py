@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.doctor.finding import ERROR, OK
-from edge_client.doctor.numbers import LOSS, TOLERANCE, Numbers, difference, stored
 from edge_client.doctor.self_test import STEPS, compute
-from edge_client.doctor.steps import read_steps
+from edge_client.doctor.steps import LOSS, TOLERANCE, Numbers, difference, read_steps, stored
 from tests.edge_client.engine.engines import KINDS
 
 

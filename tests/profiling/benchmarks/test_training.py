@@ -21,8 +21,14 @@ from edge_client.tables import render
 from profiling.benchmarks.grid import grid, read_cases, run_grid
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
 from profiling.benchmarks.training import PEERS, Benchmark, Settings
-from profiling.benchmarks.training_record import TRAIN_FILE, from_record, to_record
-from profiling.benchmarks.training_run import TrainingRun, ratios, spread
+from profiling.benchmarks.training_run import (
+    TRAIN_FILE,
+    TrainingRun,
+    from_record,
+    ratios,
+    spread,
+    to_record,
+)
 from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
 from profiling.instruments.stepping import Request, random_texts, read_request
@@ -299,17 +305,17 @@ def test_a_sample_of_the_grid_is_drawn_by_the_seed() -> None:
 
 
 def test_a_case_comes_out_of_its_record(ours: TrainingRun, settings: Settings) -> None:
-    record = from_line(to_line(to_record(ours, settings, "session", "grid")))
+    record = from_line(to_line(to_record(ours, "session", "grid")))
     assert from_record(record) == ours and record.conditions.base_id == ours.base_id
     assert record.subject == asdict(settings)
 
 
 def test_a_cards_memory_is_in_the_record_of_its_run(ours: TrainingRun, settings: Settings) -> None:
     peak = {"reserved_bytes": 9, "allocated_bytes": 7, "is_unified": False}
-    found = to_record(replace(ours, device="cuda", device_peak=peak), settings, "session")
+    found = to_record(replace(ours, device="cuda", device_peak=peak), "session")
     assert found.subject["device"] == "cuda"
     assert (found.median("card_reserved_bytes"), found.median("card_allocated_bytes")) == (9, 7)
-    on_processor = to_record(ours, settings, "session")
+    on_processor = to_record(ours, "session")
     assert on_processor.key != found.key and "card_reserved_bytes" not in on_processor.figures
 
 

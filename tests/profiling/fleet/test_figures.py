@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.fleet.run import heard
-from profiling.fleet.timings import latency, together
+from profiling.fleet.run import heard, latency, together
 from profiling.fleet.watch import Sample, Watch, near, slope
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import conditions
 from profiling.models.cell import GIB, Cell, Proof, from_record, to_record
 from profiling.records.record import RecordError, from_line, to_line
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.bases.base import Base
-from profiling.instruments.conditions import conditions
+from profiling.instruments.machine import conditions
 from profiling.models.boards import can_prove
 from profiling.models.cell import GIB, Cell, Proof, from_record, to_record
 from profiling.models.measure import Asked, measure
