@@ -278,16 +278,16 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     labelling = _merged(table, "labelling", Labelling, flags, origin)
     devices = _devices(table.get("devices", {}), flags, f"{origin}: [devices]")
     if "task" in flags:
-        task = asdict(find_task(flags.pop("task")))
+        asked = find_task(flags.pop("task"))
     elif isinstance(task, str):
-        task = asdict(find_task(task, (path or Path()).parent))
+        asked = find_task(task, (path or Path()).parent)
     elif isinstance(task, dict):
-        task = asdict(task_from_mapping(task, f"{origin}: [task]"))
+        asked = task_from_mapping(task, f"{origin}: [task]")
     else:
         todo = "add `task = FILE` or a [task] table, or use --task" if path else "use --task"
         where = f"{path}: " if path else ""
         raise ConfigError(f"{where}no task; {todo}, with a file or the name of a ready-made one")
-    merged = {"name": task["name"]} | table | flags | {"task": task, "training": training}
+    merged = {"name": asked.name} | table | flags | {"task": asdict(asked), "training": training}
     merged |= {"learning": learning, "updates": updates}
     merged["devices"] = devices
     if "asynchronous" in table:
@@ -295,7 +295,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     if is_labelling or labelling or "labelling" in table:
         merged["labelling"] = labelling
     if "adapter" not in merged:
-        merged["adapter"] = usual_adapter(task["kind"], RunConfig.adapter)
+        merged["adapter"] = usual_adapter(asked, RunConfig.adapter)
     said = f'{origin}: adapter: a text is expected, such as "{RunConfig.adapter}"'
     _demand(isinstance(merged["adapter"], str), said)
     parse_adapter(merged["adapter"])

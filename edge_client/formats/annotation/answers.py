@@ -71,7 +71,8 @@ def settled(
     if wants == "text":
         yield from (one.fault or one.row for one in rows)
         return
-    every = [(one, {_wanted(answer, wants) for answer in one.answers} - {Answer()}) for one in rows]
+    none = set() if is_several else {Answer()}
+    every = [(one, {_wanted(answer, wants) for answer in one.answers} - none) for one in rows]
     cut = sum(_count_trimmed(one) for one, _ in every) if wants == "tags" else 0
     together: dict[Hashable, set[Answer]] = {}
     for number, (one, answers) in enumerate(every):
@@ -94,7 +95,8 @@ def _settled(one: Answered, answers: set[Answer], is_read: bool, is_several: boo
     if one.fault is not None:
         return one.fault
     if not answers:
-        said = "an answer of another kind than what is asked for" if one.answers else one.said
+        is_other = bool(set(one.answers) - {Answer()})
+        said = "an answer of another kind than what is asked for" if is_other else one.said
         return LeftOut(line, one.reason, said)
     if len(answers) > 1:
         return LeftOut(line, "ambiguous", f"annotators answered it in {len(answers)} ways")
@@ -104,7 +106,7 @@ def _settled(one: Answered, answers: set[Answer], is_read: bool, is_several: boo
     if len(answer.labels) > 1 and not is_several:
         return LeftOut(line, "ambiguous", f"{len(answer.labels)} labels; one is expected")
     labels = list(answer.labels) if is_several else next(iter(answer.labels), None)
-    label = {"label": labels} if labels else {}
+    label = {"label": labels} if labels or is_several else {}
     return replace(one.row, columns={**one.row.columns, **label}, spans=answer.spans)
 
 

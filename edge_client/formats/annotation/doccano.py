@@ -82,7 +82,7 @@ def _answer(fields: Mapping[str, Any], label: str, span: str) -> Answer | None:
     if isinstance(values, str):
         labels = (values,)
     if not span:
-        return Answer(labels) if labels else None
+        return Answer(labels) if labels or values == [] else None
     found = fields.get(span)
     return Answer(labels, tuple(map(_span, found if isinstance(found, list) else ())))
 
