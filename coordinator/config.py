@@ -143,8 +143,7 @@ class RunConfig:
     @property
     def update_steps(self) -> tuple[str, ...]:
         """What devices' updates go through, step by step."""
-        form = steps_of(parse_adapter(self.adapter).form)
-        return steps_of_run(self.training, self.updates, form)
+        return steps_of_run(self.training, self.updates, steps_of(self.adapter))
 
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
@@ -218,7 +217,7 @@ class RunConfig:
         )
         if self.asynchronous is not None:
             buffer, over = self.asynchronous.buffer, self.over_selection
-            form, is_plain = steps_of(spec.form), not self.training.scaffold
+            form, is_plain = steps_of(self.adapter), not self.training.scaffold
             is_float = self.updates.is_plain
             _demand(is_float, "updates: up and down are float32 alone in asynchronous rounds")
             said = f"asynchronous: adapter {spec}: rounds that overlap have no turns"

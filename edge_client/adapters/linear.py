@@ -66,9 +66,13 @@ def is_lora(name: str) -> bool:
     return not FORMS.get(name, "")
 
 
-def steps_of(name: str) -> tuple[str, ...]:
-    """The update steps that a run of an adapter of this form goes through; "" has none."""
-    return (name,) if name and is_lora(name) else ()
+def steps_of(adapter: str) -> tuple[str, ...]:
+    """The update steps that a run of an adapter goes through because of its form.
+
+    Args:
+        adapter: Its name; of one that is outside the grammar too, such as `full`.
+    """
+    return tuple(form for form in FORMS if adapter.endswith(f"+{form}") and is_lora(form))
 
 
 def fixed_factor(tensor: str, shape: tuple[int, ...]) -> np.ndarray:

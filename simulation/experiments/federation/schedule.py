@@ -7,7 +7,6 @@ from typing import Literal
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from edge_client.adapters.linear import steps_of
-from edge_client.adapters.spec import parse_adapter
 from edge_client.tasks.registry import DEFAULT
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling
@@ -102,7 +101,7 @@ def schedule_of(
         hostile=experiment.hostile,
         labels=labels if experiment.hostile or experiment.keep == "best" else (),
         kind=kind,
-        adapter_steps=steps_of(parse_adapter(experiment.adapter).form),
+        adapter_steps=steps_of(experiment.adapter),
     )
     if labelling is None:
         return rounds

@@ -55,7 +55,7 @@ def products(lora: AdapterState) -> dict[str, np.ndarray]:
 
 def trained_by(form: str, start: AdapterState, seed: int, round_index: int) -> AdapterState:
     """What a device's update changes: all that is trained in a round."""
-    shapes = sent_shapes(steps_of(form), shapes_of(start), round_index)
+    shapes = sent_shapes(steps_of(f"lora:2+{form}"), shapes_of(start), round_index)
     return drawn(seed, {name: tuple(shape) for name, shape in shapes.items()})
 
 
@@ -63,7 +63,7 @@ def round_of(
     form: str, start: AdapterState, deltas: Sequence[AdapterState], weights: Sequence[int], t: int
 ) -> AdapterState:
     """The adapter after a round of these updates."""
-    opened = StepOpened("train", t, 1, "sha", (), 0.0, updates=steps_of(form))
+    opened = StepOpened("train", t, 1, "sha", (), 0.0, updates=steps_of(f"lora:2+{form}"))
     answers = [
         Answer(f"d{n}", Update("w", weight, delta), 1.0)
         for n, (delta, weight) in enumerate(zip(deltas, weights, strict=True))
@@ -141,7 +141,7 @@ def test_ffa_s_a_is_the_same_on_every_machine_and_never_travels() -> None:
 @pytest.mark.parametrize(("round_index", "trained"), [(1, LORA_B), (2, LORA_A), (3, LORA_B)])
 def test_rolora_trains_b_in_odd_rounds_and_a_in_even_ones(round_index: int, trained: str) -> None:
     """Chen et al. 2025 (arXiv:2409.02346), algorithm 1."""
-    (step,) = made(steps_of("rolora"))
+    (step,) = made(steps_of("lora:2+rolora"))
     delta = drawn(1, SHAPES)
     sent = step.outgoing(Update("w", 1, delta), DeviceContext(Training(), round_index)).delta
     assert set(sent) == {name for name in SHAPES if trained in name or "head" in name}
