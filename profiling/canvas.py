@@ -17,7 +17,6 @@ SMALL = 8  # points
 
 
 def colour(number: int) -> str:
-    """The colour of the thing with that number, from 0; they begin again after the last."""
     return PALETTE[number % len(PALETTE)]
 
 
@@ -39,7 +38,6 @@ def new_figure(width: float, height: float, title: str) -> Any:
 
 
 def plain(axes: Sequence[Any]) -> None:
-    """No frame but the two axes."""
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=SMALL)
@@ -48,20 +46,17 @@ def plain(axes: Sequence[Any]) -> None:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Ticks of a matplotlib axis (`axes.xaxis`) at whole numbers alone."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def rounds_axis(axes: Any, last: int) -> None:
-    """An x axis of rounds, from 0, the evaluation before any training."""
     axes.set(xlabel="round", xlim=(-0.6, last + 0.6))
     whole_numbers(axes.xaxis)
 
 
 def accuracy_axis(axes: Any) -> None:
-    """A y axis of an accuracy in per cent, all of it."""
     axes.set(ylabel="accuracy, %", ylim=(0, 100))
 
 

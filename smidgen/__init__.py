@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from edge_client.api.tagger import tag
     from edge_client.api.train import TrainedAdapter, train
     from edge_client.client.settings import Summary
-    from edge_client.doctor.finding import Finding
+    from edge_client.doctor.machine import Finding
     from edge_client.tasks.kinds.guesses import FilledText
     from edge_client.tasks.kinds.tag_answers import TaggedText
     from edge_client.tasks.scores import Scores
@@ -117,7 +117,7 @@ _HOMES = {
     "Experiment": "simulation.experiments.experiment",
     "ExportedAdapter": "coordinator.api.export",
     "FilledText": "edge_client.tasks.kinds.guesses",
-    "Finding": "edge_client.doctor.finding",
+    "Finding": "edge_client.doctor.machine",
     "Labelling": "edge_client.wire.labelling",
     "NewRun": "coordinator.api.create",
     "NothingDone": "edge_client.api.run",

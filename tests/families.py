@@ -8,6 +8,7 @@ from edge_client.texts.tokens import Tokens
 
 FAMILIES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra"),
+    "modernbert",
     *("llama", "qwen2"),
 )
 DECODERS = ("llama", "qwen2")
@@ -48,6 +49,10 @@ def _sizes(name: str) -> dict[str, object]:
     }
     if name == "albert":
         sizes |= {"embedding_size": 64, "num_hidden_groups": 1}
+    if name == "modernbert":  # two local layers and a global one, windows of eight tokens
+        sizes |= {"local_attention": 8, "intermediate_size": 96}
+        sizes |= dict.fromkeys(("bos_token_id", "cls_token_id"), 1)
+        sizes |= dict.fromkeys(("eos_token_id", "sep_token_id"), 2)
     if name == "electra":
         sizes |= {"embedding_size": 128}
     if name in ("llama", "qwen2"):

@@ -98,13 +98,11 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulation.papers": (
         ("published",),
         ("scenario",),
-        ("paired", "alphas", "ranks", "provenance"),
-        ("plots",),
+        ("paired", "provenance"),
+        ("plots", "grid"),
         ("report",),
-        ("few_shot", "multilingual"),
-        ("learning",),
-        ("fedp2eft", "labelling"),
-        ("healthcare",),
+        ("tables",),
+        ("pieces",),
         ("index",),
     ),
 }
@@ -166,7 +164,7 @@ COMPUTES: dict[str, set[str]] = {
     },
     "onnxruntime": {
         "edge_client/engine/onnx_backend/runtime.py",
-        "profiling/peers/ort_artifacts.py",
+        "profiling/peers/ort_graph.py",
         "profiling/peers/ort_child.py",
     },
     "sqlalchemy": {"coordinator/storage"},

@@ -54,7 +54,6 @@ def _run_told(store: Store, run: Run, fleet: Mapping[str, Device], now_s: float)
 
 
 def is_here(device: Device, now_s: float) -> bool:
-    """Whether a device was heard of lately, to within half a minute."""
     seen_s = device.last_seen_s
     return seen_s is not None and now_s - seen_s < ALIVE_S
 

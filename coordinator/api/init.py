@@ -141,7 +141,6 @@ def _check_numbers(port: int | None, days: int | None, given: Given | None) -> N
 
 
 def _own_names() -> list[str]:
-    """What devices on the network find this machine by, without those that are only its own."""
     found = own_address()
     name = socket.gethostname()
     return [found, name] if found else [name]

@@ -232,7 +232,7 @@ def parts() -> "tuple[Part, ...]":
     """What is served beside devices."""
     from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
     from coordinator.page.routes import add_page
-    from coordinator.page.watching import add_watching
+    from coordinator.page.streams import add_watching
 
     return add_operator_routes, add_watching, add_page
 

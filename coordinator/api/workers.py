@@ -55,11 +55,9 @@ class Worker:
 
     @property
     def is_well(self) -> bool:
-        """Whether one in its place has listened."""
         return self.was_well or self.listening.is_set()
 
     def last_words(self) -> str:
-        """What it said before it ended; it has ended."""
         self._reading.join()
         return "".join(self.said)
 

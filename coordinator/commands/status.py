@@ -256,7 +256,6 @@ def _now(item: Mapping[str, Any], step: Mapping[str, Any] | None, now_s: float) 
 
 
 def _gone(item: Mapping[str, Any]) -> str:
-    """One that has never answered did not take part: nothing to leave."""
     is_new = item["membership"] == "declined" and item["last"] is None
     return "declined" if is_new else "left"
 

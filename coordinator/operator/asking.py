@@ -90,7 +90,6 @@ def welcome(request: Request, role: Role) -> None:
 
 
 def operators(service: Service) -> Callable[..., Role]:
-    """A dependency that lets operators in."""
 
     def check(role: Annotated[Role, Depends(viewers(service))]) -> Role:
         if role != "operator":

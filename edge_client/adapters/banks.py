@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from edge_client.adapters.ranks import ModuleRank
-from edge_client.adapters.spec import AdapterSpec, lora_modules, parse_adapter
-from edge_client.bases.architectures import FAMILIES, Shape
+from edge_client.adapters.spec import AdapterSpec, lead, lora_modules, parse_adapter
+from edge_client.bases.architectures import Shape
+from edge_client.bases.families import family_of
 
 SCALING = 2.0  # alpha / r of the bank, and of every module that is cut from it
 
@@ -45,7 +46,9 @@ def with_ranks(
         shape: The base's.
         ranks: 0: the module carries none, as one that is not named.
     """
-    linears = [target for target in spec.adapted if target in FAMILIES[shape.architecture].linears]
+    family = family_of(shape.architecture)
+    known = [lead(family, target) for target in spec.adapted if target in family.linears]
+    linears = list(dict.fromkeys(known))
     parts = tuple(
         ModuleRank(layer, target, rank, SCALING * rank if rank else 16.0)
         for layer in range(shape.stored_layers)

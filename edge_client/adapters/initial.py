@@ -18,8 +18,9 @@ from edge_client.adapters.spec import (
     layer_pattern,
     lora_modules,
 )
-from edge_client.bases.architectures import FAMILIES
+from edge_client.bases.architectures import Rotary
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of
 from edge_client.bases.weights import Weights
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
@@ -58,11 +59,6 @@ def initial_adapter(
     Raises:
         AdapterError: The base's architecture is not known here, or has no such top layers.
     """
-    if base.architecture not in FAMILIES:
-        raise AdapterError(
-            f"base {base.name} is a {base.architecture!r}; adapters are known for "
-            + ", ".join(sorted(FAMILIES))
-        )
     check_top(spec, base.shape)
     if spec.net:
         return net_of(spec, base.shape).first(seed)
@@ -72,7 +68,7 @@ def initial_adapter(
         if spec.rank:
             state |= _initial_lora(spec, base, weights, generator)
         if spec.prompt_tokens:
-            words = f"{FAMILIES[base.architecture].words}.weight"
+            words = f"{family_of(base.architecture).words}.weight"
             state["prompt_embeddings"] = _initial_prompt(
                 spec, weights, words, generator, prompt_ids
             )
@@ -121,12 +117,13 @@ def _initial_prompt(
 def _initial_bias(spec: AdapterSpec, base: Base, weights: Weights) -> AdapterState:
     """The base's own biases, linears' and normalizations', of the adapted layers.
 
-    But for an encoder's keys: their bias adds the same to all scores of a query, so softmax does
-    not see it, its gradient is zero and AdamW would follow rounding noise.
+    But for keys that are not turned by their positions: their bias adds the same to all scores of
+    a query, so softmax does not see it, its gradient is zero and AdamW would follow rounding noise.
     """
     layers = adapted_layers(spec, base.layers)
     pattern = re.compile(layer_pattern(base.architecture, layers) + r"(.*)\.bias")
-    keys = "" if base.shape.is_decoder else FAMILIES[base.architecture].linears["k"]
+    family = family_of(base.architecture)
+    keys = "" if family.has(Rotary) else family.linears["k"]
     state: AdapterState = {}
     for name in sorted(weights.names):
         match = pattern.fullmatch(name)
@@ -201,11 +198,17 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"adapter {name}: task {task.name!r} asks for masked words, which the base's own head "
             f"answers; take {instead}"
         )
+    if spec.head and not head.is_of_words and base.shape.pooling != "cls":
+        raise AdapterError(
+            f"adapter {name}: the classifier of base {base.name} reads the {base.shape.pooling} of "
+            "all tokens (classifier_pooling), a head here the first; set it to cls in config.json "
+            "and pack the base again, or ask by cloze"
+        )
     if not spec.head and not base.has_head:
         instead = "another base" if not head.can_train else f"{name}+head, or another base"
         raise AdapterError(
             f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
-            f"language-model head{FAMILIES[base.architecture].headless}; take {instead}"
+            f"language-model head{family_of(base.architecture).headless}; take {instead}"
         )
     if not kind.is_one_label and spec.net:
         raise AdapterError(

@@ -34,8 +34,8 @@ from edge_client.adapters.spec import (
     reads_words,
     target_pattern,
 )
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of
 from edge_client.bases.layout import linear_size
 from edge_client.errors import demand
 from edge_client.files import from_json
@@ -131,7 +131,7 @@ def peft_config(
 
 def _patterns(spec: AdapterSpec, architecture: str, state: AdapterState) -> dict[str, Any]:
     """PEFT's words for ranks by module: each that carries LoRA is named, the others are not."""
-    family = FAMILIES[architecture]
+    family = family_of(architecture)
     ranks: dict[str, int] = {}
     alphas: dict[str, float] = {}
     named = {(one.layer, one.target): one for one in spec.ranks}
@@ -150,7 +150,7 @@ def _patterns(spec: AdapterSpec, architecture: str, state: AdapterState) -> dict
 
 def _carrier(architecture: str, state: AdapterState) -> str:
     """The linear that carries a bias adapter's LoRA of zeros, in the lowest of its layers."""
-    return FAMILIES[architecture].linear(layers_of(state, architecture)[0], "q")
+    return family_of(architecture).linear(layers_of(state, architecture)[0], "q")
 
 
 def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> AdapterState:

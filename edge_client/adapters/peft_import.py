@@ -39,9 +39,10 @@ from edge_client.adapters.spec import (
     head_sizes,
     layer_pattern,
     layers_of,
+    lead,
 )
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of
 from edge_client.bases.header import WeightsError, read_header
 from edge_client.bases.layout import pooler_of
 from edge_client.bases.quantization import from_bfloat16
@@ -277,9 +278,9 @@ def _lora(
 
 def _linears(base: Base) -> dict[str, tuple[int, str]]:
     """Full name of each linear of the layers that may carry LoRA -> layer and short name."""
-    family = FAMILIES[base.architecture]
+    family = family_of(base.architecture)
     return {
-        family.linear(layer, target): (layer, target)
+        family.linear(layer, target): (layer, lead(family, target))
         for layer in range(base.shape.stored_layers)
         for target in family.linears
         if target in TARGETS
@@ -316,7 +317,7 @@ def _check_names(
         elif re.match(layer_pattern(base.architecture), module):
             said += f"base {base.name}, which wants LoRA on {base.shape.stored_layers} layers"
         else:
-            linears = ", ".join(FAMILIES[base.architecture].linears.values())
+            linears = ", ".join(family_of(base.architecture).linears.values())
             said = f"LoRA on {plain(module):.200} is not supported for a {base.architecture}; "
             said += f"expected the linears {linears} of its layers"
         raise AdapterError(said)

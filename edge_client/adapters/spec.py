@@ -13,8 +13,9 @@ from typing import Literal
 
 from edge_client.adapters.linear import FORMS
 from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
-from edge_client.bases.architectures import FAMILIES, Shape
-from edge_client.bases.layout import linear_size
+from edge_client.bases.architectures import Family, Shape
+from edge_client.bases.families import family_of
+from edge_client.bases.layout import module_size
 from edge_client.errors import WrongInput
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
@@ -257,14 +258,25 @@ def lora_modules(spec: AdapterSpec, shape: Shape) -> dict[str, ModuleRank]:
         spec: The adapter.
         shape: The base's.
     """
-    family = FAMILIES[shape.architecture]
-    found = {}
-    for layer in range(shape.stored_layers):
-        for target in spec.adapted:
-            one = spec.module_rank(layer, target, shape.layers)
-            if one.rank and target in family.linears:
-                found[family.linear(layer, target)] = one
+    layers = range(shape.stored_layers)
+    return {name: one for i in layers for name, one in layer_modules(spec, shape, i).items()}
+
+
+def layer_modules(spec: AdapterSpec, shape: Shape, layer: int) -> dict[str, ModuleRank]:
+    """As `lora_modules`, of one stored layer. A fused module goes by the first of its linears."""
+    family, found = family_of(shape.architecture), dict[str, ModuleRank]()
+    for target in spec.adapted:
+        one = spec.module_rank(layer, target, shape.layers)
+        if one.rank and target in family.linears:
+            found.setdefault(
+                family.linear(layer, target), one._replace(target=lead(family, target))
+            )
     return found
+
+
+def lead(family: Family, target: str) -> str:
+    """The short name by which an adapter knows the module of a linear: the first of a fused one."""
+    return next(name for name in TARGETS if name in family.fused(target))
 
 
 def largest_rank(spec: AdapterSpec, shape: Shape) -> int:
@@ -303,15 +315,22 @@ def check_ranks(spec: AdapterSpec, shape: Shape) -> None:
     Raises:
         AdapterError: Names the module, and what to write.
     """
-    linears, modules = FAMILIES[shape.architecture].linears, lora_modules(spec, shape)
+    family, modules = family_of(shape.architecture), lora_modules(spec, shape)
+    linears = family.linears
     for one in spec.ranks:
         name = f"adapter {spec}: {one.layer}.{one.target}"
         if one.layer >= shape.stored_layers:
             raise AdapterError(f"{name}: the base has layers 0 to {shape.stored_layers - 1}")
         if one.rank and one.target not in linears:
             raise AdapterError(f"{name}: the base has the linears {', '.join(linears)}")
+        for other in family.fused(one.target) if one.target in linears else ():
+            same = spec.module_rank(one.layer, other, shape.layers)
+            if other in spec.adapted and same[2:] != one[2:]:
+                raise AdapterError(
+                    f"{name} lies in {linears[other]} with {other}; give both the same rank"
+                )
     for one in modules.values():
-        rows, columns = linear_size(shape, one.target)
+        rows, columns = module_size(shape, one.target)
         if one.rank > (most := min(rows, columns)):
             raise AdapterError(
                 f"adapter {spec}: {one.layer}.{one.target}: rank {one.rank}; its matrix has {most} "
@@ -337,15 +356,16 @@ def target_pattern(
         architecture: The base's `model_type`.
         layers: Which of the layers; None: all.
     """
-    linears = FAMILIES[architecture].linears
-    chosen = "|".join(re.escape(linears[target]) for target in spec.targets)
+    linears = family_of(architecture).linears
+    names = dict.fromkeys(re.escape(linears[target]) for target in spec.targets)
+    chosen = "|".join(names)
     return f"{layer_pattern(architecture, layers)}({chosen})"
 
 
 def layer_pattern(architecture: str, layers: Collection[int] | None = None) -> str:
     """Regular expression over the prefix of a layer, one of some or (None) whichever."""
     index = ANY_LAYER if layers is None else f"(?:{'|'.join(map(str, layers))})"
-    return re.escape(FAMILIES[architecture].layer.format(layer=0)).replace("0", index, 1)
+    return re.escape(family_of(architecture).layer.format(layer=0)).replace("0", index, 1)
 
 
 def layers_of(state: AdapterState, architecture: str) -> list[int]:
@@ -364,7 +384,7 @@ def head_linears(architecture: str, state: Collection[str]) -> list[str]:
         architecture: The base's `model_type`.
         state: Names of the adapter's tensors.
     """
-    of_texts = [PREFIX + name for name in FAMILIES[architecture].classifier]
+    of_texts = [PREFIX + name for name in family_of(architecture).classifier]
     if all(f"{name}.weight" in state for name in of_texts):
         return of_texts
     of_words = [PREFIX + name for name in WORD_HEAD]
@@ -378,7 +398,7 @@ def head_sizes(architecture: str, *, is_of_words: bool) -> Mapping[str, tuple[st
         architecture: The base's `model_type`.
         is_of_words: Whether it reads each word, as transformers' token classifiers do.
     """
-    return WORD_HEAD if is_of_words else FAMILIES[architecture].classifier
+    return WORD_HEAD if is_of_words else family_of(architecture).classifier
 
 
 def reads_words(architecture: str, state: Collection[str]) -> bool:

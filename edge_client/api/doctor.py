@@ -19,14 +19,23 @@ from edge_client.bases.base import (
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.tokenizer import disagreements
 from edge_client.doctor.engines import Processor, read_engine, read_static_tls
-from edge_client.doctor.finding import ERROR, OK, WARNING, Finding
-from edge_client.doctor.machine import Host, is_jetson, read_machine, read_state_folder, this_host
+from edge_client.doctor.machine import (
+    ERROR,
+    OK,
+    WARNING,
+    Finding,
+    Host,
+    is_jetson,
+    read_machine,
+    read_state_folder,
+    this_host,
+)
 from edge_client.doctor.steps import read_steps
 from edge_client.engine.opening import ENGINES, engine_name
 from edge_client.errors import Failed, WrongInput
+from edge_client.planning.planner import plan_in_words
 from edge_client.planning.resources import flags_here
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.planning.words import plan_in_words
 from edge_client.tables import seconds
 
 ROOT = Path("/")

@@ -30,8 +30,8 @@ from edge_client.formats.tags import OUTSIDE
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
+from edge_client.planning.planner import plan_in_words
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.planning.words import plan_in_words
 from edge_client.tasks.encoder import cuts_in_words
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import Evaluation

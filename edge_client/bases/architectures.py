@@ -1,18 +1,111 @@
-"""The families of models: their sizes, and where each part lies in a checkpoint.
+"""What a family of models is made of: its sizes, the places of its tensors, its layer as a list.
 
 Every name is Hugging Face's own module name, so a checkpoint, a pack, PEFT and the engines speak
-of the same tensors. A family is data; what computes is in the engines.
+of the same tensors. A layer is a tuple of operations on named arrays (registers): each engine
+interprets it forward and back, and `planning.layer_cost` walks it for bytes and operations.
+
+    (Norm("attention_norm", "x", "h"), Linears(("q", "k", "v"), "h"), Rotary(("q", "k")), ...)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 from edge_client.errors import WrongInput
 
 
 class ArchitectureError(WrongInput):
-    """A model of a family that is not known here."""
+    """A model of a family that is not known here, or a family whose row is not sound."""
+
+
+# A layer's operations. `x` is what a layer gets, `out` what it gives; both are (B, T, hidden).
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Normalize `of` into `into`.
+
+    Attributes:
+        module: `attention_norm` or `output_norm` of `Family`.
+        is_below: Whether it is that of the layer below, so that layers are cut before it. Lets a
+            recomputation leave out the last product: the sum it makes is what the layer above has.
+        is_in_lowest: Whether the lowest layer has it; where not, `into` is `of` itself there.
+    """
+
+    module: str
+    of: str
+    into: str
+    is_below: bool = False
+    is_in_lowest: bool = True
+
+
+@dataclass(frozen=True)
+class Linears:
+    """Linears of one array, each into the register of its own name.
+
+    Attributes:
+        names: Short names, as in `Family.linears`.
+        of: What they read.
+        plus: Added to the result (residual); of a single linear.
+        into: The result's register; of a single linear.
+    """
+
+    names: tuple[str, ...]
+    of: str
+    plus: str = ""
+    into: str = ""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return (self.into,) if self.into else self.names
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The rows where the result is read, which the top layer alone goes on with from here.
+
+    What a layer's keys and values need comes before, all else behind.
+    """
+
+    of: str
+    into: str
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Turn queries and keys by their positions, in place (Su et al. 2021, arXiv:2104.09864)."""
+
+    of: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Attend:
+    """softmax(q k.T / sqrt(head_dim) + mask) v, into `context`; see `Shape.window_of`."""
+
+    is_causal: bool = False
+
+
+@dataclass(frozen=True)
+class Activate:
+    """The shape's activation of each element."""
+
+    of: str
+    into: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The activation of `of`, times `by`."""
+
+    of: str
+    by: str
+    into: str
+
+
+Op = Norm | Linears | Answers | Rotary | Attend | Activate | Gate
+Block = tuple[Op, ...]
 
 
 @dataclass(frozen=True)
@@ -38,6 +131,12 @@ class Shape:
         is_decoder: Whether tokens see only what precedes them (causal language model).
         is_tied: Whether the head's rows are the word table's.
         segments: Rows of the table of segment types; 0 without one.
+        biased: What carries a bias where a configuration decides it; None: `Family.biased`.
+        head_activation: The language-model head's, where a configuration decides it, or "".
+        pooling: What transformers' classifier of texts reads: `cls`, the first token, or `mean`.
+        window: Tokens that a local layer sees on either side of each.
+        local_layers: Numbers of the layers whose attention is local.
+        local_rope_theta: Base of the rotary angles in local layers.
     """
 
     architecture: str
@@ -58,35 +157,65 @@ class Shape:
     is_decoder: bool = False
     is_tied: bool = True
     segments: int = 2
+    biased: tuple[str, ...] | None = None
+    head_activation: str = ""
+    pooling: str = "cls"
+    window: int = 0
+    local_layers: tuple[int, ...] = ()
+    local_rope_theta: float = 0.0
+
+    def window_of(self, layer: int) -> int | None:
+        """Tokens that a layer sees on either side of each; None: all."""
+        return self.window if layer in self.local_layers else None
+
+    def theta_of(self, layer: int) -> float:
+        """Base of a layer's rotary angles."""
+        return self.local_rope_theta if layer in self.local_layers else self.rope_theta
+
+
+ALL_BIASED = ("q", "k", "v", "o", "gate", "up", "down", "norm", "head", "decoder")
+Read = Callable[[Shape, Mapping[str, Any], Mapping[str, Any]], Shape]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Where a family keeps its parts; `{layer}` stands for a stored layer's number.
+    """Where a family keeps its parts, and what a layer does with them.
+
+    `{layer}` stands for a stored layer's number.
 
     Attributes:
         prefix: Module of the base model inside the language model, such as `roberta`.
         words: The word table's module.
         layer: Prefix of a layer, with its final dot.
-        linears: Short name -> module inside a layer. `gate` only where the feed-forward is gated.
+        linears: Short name -> module inside a layer. Names of one module are its rows in equal
+            parts, in this order, as of a fused `Wqkv`.
         attention_norm: Normalization beside attention, inside a layer.
         output_norm: Normalization beside the feed-forward, inside a layer.
+        block: A layer's operations.
+        defaults: Every key of config.json that is read, with its default in transformers' class.
+        fixed: Keys of config.json with the one value that is computed here.
+        aliases: Other names of keys (`attribute_map` in transformers), which win over these.
+        read: Completes a `Shape` by the values read and the configuration as it is.
         positions: Table of positions, or "".
         token_types: Table of segment types, or "".
         embedding_norm: Normalization of the embeddings, or "".
         embedding_map: Linear from the word table's width to `hidden` (ALBERT), or "".
         is_map_optional: Whether it is there only where both widths differ (ELECTRA).
-        final_norm: Normalization after the last layer (decoders), or "".
+        final_norm: Normalization after the last layer, where layers begin with theirs, or "".
         head_dense: Linear of the language-model head, or "".
         head_norm: Normalization of the language-model head, or "".
         decoder: Linear of the head onto the vocabulary.
         decoder_bias: Tensors that may hold the decoder's bias; the first that a file has counts,
             as in transformers, and a pack has the last.
-        biased: Short names of the layers' linears that carry a bias.
+        biased: What carries a bias: short names of the layers' linears, `norm` (all
+            normalizations), `head` (its dense linear), `decoder`.
+        is_rms: Whether normalizations are by the root mean square.
         is_counted_behind_pad: Whether positions start behind the padding id's row (RoBERTa).
         head_activation: The language-model head's, or "" for the one of the layers.
         classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
         classifier_activation: Between those two.
+        is_classifier_on_head: Whether a classifier reads what the language-model head's linear and
+            norm make, which are not trained.
         headless: What a checkpoint without its language-model head is, said behind that it is one.
     """
 
@@ -96,6 +225,11 @@ class Family:
     linears: Mapping[str, str]
     attention_norm: str
     output_norm: str
+    block: Block
+    defaults: Mapping[str, Any]
+    fixed: Mapping[str, Any]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    read: Read = lambda shape, _values, _config: shape
     positions: str = ""
     token_types: str = ""
     embedding_norm: str = ""
@@ -106,16 +240,52 @@ class Family:
     head_norm: str = ""
     decoder: str = ""
     decoder_bias: tuple[str, ...] = ()
-    biased: tuple[str, ...] = ("q", "k", "v", "o", "up", "down")
+    biased: tuple[str, ...] = ALL_BIASED
+    is_rms: bool = False
     is_counted_behind_pad: bool = False
     head_activation: str = ""
     classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     classifier_activation: str = "tanh"
+    is_classifier_on_head: bool = False
     headless: str = ""
 
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""
         return self.layer.format(layer=layer) + self.linears[target]
+
+    def fused(self, target: str) -> tuple[str, ...]:
+        """The short names whose rows lie in one module with a linear's, itself included."""
+        module = self.linears[target]
+        return tuple(name for name, other in self.linears.items() if other == module)
+
+    def block_of(self, layer: int, is_short: bool) -> Block:
+        """The operations of a computed layer; where one is not done, its input is read instead.
+
+        Args:
+            layer: Its number.
+            is_short: Whether the answers' rows alone go on after keys and values.
+        """
+        block: Block = ()
+        absent: dict[str, str] = {}  # a register that is not written -> the one read instead
+        for op in (_renamed(op, absent) for op in self.block):
+            is_absent = isinstance(op, Norm) and layer == 0 and not op.is_in_lowest
+            if is_absent or (isinstance(op, Answers) and not is_short):
+                absent |= {writes(op)[0]: reads(op)[0]}
+            else:
+                block = (*block, op)
+        return block
+
+    def norms(self, layer: int) -> dict[str, str]:
+        """The normalizations that a stored layer has, by name: full module names."""
+        ops = [op for op in self.block if isinstance(op, Norm)]
+        kept = {op.module for op in ops if layer or op.is_below or op.is_in_lowest}
+        modules = {"attention_norm": self.attention_norm, "output_norm": self.output_norm}
+        prefix = self.layer.format(layer=layer)
+        return {name: prefix + module for name, module in modules.items() if name in kept}
+
+    def has(self, kind: type[Op]) -> bool:
+        """Whether a layer has an operation of this kind."""
+        return any(isinstance(op, kind) for op in self.block)
 
     def first_position(self, pad_id: int) -> int:
         """The row of the positions' table that the first token gets."""
@@ -142,149 +312,10 @@ class Family:
         return module if self.decoder.startswith(f"{module}.") else ""
 
 
-_BERT_LINEARS = {
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "o": "attention.output.dense",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-}
-
-
-def _bert(prefix: str, head: Mapping[str, Any]) -> Family:
-    return Family(
-        prefix=prefix,
-        words=f"{prefix}.embeddings.word_embeddings",
-        layer=prefix + ".encoder.layer.{layer}.",
-        linears=_BERT_LINEARS,
-        attention_norm="attention.output.LayerNorm",
-        output_norm="output.LayerNorm",
-        positions=f"{prefix}.embeddings.position_embeddings",
-        token_types=f"{prefix}.embeddings.token_type_embeddings",
-        embedding_norm=f"{prefix}.embeddings.LayerNorm",
-        **head,
-    )
-
-
-_ROBERTA = _bert(
-    "roberta",
-    {
-        "head_dense": "lm_head.dense",
-        "head_norm": "lm_head.layer_norm",
-        "decoder": "lm_head.decoder",
-        "decoder_bias": ("lm_head.decoder.bias", "lm_head.bias"),
-        "is_counted_behind_pad": True,
-        "head_activation": "gelu",  # the exact one, whatever the layers have
-        "classifier": {
-            "classifier.dense": ("hidden", "hidden"),
-            "classifier.out_proj": ("labels", "hidden"),
-        },
-    },
-)
-_LLAMA = Family(
-    prefix="model",
-    words="model.embed_tokens",
-    layer="model.layers.{layer}.",
-    linears={
-        "q": "self_attn.q_proj",
-        "k": "self_attn.k_proj",
-        "v": "self_attn.v_proj",
-        "o": "self_attn.o_proj",
-        "gate": "mlp.gate_proj",
-        "up": "mlp.up_proj",
-        "down": "mlp.down_proj",
-    },
-    attention_norm="input_layernorm",
-    output_norm="post_attention_layernorm",
-    final_norm="model.norm",
-    decoder="lm_head",
-    biased=(),
-)
-_ELECTRA = _bert(
-    "electra",
-    {
-        "embedding_map": "electra.embeddings_project",
-        "is_map_optional": True,
-        "head_dense": "generator_predictions.dense",
-        "head_norm": "generator_predictions.LayerNorm",
-        "decoder": "generator_lm_head",
-        "decoder_bias": ("generator_lm_head.bias",),
-        "head_activation": "gelu",  # the exact one, whatever the layers have
-        "classifier": _ROBERTA.classifier,
-        "classifier_activation": "gelu",
-        "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
-        "masks; its generator is)",
-    },
-)
-FAMILIES: dict[str, Family] = {
-    "bert": _bert(
-        "bert",
-        {
-            "head_dense": "cls.predictions.transform.dense",
-            "head_norm": "cls.predictions.transform.LayerNorm",
-            "decoder": "cls.predictions.decoder",
-            "decoder_bias": ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-            "classifier": {
-                "bert.pooler.dense": ("hidden", "hidden"),
-                "classifier": ("labels", "hidden"),
-            },
-        },
-    ),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "electra": _ELECTRA,
-    "albert": Family(
-        prefix="albert",
-        words="albert.embeddings.word_embeddings",
-        layer="albert.encoder.albert_layer_groups.{layer}.albert_layers.0.",
-        linears={
-            "q": "attention.query",
-            "k": "attention.key",
-            "v": "attention.value",
-            "o": "attention.dense",
-            "up": "ffn",
-            "down": "ffn_output",
-        },
-        attention_norm="attention.LayerNorm",
-        output_norm="full_layer_layer_norm",
-        positions="albert.embeddings.position_embeddings",
-        token_types="albert.embeddings.token_type_embeddings",
-        embedding_norm="albert.embeddings.LayerNorm",
-        embedding_map="albert.encoder.embedding_hidden_mapping_in",
-        head_dense="predictions.dense",
-        head_norm="predictions.LayerNorm",
-        decoder="predictions.decoder",
-        decoder_bias=("predictions.decoder.bias", "predictions.bias"),
-        classifier={"albert.pooler": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
-    ),
-    "distilbert": Family(
-        prefix="distilbert",
-        words="distilbert.embeddings.word_embeddings",
-        layer="distilbert.transformer.layer.{layer}.",
-        linears={
-            "q": "attention.q_lin",
-            "k": "attention.k_lin",
-            "v": "attention.v_lin",
-            "o": "attention.out_lin",
-            "up": "ffn.lin1",
-            "down": "ffn.lin2",
-        },
-        attention_norm="sa_layer_norm",
-        output_norm="output_layer_norm",
-        positions="distilbert.embeddings.position_embeddings",
-        embedding_norm="distilbert.embeddings.LayerNorm",
-        head_dense="vocab_transform",
-        head_norm="vocab_layer_norm",
-        decoder="vocab_projector",
-        decoder_bias=("vocab_projector.bias",),
-        classifier={"pre_classifier": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
-        classifier_activation="relu",
-    ),
-    "llama": _LLAMA,
-    "qwen2": replace(_LLAMA, biased=("q", "k", "v")),
-}
+def _renamed(op: Op, names: Mapping[str, str]) -> Op:
+    registers = {f.name: getattr(op, f.name) for f in fields(op) if f.name in ("of", "by", "plus")}
+    changed: dict[str, Any] = {key: names[r] for key, r in registers.items() if r in names}
+    return replace(op, **changed)
 
 
 def modern_name(name: str) -> str:
@@ -295,27 +326,55 @@ def modern_name(name: str) -> str:
     return name
 
 
-def family_of(architecture: str) -> Family:
-    """The family of a `model_type`.
-
-    Raises:
-        ArchitectureError: None known here.
-    """
-    if architecture not in FAMILIES:
-        raise ArchitectureError(
-            f"architecture {architecture!r} is not known here; expected one of "
-            + ", ".join(sorted(FAMILIES))
-        )
-    return FAMILIES[architecture]
+def as_json(value: object) -> str:
+    """A value of a configuration as JSON, on one line; of a long one its type."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"(a {type(value).__name__})"
 
 
-def has_bias(shape: Shape, target: str) -> bool:
-    """Whether a layer's linear carries a bias (Qwen2: only queries, keys and values do)."""
-    return target in FAMILIES[shape.architecture].biased
+def reads(op: Op) -> tuple[str, ...]:
+    """The registers that an operation reads."""
+    match op:
+        case Attend():
+            return ("q", "k", "v")
+        case Rotary():
+            return op.of
+        case Gate():
+            return (op.of, op.by)
+        case Linears(plus=plus) if plus:
+            return (op.of, plus)
+        case _:
+            return (op.of,)
 
 
-def has_embedding_map(shape: Shape) -> bool:
-    """Whether a linear stands between the word table's width and the layers'."""
-    family = FAMILIES[shape.architecture]
-    is_needed = shape.embedding != shape.hidden or not family.is_map_optional
-    return bool(family.embedding_map) and is_needed
+def writes(op: Op) -> tuple[str, ...]:
+    """The registers that an operation writes."""
+    match op:
+        case Attend():
+            return ("context",)
+        case Rotary():
+            return ()
+        case Linears():
+            return op.results
+        case _:
+            return (op.into,)
+
+
+@cache
+def late_registers(block: Block) -> frozenset[str]:
+    """The registers that hold the answers' rows alone, in a block with `Answers`."""
+    late: set[str] = set()
+    for op in block:
+        if isinstance(op, Answers) or late & set(reads(op)):
+            late |= set(writes(op))
+    return frozenset(late)
+
+
+@cache
+def dying_registers(block: Block) -> tuple[tuple[str, ...], ...]:
+    """For each operation the registers that nothing behind it reads."""
+    behind, found = {"out"}, []
+    for op in reversed(block):
+        found.append(tuple(name for name in reads(op) if name not in behind))
+        behind |= set(reads(op))
+    return tuple(reversed(found))

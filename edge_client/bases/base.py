@@ -13,8 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from edge_client.bases.architectures import FAMILIES, ArchitectureError, Shape
-from edge_client.bases.checkpoints import has_own_decoder, open_checkpoint
+from edge_client.bases.architectures import ArchitectureError, Shape
+from edge_client.bases.checkpoints import check_layers, has_own_decoder, open_checkpoint
+from edge_client.bases.families import family_of
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError, checked_shape, tensors_of
 from edge_client.bases.manifest import (
@@ -95,7 +96,7 @@ class Base:
     @property
     def has_head(self) -> bool:
         """Whether it has its language-model head, without which it answers for no words."""
-        dense = FAMILIES[self.architecture].head_dense
+        dense = family_of(self.architecture).head_dense
         with self.open_weights() as weights:
             return not dense or f"{dense}.weight" in weights
 
@@ -105,7 +106,7 @@ class Base:
         Raises:
             WeightsError: The file is no longer what it was.
         """
-        return Weights(self.weights, FAMILIES[self.architecture])
+        return Weights(self.weights, family_of(self.architecture))
 
 
 def base_identity(folder: Path) -> str:
@@ -217,7 +218,7 @@ def _open_checkpoint(name: str, folder: Path) -> Base:
         )
     config = read_config(folder)
     shape = checked_shape(config)
-    family = FAMILIES[shape.architecture]
+    family = family_of(shape.architecture)
     checkpoint = open_checkpoint(folder, family)
     if shape.is_tied and has_own_decoder(checkpoint, family):
         shape = replace(shape, is_tied=False)
@@ -229,6 +230,7 @@ def _open_checkpoint(name: str, folder: Path) -> Base:
                     f"base {name}: {stored} has shape {checkpoint.shape(stored)}, its config.json "
                     f"says {tensor.shape}"
                 )
+    check_layers(folder, checkpoint, config)
     with Weights(folder / "model.safetensors", family) as weights:
         bits = weights.stored(f"{family.words}.weight").bits
     return Base(name, folder, base_identity(folder), shape, bits)

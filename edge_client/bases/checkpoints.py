@@ -6,7 +6,7 @@ weights only, mapped, and mapped afresh now and then so that pages once read are
 
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,13 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from edge_client.bases.architectures import Family
+from edge_client.bases.families import family_of
 from edge_client.bases.header import Entry, WeightsError, read_header
-from edge_client.bases.layout import PackError
+from edge_client.bases.layout import PackError, tensors_of
 from edge_client.bases.manifest import read_json
 from edge_client.bases.quantization import from_bfloat16
 from edge_client.errors import installing
 
 WHOLE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+BUFFERS = (".rotary_emb.inv_freq", ".masked_bias")  # of old checkpoints, computed anew here
 REMAP_BYTES = 32 << 20
 ROWS = 256  # compared at once
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
@@ -28,6 +30,9 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 class Checkpoint(Protocol):
     """Tensors by Hugging Face's names of today."""
+
+    @property
+    def names(self) -> Collection[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """A tensor's sizes; None if there is no such tensor."""
@@ -76,6 +81,10 @@ class SafetensorsCheckpoint:
                     raise WeightsError(f"{path}: tensor {name} comes twice in this checkpoint")
                 self._places[full_name] = path, entry
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._places
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         return self._places[name][1].shape if name in self._places else None
 
@@ -100,6 +109,10 @@ class PickledCheckpoint:
     def __init__(self, path: Path, family: Family) -> None:
         self._path, self._family, self._read_bytes = path, family, 0
         self._tensors = _load_pickle(path, family)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._tensors
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         return tuple(self._tensors[name].shape) if name in self._tensors else None
@@ -153,6 +166,30 @@ def _load_pickle(path: Path, family: Family) -> dict[str, Any]:
     if len(tensors) < len(loaded):
         raise WeightsError(f"{path}: a tensor comes twice, by an old name and by today's; {again}")
     return tensors
+
+
+def check_layers(folder: Path, checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose layers hold other tensors than the family's operations read.
+
+    Raises:
+        PackError: Names the first that is missing, or that nothing reads.
+    """
+    _, *layers, _ = tensors_of(config)
+    kind = str(config["model_type"])
+    for number, group in enumerate(layers):
+        known = {tensor.name for tensor in group}
+        prefix = family_of(kind).layer.format(layer=number)
+        if missing := sorted(known - set(checkpoint.names)):
+            raise PackError(
+                f"{folder} lacks {missing[0]}, which a {kind}'s layer {number} reads; copy the "
+                "checkpoint again, or correct its config.json"
+            )
+        inside = {name for name in checkpoint.names if name.startswith(prefix)} - known
+        if unread := sorted(name for name in inside if not name.endswith(BUFFERS)):
+            raise PackError(
+                f"{folder} holds {unread[0]}, which no operation of a {kind}'s layers reads: it is "
+                "another model than its config.json says"
+            )
 
 
 def has_own_decoder(checkpoint: Checkpoint, family: Family) -> bool:

@@ -11,15 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_client.bases.architectures import (
-    FAMILIES,
-    ArchitectureError,
-    Family,
-    Shape,
-    has_bias,
-    has_embedding_map,
-)
+from edge_client.bases.architectures import ArchitectureError, Family, Shape
 from edge_client.bases.configurations import shape_of
+from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.bases.header import SCALE, Entry, write_header
 from edge_client.bases.quantization import BLOCK
 from edge_client.errors import WrongInput
@@ -77,7 +71,7 @@ def checked_shape(config: Mapping[str, Any]) -> Shape:
         shape = shape_of(config)
         sizes = (shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.intermediate)
         tables = (shape.vocabulary, shape.embedding, shape.positions)
-        segments = shape.segments if FAMILIES[shape.architecture].token_types else 1
+        segments = shape.segments if family_of(shape.architecture).token_types else 1
         layers = (shape.layers, shape.stored_layers)
     except ArchitectureError:
         raise
@@ -100,7 +94,7 @@ def tensors_of(config: Mapping[str, Any]) -> list[list[Tensor]]:
         ArchitectureError: See `checked_shape`.
     """
     shape = checked_shape(config)
-    family = FAMILIES[shape.architecture]
+    family = family_of(shape.architecture)
     layers = [_layer(family, shape, layer) for layer in range(shape.stored_layers)]
     return [_embeddings(family, shape), *layers, _head(family, shape)]
 
@@ -111,7 +105,7 @@ def pooler_of(architecture: str) -> str:
     transformers has it in BERT and ALBERT; the other families' classifiers have all linears of
     their own. Only `AutoModel` and `AutoModelForPreTraining` checkpoints hold it.
     """
-    family = FAMILIES[architecture]
+    family = family_of(architecture)
     return next((name for name in family.classifier if name.startswith(f"{family.prefix}.")), "")
 
 
@@ -159,7 +153,7 @@ def _embeddings(family: Family, shape: Shape) -> list[Tensor]:
     if family.token_types:
         found.append(Tensor(f"{family.token_types}.weight", (shape.segments, width)))
     if family.embedding_norm:
-        found += _norm(family.embedding_norm, width)
+        found += _norm(family.embedding_norm, width, has_bias(shape, "norm"))
     if has_embedding_map(shape):
         found += _linear(family.embedding_map, shape.hidden, width)
     return found
@@ -168,23 +162,24 @@ def _embeddings(family: Family, shape: Shape) -> list[Tensor]:
 def _layer(family: Family, shape: Shape, layer: int) -> list[Tensor]:
     found: list[Tensor] = []
     for target in family.linears:
-        rows, columns = linear_size(shape, target)
-        found += _linear(family.linear(layer, target), rows, columns, has_bias(shape, target))
-    for norm in (family.attention_norm, family.output_norm):
-        name = family.layer.format(layer=layer) + norm
-        found += _norm(name, shape.hidden, not shape.is_decoder)
+        if target == family.fused(target)[0]:
+            rows, columns = module_size(shape, target)
+            found += _linear(family.linear(layer, target), rows, columns, has_bias(shape, target))
+    for name in family.norms(layer).values():
+        found += _norm(name, shape.hidden, has_bias(shape, "norm"))
     return found
 
 
 def _head(family: Family, shape: Shape) -> list[Tensor]:
     found: list[Tensor] = []
     if family.final_norm:
-        found += _norm(family.final_norm, shape.hidden, not shape.is_decoder)
+        found += _norm(family.final_norm, shape.hidden, has_bias(shape, "norm"))
     if family.head_dense:
-        found += _linear(family.head_dense, shape.embedding, shape.hidden)
+        dense = shape.embedding, shape.hidden, has_bias(shape, "head")
+        found += _linear(family.head_dense, *dense)
     if family.head_norm:
-        found += _norm(family.head_norm, shape.embedding)
-    if family.decoder_bias:
+        found += _norm(family.head_norm, shape.embedding, has_bias(shape, "norm"))
+    if family.decoder_bias and has_bias(shape, "decoder"):
         *aliases, name = family.decoder_bias
         found.append(Tensor(name, (shape.vocabulary,), aliases=tuple(aliases)))
     if not shape.is_tied:
@@ -205,6 +200,12 @@ def linear_size(shape: Shape, target: str) -> tuple[int, int]:
         "up": (shape.intermediate, shape.hidden),
         "down": (shape.hidden, shape.intermediate),
     }[target]
+
+
+def module_size(shape: Shape, target: str) -> tuple[int, int]:
+    """Rows and columns of the module that a linear lies in, alone or with others."""
+    rows, columns = linear_size(shape, target)
+    return rows * len(family_of(shape.architecture).fused(target)), columns
 
 
 def _linear(name: str, rows: int, columns: int, is_biased: bool = True) -> list[Tensor]:

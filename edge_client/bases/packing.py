@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import EMBEDDED, find_folder, read_config
 from edge_client.bases.checkpoints import (
     INDEX,
     PICKLE,
     WHOLE,
     Checkpoint,
+    check_layers,
     has_own_decoder,
     open_checkpoint,
 )
+from edge_client.bases.families import family_of
 from edge_client.bases.layout import (
     Layout,
     PackError,
@@ -69,7 +70,7 @@ def pack_model(
     folder = _model_folder(model)
     config = read_config(folder)
     shape = checked_shape(config)
-    family = FAMILIES[shape.architecture]
+    family = family_of(shape.architecture)
     checkpoint = open_checkpoint(folder, family)
     files = {name: (folder / name).read_bytes() for name in COPIED if (folder / name).is_file()}
     if shape.is_tied and has_own_decoder(checkpoint, family):
@@ -85,6 +86,7 @@ def pack_model(
     )
     draft = _draft(name, config, bits, licence, None, layout)
     names = _found_names(checkpoint, layout, folder)
+    check_layers(folder, checkpoint, config)
 
     def blocks(tensor: Tensor) -> Iterator[np.ndarray]:
         step = block_rows(tensor)

@@ -55,6 +55,21 @@ _ROBERTA = _BERT | {
     "eos_token_id": 2,
 }
 _ELECTRA = _BERT | {"architectures": ["ElectraForMaskedLM"], "model_type": "electra"}
+_MODERNBERT = {
+    "architectures": ["ModernBertForMaskedLM"],
+    "model_type": "modernbert",
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "intermediate_size": 1152,
+    "max_position_embeddings": 8192,
+    "global_attn_every_n_layers": 3,
+    "local_attention": 128,
+    "global_rope_theta": 160000.0,
+    "local_rope_theta": 10000.0,
+    "pad_token_id": 50283,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "albert-base": _BERT
     | {
@@ -100,6 +115,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_size": 256,
         "num_attention_heads": 4,
         "intermediate_size": 1024,
+    },
+    "mmbert-base": _MODERNBERT | {"vocab_size": 256000, "local_rope_theta": 160000.0},
+    "modernbert-base": _MODERNBERT,
+    "modernbert-large": _MODERNBERT
+    | {
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "intermediate_size": 2624,
     },
     "roberta-base": _ROBERTA,
     "roberta-large": _ROBERTA | _LARGE,
@@ -148,6 +172,13 @@ _SPECIALS = {
         "cls": ("<s>", 5),
         "sep": ("</s>", 6),
         "mask": ("<mask>", -1),
+    },
+    "modernbert": {
+        "unk": ("[UNK]", 50280),
+        "cls": ("[CLS]", 50281),
+        "sep": ("[SEP]", 50282),
+        "pad": ("[PAD]", 50283),
+        "mask": ("[MASK]", 50284),
     },
     "roberta": _ROBERTA_SPECIALS,
     "xlm-roberta": _ROBERTA_SPECIALS,

@@ -30,7 +30,7 @@ from edge_client.guest.stopping import waiting
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
-from edge_client.planning.words import plan_in_words
+from edge_client.planning.planner import plan_in_words
 from edge_client.tasks.encoder import cuts_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from edge_client.adapters.card import licence_of, loadable_name
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import (
     EMBEDDED,
     IDENTITY_FILES,
@@ -19,6 +18,7 @@ from edge_client.bases.base import (
     open_base,
     read_config,
 )
+from edge_client.bases.families import is_known
 from edge_client.bases.manifest import is_pack
 from edge_client.commands.console import JsonOption
 from edge_client.errors import demand
@@ -90,7 +90,7 @@ def _is_base(folder: Path) -> bool:
     if not all((folder / file).is_file() for file in IDENTITY_FILES):
         return False
     try:
-        return read_config(folder)["model_type"] in FAMILIES
+        return is_known(read_config(folder)["model_type"])
     except ValueError:
         return False
 

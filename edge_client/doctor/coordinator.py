@@ -14,7 +14,7 @@ import httpx
 from edge_client.client.connection import Connection, address
 from edge_client.client.retries import TransportError
 from edge_client.client.trust import KEPT, LOOK_S, NotBelieved, TrustError, trusted
-from edge_client.doctor.finding import ERROR, OK, UNKNOWN, WARNING, Finding
+from edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
 from edge_client.metering.work import WorkMeter
 from edge_client.proxies import ProxyError
 from edge_client.tables import span

@@ -4,6 +4,7 @@ A wheel built for a newer processor ends its process by SIGILL at import, and no
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +15,36 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from edge_client.doctor.finding import ERROR, OK, UNKNOWN, WARNING, Finding
-from edge_client.doctor.wheels import NO_WHEEL, is_for_a_server, objection
+from edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
 from edge_client.engine.opening import ENGINES
 from edge_client.errors import installing
+
+LSE, ALL_HAVE = "atomics", "asimd"  # as /proc/cpuinfo calls them; every aarch64 has the second
+DIE_WITHOUT_LSE = {"torch": ("2.0.0", "2.4.0", "2.10.0"), "onnxruntime": ("1.21.0",)}
+NEWEST_WITHOUT_CUDA = (2, 10)  # torch; later aarch64 wheels of the public index are CUDA 13 builds
+NO_WHEEL = "install the version of the wheelhouse's lock"
+
+
+def is_without_lse(machine: str, flags: Collection[str]) -> bool:
+    """Whether this is an ARMv8.0; not where the processor does not say what it has."""
+    return machine == "aarch64" and ALL_HAVE in flags and LSE not in flags
+
+
+def objection(library: str, version: str, machine: str, flags: Collection[str]) -> str:
+    """Why a release will die on a processor; empty where nothing is known against it."""
+    plain = version.partition("+")[0]
+    if is_without_lse(machine, flags) and plain in DIE_WITHOUT_LSE.get(library, ()):
+        return f"{library} {plain} dies on ARMv8.0 processors such as this one"
+    return ""
+
+
+def is_for_a_server(library: str, version: str) -> bool:
+    """Whether an aarch64 wheel from the public index brings CUDA for servers."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if library != "torch" or numbers is None or "+cpu" in version:
+        return False
+    return (int(numbers[1]), int(numbers[2])) > NEWEST_WITHOUT_CUDA
+
 
 PATIENCE_S = 300.0  # an import took 16 s under emulation
 TLS = "static TLS block"

@@ -5,14 +5,40 @@ as `before_install.py` beside this module (pyproject.toml), a clone where boards
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from edge_client.client.folder.names import TODO, foreign_in, in_words
-from edge_client.doctor.finding import ERROR, OK, UNKNOWN, Finding
+
+State = Literal["ok", "unknown", "warning", "error"]
+OK: State = "ok"
+UNKNOWN: State = "unknown"
+WARNING: State = "warning"
+ERROR: State = "error"
+NOTHING = "nothing to do"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: What was looked at, such as `glibc`.
+        state: `error`: smidgen will not work so; `warning`: it will, but worse than it could;
+            `unknown`: this machine does not say, and nothing is guessed.
+        found: What it is.
+        todo: What to do.
+    """
+
+    check: str
+    state: State
+    found: str
+    todo: str = NOTHING
+
 
 HERE = Path(__file__)
 SCRIPTS = (HERE.with_name("before_install.py"), HERE.parents[2] / "scripts/jetson/doctor.py")

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from edge_client.doctor.engines import OTHER_ENGINE, run
-from edge_client.doctor.finding import ERROR, OK, UNKNOWN, Finding
+from edge_client.doctor.machine import ERROR, OK, UNKNOWN, Finding
 
 LOSS = "loss"
 TOLERANCE = 1e-5  # of a loss, and of a step's longest gradient

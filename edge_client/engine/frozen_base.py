@@ -8,11 +8,13 @@ Whatever is read here comes as float32 of its own; the layers' matrices come as 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of, has_bias
+from edge_client.bases.layout import linear_size
 from edge_client.bases.quantization import Stored
 from edge_client.errors import demand
 from edge_client.planning.allocator import trim_above
@@ -31,7 +33,7 @@ class FrozenBase:
     """
 
     def __init__(self, base: Base) -> None:
-        self.shape, self.family = base.shape, FAMILIES[base.architecture]
+        self.shape, self.family = base.shape, family_of(base.architecture)
         self.weights = base.open_weights()
         self.ceiling_bytes: int | None = None
 
@@ -44,7 +46,8 @@ class FrozenBase:
     @property
     def head_activation(self) -> str:
         """The language-model head's activation; RoBERTa's is always the exact gelu."""
-        return self.family.head_activation or self.shape.activation
+        shape = self.shape
+        return shape.head_activation or self.family.head_activation or shape.activation
 
     def stored_layer(self, index: int) -> int:
         """Which stored layer a computed one uses; ALBERT's layers share theirs."""
@@ -54,9 +57,20 @@ class FrozenBase:
         """What the names of a stored layer's modules begin with."""
         return self.family.layer.format(layer=stored)
 
-    def matrix(self, module: str) -> Stored:
-        """A module's weight as it is stored."""
-        return self.weights.stored(f"{module}.weight")
+    def matrix(self, module: str, rows: slice | None = None) -> Stored:
+        """A module's weight as it is stored, or some of its rows."""
+        stored = self.weights.stored(f"{module}.weight")
+        if rows is None:
+            return stored
+        scale = None if stored.scale is None else stored.scale[rows]
+        shape = rows.stop - rows.start, stored.shape[1]
+        return replace(stored, shape=shape, data=stored.data[rows], scale=scale)
+
+    def rows_of(self, target: str) -> slice | None:
+        """The rows of a layer's linear in a fused module; None: all of its own."""
+        names, (rows, _) = self.family.fused(target), linear_size(self.shape, target)
+        first = names.index(target) * rows
+        return None if len(names) == 1 else slice(first, first + rows)
 
     def vector(self, module: str, part: str) -> np.ndarray:
         """A module's `weight` or `bias` of one dimension."""
@@ -128,6 +142,8 @@ class FrozenBase:
 
     def vocabulary_bias(self) -> np.ndarray:
         """The head's bias of every word, (vocabulary,)."""
+        if not has_bias(self.shape, "decoder"):
+            return np.zeros(self.shape.vocabulary, np.float32)
         name = next(name for name in self.family.decoder_bias if name in self.weights)
         return self.weights.vector(name)
 
@@ -147,7 +163,7 @@ class FrozenBase:
         Above the ceiling the heap's free memory goes too.
         """
         prefix = self.layer_prefix(self.stored_layer(index))
-        names = [f"{prefix}{module}.weight" for module in self.family.linears.values()]
+        names = [f"{prefix}{module}.weight" for module in {*self.family.linears.values()}]
         self.weights.release(names)
         if self.ceiling_bytes is not None:
             trim_above(self.ceiling_bytes)

@@ -17,7 +17,7 @@ import numpy as np
 from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
 from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.architectures import Shape
-from edge_client.bases.layout import linear_size
+from edge_client.bases.layout import module_size
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
@@ -97,7 +97,7 @@ def bank_like(bank: AdapterSpec, shape: Shape) -> AdapterState:
     found: AdapterState = {}
     modules = lora_modules(bank, shape)
     for name in sorted(modules, key=lambda name: f"{name}.weight"):
-        rows, columns = linear_size(shape, modules[name].target)
+        rows, columns = module_size(shape, modules[name].target)
         sizes = {LORA_A: (modules[name].rank, columns), LORA_B: (rows, modules[name].rank)}
         for part, size in sizes.items():
             found[PREFIX + name + part] = np.broadcast_to(np.float32(0.0), size)

@@ -16,9 +16,8 @@ from edge_client.planning.allocator import trim
 from edge_client.planning.corrections import Corrections, Key
 from edge_client.planning.guard import PeakGuard
 from edge_client.planning.plan import Plan, give_same_bytes
-from edge_client.planning.planner import Option, estimate, next_smaller
+from edge_client.planning.planner import Option, estimate, next_smaller, plan_in_words
 from edge_client.planning.sizes import size_text
-from edge_client.planning.words import plan_in_words
 
 log = logging.getLogger(__name__)
 

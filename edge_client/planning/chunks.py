@@ -5,7 +5,15 @@ that a chunk cannot change without its prediction. nf4's block is `bases.quantiz
 """
 
 SCORES = 1 << 20  # attention scores, in elements; at least one text's
+WINDOW_QUERIES = 128  # tokens of a text whose local attention is computed together
 TABLE_ROWS = 32  # rows of the word table, read before the pages around them are given back
 WORD_ROWS = 2048  # rows of a masked model's head, where every word is an answer
 HEAD_ROWS = 8192  # rows of a decoder's head, whose logits are held together
 PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache
+
+
+def window_blocks(tokens: int, window: int) -> list[tuple[slice, slice]]:
+    """Queries of one text that are computed together, and the keys that they see."""
+    starts = range(0, tokens, WINDOW_QUERIES)
+    ends = ((start, min(start + WINDOW_QUERIES, tokens)) for start in starts)
+    return [(slice(a, b), slice(max(0, a - window), min(tokens, b + window))) for a, b in ends]

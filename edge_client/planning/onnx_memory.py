@@ -11,18 +11,26 @@ from dataclasses import dataclass
 
 from edge_client.adapters.spec import frozen_layers
 from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
+from edge_client.planning.layer_cost import (
+    HEADS,
+    adapted_linears,
+    columns,
+    linear_sizes,
+    read_by_several,
+    register_widths,
+    tape,
+)
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
-    TOKEN_BYTES,
     MemoryEstimate,
     adapter_bytes,
     answers_bytes,
     elements,
     layer_pages,
-    linear_sizes,
     lowest_trained,
     table_pages,
     vector_elements,
+    while_loading,
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
@@ -32,17 +40,18 @@ PASS_ARRAYS = 4  # of an element-wise pass, held at once
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Bytes of one micro-batch: states (N, H), the feed-forward's inside (N, F)."""
+    """Bytes of one micro-batch: states (N, H), the feed-forward's inside (N, F), a column."""
 
     state: int
     inner: int
+    number: int
 
 
 def _sizes(work: Workload, plan: Plan) -> _Sizes:
     texts = min(plan.micro_batch, work.batch)
     rows = texts * (plan.tokens + work.spec.prompt_tokens)
     shape = work.shape
-    return _Sizes(4 * rows * shape.hidden, 4 * rows * shape.intermediate)
+    return _Sizes(4 * rows * shape.hidden, 4 * rows * shape.intermediate, 4 * rows)
 
 
 def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
@@ -57,7 +66,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         plan: How.
         runtime_bytes: Resident bytes of the process before the base is opened.
     """
-    return MemoryEstimate(
+    step = MemoryEstimate(
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
@@ -69,8 +78,9 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
             _embedding_bytes(work, plan),
             answers_bytes(work, plan),
         ),
-        slack=FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary,
+        slack=FIXED_BYTES + work.tokenizer_bytes.held,
     )
+    return while_loading(work, step)
 
 
 def _dense_bytes(work: Workload) -> int:
@@ -86,15 +96,14 @@ def _waiting_bytes(work: Workload, plan: Plan) -> int:
     too where it is learnt from. The top layer goes on with one row per text after keys and values,
     unless many places of a text are asked at.
     """
-    sizes, top = _sizes(work, plan), work.shape.layers - 1
+    sizes, top, shape = _sizes(work, plan), work.shape.layers - 1, work.shape
     entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state
-    states = 5 if "o" in work.spec.adapted else 4
-    total = 0
+    adapted, total = adapted_linears(work.spec, shape), 0
     for index in range(lowest_trained(work, plan), work.shape.layers):
         total += entry
         if index not in plan.recompute:
             is_short = index == top and work.is_top_short
-            total += 2 * sizes.state if is_short else states * sizes.state + sizes.inner
+            total += sizes.number * columns(shape, tape(shape, adapted, is_short))
     return total
 
 
@@ -109,12 +118,14 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     if work.has_many_answers:  # the top layer's own sum is of all tokens
         turns = 3 if cut == work.shape.layers else max(turns, 1)
     is_all_kept = lowest == 0 and not plan.recompute
-    tape = 0 if is_all_kept else 4 * sizes.state + sizes.inner
-    has_back = lowest < work.shape.layers
-    back = 4 * sizes.state if has_back else 0  # at q, k, v and the input
-    common = 3 * sizes.state + sizes.inner  # h, m, attention's result; active
+    shape, own = work.shape, tape(work.shape, frozenset(), False)
+    shared = 0 if is_all_kept else columns(shape, own)
+    has_back = lowest < shape.layers
+    back = columns(shape, (*HEADS, *read_by_several(shape))) if has_back else 0  # gradients there
+    # What is recomputed, and attention's result.
+    shared += back + columns(shape, register_widths(shape).keys() - {*own, "x", "out"})
     asked = sizes.state if work.has_many_answers and has_back else 0  # at what the head reads
-    return turns * sizes.state + tape + back + common + asked
+    return turns * sizes.state + sizes.number * shared + asked
 
 
 def _graph_bytes(work: Workload, plan: Plan) -> int:

@@ -7,8 +7,16 @@ plan; measured ones only make the seconds that are printed truer.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from edge_client.bases.architectures import Linears
+from edge_client.planning.layer_cost import (
+    block_of,
+    last_linear,
+    late,
+    linear_sizes,
+    seen_tokens,
+)
 from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.torch_memory import dense_bytes, elements, linear_sizes, lowest_trained
+from edge_client.planning.torch_memory import dense_bytes, elements, lowest_trained
 
 # Operations per second and core of a matrix product by processor feature; the first that fits
 # counts. The AVX-512 row was measured (2 cores: 192 and 437 G), the others are typical.
@@ -121,12 +129,15 @@ def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, 
     shape, tokens = work.shape, plan.tokens + work.spec.prompt_tokens
     texts, rows = work.batch, work.batch * tokens
     is_short = index == shape.layers - 1 and work.is_top_short
-    late = texts if is_short else rows  # rows that go on after keys and values
-    sizes = linear_sizes(shape)
-    seen = {name: rows if name in ("k", "v") else late for name in sizes}
-    linears = sum(2.0 * seen[name] * elements(size) for name, size in sizes.items())
-    attention = 4.0 * late * tokens * shape.heads * shape.head_dim
-    return linears, 2.0 * late * elements(sizes["down"]), attention
+    few = late(shape, is_short)  # what goes on with one row per text
+    linears, sizes = dict[str, float](), linear_sizes(shape)
+    for op in block_of(shape, is_short):
+        if isinstance(op, Linears):
+            seen = texts if op.of in few else rows
+            linears |= {name: 2.0 * seen * elements(sizes[name]) for name in op.names}
+    queries = texts if "q" in few else rows
+    scores = queries * seen_tokens(shape, index, tokens) * shape.heads * shape.head_dim
+    return sum(linears.values()), linears[last_linear(shape)], 4.0 * scores
 
 
 def dequantized_bytes(work: Workload, plan: Plan) -> int:
@@ -136,5 +147,5 @@ def dequantized_bytes(work: Workload, plan: Plan) -> int:
     layer, lowest = sum(dense.values()), lowest_trained(work, plan)
     trained = work.shape.layers - lowest
     again = sum(index >= lowest for index in plan.recompute)
-    once = layer * (work.shape.layers + trained) + (layer - dense["down"]) * again
+    once = layer * (work.shape.layers + trained) + (layer - dense[last_linear(work.shape)]) * again
     return once * -(-work.batch // plan.micro_batch)

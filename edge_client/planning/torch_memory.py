@@ -13,19 +13,26 @@ d bytes of a number.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank
-from edge_client.bases.architectures import FAMILIES, Shape, has_bias
-from edge_client.bases.layout import linear_size
+from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank, layer_modules
+from edge_client.bases.architectures import Shape
+from edge_client.bases.families import family_of, has_bias
+from edge_client.bases.layout import module_size
 from edge_client.bases.quantization import BLOCK
 from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS
+from edge_client.planning.layer_cost import (
+    adapted_linears,
+    autograd_keeps,
+    columns,
+    inner_registers,
+    linear_sizes,
+)
 from edge_client.planning.plan import Plan, Workload
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# The next four are fitted to peaks measured by `smidgen profile grid`.
+# The next three are fitted to peaks measured by `smidgen profile grid`.
 FIXED_BYTES = 72 << 20  # code, threads and buffers that only a first step brings in
-TOKEN_BYTES = 320  # of a vocabulary's entry in the tokenizer
 HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
 GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
 ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
@@ -86,7 +93,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         runtime_bytes: Resident bytes of the process before the base is opened.
     """
     peak = max(moments(work, plan), key=lambda moment: moment.total)
-    return MemoryEstimate(
+    step = MemoryEstimate(
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
@@ -96,6 +103,13 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         transient=peak.transient,
         slack=_slack_bytes(work, plan, peak),
     )
+    return while_loading(work, step)
+
+
+def while_loading(work: Workload, step: MemoryEstimate) -> MemoryEstimate:
+    """A step's estimate, or with so much slack that the tokenizer can be read before any step."""
+    short = step.runtime + work.tokenizer_bytes.loading - step.total
+    return replace(step, slack=step.slack + max(0, short))
 
 
 def _slack_bytes(work: Workload, plan: Plan, peak: "Moment") -> int:
@@ -103,12 +117,7 @@ def _slack_bytes(work: Workload, plan: Plan, peak: "Moment") -> int:
     sizes = _sizes(work, plan)
     layer = max(_forward_bytes(work, sizes, False, True), _backward_bytes(work, sizes, False))
     holes = round(HOLES * (peak.kept + peak.transient)) + layer
-    return FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary + holes
-
-
-def linear_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Rows and columns of a layer's linears by short name."""
-    return {name: linear_size(shape, name) for name in FAMILIES[shape.architecture].linears}
+    return FIXED_BYTES + work.tokenizer_bytes.held + holes
 
 
 def elements(size: tuple[int, int]) -> int:
@@ -141,15 +150,15 @@ def dense_bytes(size: tuple[int, int], bits: int, dtype: str) -> int:
 
 def layer_parameters(work: Workload, layer: int) -> int:
     """Trained parameters of a stored layer."""
-    sizes, spec, layers = linear_sizes(work.shape), work.spec, work.shape.layers
+    spec, shape = work.spec, work.shape
     if spec.bias:
-        return _layer_biases(work.shape) if layer >= frozen_layers(spec, layers) else 0
-    known = [name for name in spec.adapted if name in sizes]
-    return sum(spec.module_rank(layer, name, layers).rank * sum(sizes[name]) for name in known)
+        return _layer_biases(shape) if layer >= frozen_layers(spec, shape.layers) else 0
+    modules = layer_modules(spec, shape, layer).values()
+    return sum(one.rank * sum(module_size(shape, one.target)) for one in modules)
 
 
 def _layer_biases(shape: Shape) -> int:
-    norms = 0 if shape.is_decoder else 2 * shape.hidden
+    norms = 2 * shape.hidden * has_bias(shape, "norm")
     sizes = linear_sizes(shape)
     return norms + sum(rows for name, (rows, _) in sizes.items() if has_bias(shape, name))
 
@@ -176,7 +185,7 @@ def adapter_bytes(work: Workload, plan: Plan) -> int:
 
 def vector_elements(shape: Shape) -> int:
     """Numbers in the base's norms and biases, which are held in float32."""
-    norms = 2 if shape.is_decoder else 4  # root-mean-square norms have no bias
+    norms = 2 * (1 + has_bias(shape, "norm"))
     biases = sum(rows for name, (rows, _) in linear_sizes(shape).items() if has_bias(shape, name))
     outside = norms * shape.hidden + 2 * shape.embedding
     return shape.stored_layers * (norms * shape.hidden + biases) + outside
@@ -192,8 +201,8 @@ def layer_pages(work: Workload) -> int:
     """Bytes of a stored layer and of the head, which are mapped in while they are used."""
     shape = work.shape
     layer = sum(stored_bytes(size, work.bits) for size in linear_sizes(shape).values())
-    head = 0 if shape.is_decoder else stored_bytes((shape.embedding, shape.hidden), work.bits)
-    return layer + head
+    has_head = bool(family_of(shape.architecture).head_dense)
+    return layer + has_head * stored_bytes((shape.embedding, shape.hidden), work.bits)
 
 
 def table_pages(work: Workload) -> int:
@@ -225,6 +234,7 @@ class _Sizes:
     Attributes:
         state: Token states, (N, H).
         kv: Keys, or values.
+        number: Any register's, of a column.
         inner: Inside the feed-forward, (N, F).
         scores: Attention scores of one chunk.
         wide: The float32 copy that a root-mean-square norm keeps; none in float32 itself.
@@ -233,6 +243,7 @@ class _Sizes:
 
     state: int
     kv: int
+    number: int
     inner: int
     scores: int
     wide: int
@@ -248,6 +259,7 @@ def _sizes(work: Workload, plan: Plan) -> _Sizes:
     return _Sizes(
         state=numbers * shape.hidden * width,
         kv=numbers * shape.kv_heads * shape.head_dim * width,
+        number=numbers * width,
         inner=numbers * shape.intermediate * width,
         scores=width * one_text * min(texts, max(1, SCORES // one_text)),
         wide=0 if width == 4 else numbers * shape.hidden * 4,
@@ -281,23 +293,15 @@ def moments(work: Workload, plan: Plan) -> Iterator[Moment]:
 
 
 def _graph_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
-    """What a layer's graph holds beside the layer's input.
+    """What a layer's graph holds beside the layer's input: see `layer_cost.autograd_keeps`.
 
-    Queries, keys and values (never the scores), the input of the norm between and of the
-    activation; a LoRA keeps the input of the linear it sits on. The top layer of an encoder goes
-    on with one row per text after keys and values.
+    Norms by the root mean square keep a wider copy of what they get, in 16 bits.
     """
-    targets = set(work.spec.adapted)
-    low = sizes.low * len(targets)
-    if is_short:
-        return (sizes.state if targets & {"k", "v"} else 0) + 2 * sizes.kv + low
-    inputs = sum(bool(targets & group) for group in ({"q", "k", "v"}, {"o"}, {"up"}))
-    inputs_bytes = inputs * sizes.state + (sizes.inner if "down" in targets else 0)
-    attention = sizes.state + 2 * sizes.kv
-    if work.shape.is_decoder:
-        norms = 2 * sizes.wide or sizes.state
-        return inputs_bytes + attention + norms + 3 * sizes.inner + low
-    return inputs_bytes + attention + sizes.state + sizes.inner + low
+    shape, adapted = work.shape, adapted_linears(work.spec, work.shape)
+    kept = columns(shape, autograd_keeps(shape, adapted, is_short)) * sizes.number
+    if family_of(shape.architecture).is_rms and sizes.wide:
+        kept += 2 * sizes.wide - sizes.state
+    return kept + sizes.low * len(adapted)
 
 
 def _forward_bytes(work: Workload, sizes: _Sizes, is_short: bool, is_graph: bool) -> int:
@@ -305,8 +309,8 @@ def _forward_bytes(work: Workload, sizes: _Sizes, is_short: bool, is_graph: bool
     heads = sizes.state + 2 * sizes.kv  # before they are laid out head by head
     if is_short:
         return sizes.state + 2 * sizes.kv + (0 if is_graph else 2 * sizes.kv)
-    is_wide = bool({"up", "down"} & set(work.spec.adapted)) or work.shape.is_decoder
-    inner = (3 if is_wide else 2) - (1 if is_graph else 0)
+    is_wide = bool({"up", "down"} & set(work.spec.adapted))
+    inner = max(3 if is_wide else 2, inner_registers(work.shape)) - (1 if is_graph else 0)
     feed_forward = 2 * sizes.state + heads + inner * sizes.inner + sizes.wide
     attention = 2 * sizes.state + heads + 2 * sizes.scores
     return max(feed_forward, attention + (0 if is_graph else heads))
@@ -317,7 +321,7 @@ def _backward_bytes(work: Workload, sizes: _Sizes, is_short: bool) -> int:
     attention = 2 * sizes.state + 2 * sizes.kv + 3 * sizes.scores
     if is_short:
         return 2 * sizes.state + 2 * sizes.kv
-    inner = 3 if work.shape.is_decoder else 2
+    inner = inner_registers(work.shape)
     return max(2 * sizes.state + inner * sizes.inner + sizes.wide, attention)
 
 

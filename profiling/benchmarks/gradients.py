@@ -61,7 +61,6 @@ class GradientError:
 def random_adapter(
     spec: AdapterSpec, base: Base, labels: int, seed: int, *, is_of_words: bool = False
 ) -> AdapterState:
-    """An adapter in the middle of training: no tensor zero, none at its start."""
     generator = np.random.Generator(np.random.PCG64(seed))
     state = initial_adapter(spec, base, labels, seed, is_of_words=is_of_words)
     return {
@@ -248,7 +247,6 @@ def _is_below(name: str, plan: Plan, base: Base) -> bool:
 
 
 def _asked(base: Base, request: Mapping[str, Any]) -> tuple[Batch, Sequence[int] | None, int]:
-    """A task's random texts, the words that may answer, and the tags that a head tells apart."""
     seed, words = request["seed"], request["word_ids"]
     batch = random_batch(base, request["batch"], request["tokens"], len(words), seed)
     wants = kind_named(request["task"]).files.wants

@@ -19,8 +19,7 @@ from profiling.benchmarks.training_run import TrainingRun, from_record, to_recor
 from profiling.instruments.bases import BenchmarkError, find_base, is_shape
 from profiling.instruments.child import DONE
 from profiling.instruments.machine import this_machine, versions
-from profiling.records.file import append, read_records
-from profiling.records.record import RecordError, new_session
+from profiling.records.record import RecordError, append, new_session, read_records
 
 SHAPES = ("bert-base", "roberta-base", "roberta-large", "albert-base", "xlm-roberta-base")
 GRID_BITS, BATCHES = (4, 8, 16), (1, 4, 8)

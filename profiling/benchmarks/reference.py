@@ -46,7 +46,9 @@ def reference_model(
     elif spec.head:
         kind, own = AutoModelForTokenClassification, list(WORD_HEAD)
         config.num_labels = len(state[f"{PREFIX}{own[0]}.bias"])
-    model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    # Softmax of eager attention may be in float32, where a window of padding alone is NaN.
+    attention = "sdpa" if base.shape.local_layers else "eager"
+    model = kind.from_config(config, dtype=torch.float32, attn_implementation=attention)
     fill(model, base, own)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -111,7 +113,6 @@ def _causal_loss(logits: Tensor, batch: Batch, spec: AdapterSpec) -> Tensor:
 
 
 def _plain(name: str) -> str:
-    """PEFT's parameter name without what PEFT puts in between."""
     for part in (".default", ".base_layer", ".modules_to_save"):
         name = name.replace(part, "")
     if name.startswith("prompt_encoder"):

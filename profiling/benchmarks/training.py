@@ -165,7 +165,6 @@ class Settings:
 
     @property
     def trained(self) -> str:
-        """What is trained, for people and records."""
         if self.is_tagging:
             return f"{self.spec} tagging"
         return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
@@ -355,7 +354,6 @@ class Benchmark:
 
 
 def nf4_dtype(isa: str = "") -> str:
-    """What the recipe nf4 computes in: bfloat16 where that is fast, else float32."""
     fast = () if isa else fast_dtypes(platform.machine(), flags_here())
     return "bfloat16" if "bfloat16" in fast else "float32"
 

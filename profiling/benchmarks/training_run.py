@@ -105,7 +105,6 @@ class TrainingRun:
 
     @property
     def prediction_error(self) -> float | None:
-        """(predicted - measured) / measured peak; None where one of them is not known."""
         if self.predicted_peak_bytes is None or not self.is_done:
             return None
         return self.predicted_peak_bytes / self.measured_peak_bytes - 1

@@ -10,8 +10,7 @@ from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, tell
 from profiling.commands.options import JsonOption
 from profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
-from profiling.records.file import read_records
-from profiling.records.record import RecordError
+from profiling.records.record import RecordError, read_records
 
 NOTES = (
     "before, after: medians; noise: within the tolerance, or repetitions that are not apart",

@@ -22,8 +22,7 @@ from profiling.fleet.served import Served
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
-from profiling.records.file import append, read_records
-from profiling.records.record import new_session
+from profiling.records.record import append, new_session, read_records
 
 FLEET_FILE = "fleet.jsonl"
 PROCESSES = "Coordinator processes, 1 to 64; several need --database."

@@ -13,14 +13,12 @@ from edge_client.outputs import OutputError, check_out_file, new_file
 from edge_client.tables import show
 from edge_client.wire.figures import Row
 from profiling.commands.options import JsonOption
-from profiling.records.file import read_records
-from profiling.records.record import RecordError, new_session, to_line
+from profiling.records.record import RecordError, new_session, read_records, to_line
 from profiling.rounds.bars import show_steps
 from profiling.rounds.costs import cost_by_round, read_figures
-from profiling.rounds.picture import draw_rounds, file_title
+from profiling.rounds.picture import draw_rounds, draw_waterfall, file_title
 from profiling.rounds.report import round_records, rounds_table
 from profiling.rounds.waterfall import Step, steps_of_round
-from profiling.rounds.waterfall_picture import draw_waterfall
 
 PICTURES, RECORDS = (".png", ".svg", ".pdf"), ".jsonl"
 
@@ -62,7 +60,6 @@ def rounds(
 
 
 def _check_rounds(out: Path) -> None:
-    """Refuse to replace a file of anything else than rounds."""
     try:
         kinds = {record.kind for record in read_records(out).records}
     except RecordError as error:

@@ -17,8 +17,7 @@ from profiling.commands.options import AdapterOption, JsonOption, working
 from profiling.instruments.bases import demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
-from profiling.records.file import append, read_records
-from profiling.records.record import new_session
+from profiling.records.record import append, new_session, read_records
 from profiling.soak.run import MOST_GROWTH_BYTES, measure, soak_table, to_json, to_record
 from profiling.wire.ours import Rounds
 from profiling.wire.run import WARMUP

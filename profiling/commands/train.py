@@ -30,8 +30,7 @@ from profiling.commands.options import (
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line
 from profiling.instruments.interrupts import terminable
-from profiling.records.file import append, read_records
-from profiling.records.record import new_session
+from profiling.records.record import append, new_session, read_records
 
 
 def train_steps(

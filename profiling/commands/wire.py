@@ -21,8 +21,7 @@ from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.instruments.made_up_run import first_state
 from profiling.peers.flwr import FLWR
-from profiling.records.file import append, read_records
-from profiling.records.record import new_session
+from profiling.records.record import append, new_session, read_records
 from profiling.wire import flwr, ours
 from profiling.wire.run import WHO, WireRun, to_json, to_record, wire_table
 

@@ -63,12 +63,10 @@ class Board:
 
     @property
     def peak_flops_per_s(self) -> float:
-        """float32 operations per second that the arithmetic could do at most."""
         return self.cores * self.clock_hz * self.flops_per_cycle
 
     @property
     def peak_bytes_per_s(self) -> float:
-        """Bytes per second that the memory could move at most."""
         return self.memory_bits / 8 * self.transfers_per_s
 
 

@@ -14,13 +14,13 @@ cited or assumed.
 from dataclasses import dataclass
 from typing import Literal
 
+from edge_client.planning.layer_cost import linear_sizes
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import step_flops
 from edge_client.planning.torch_memory import (
     DTYPE_BYTES,
     dense_bytes,
     elements,
-    linear_sizes,
     lowest_trained,
 )
 from profiling.estimates.boards import Board, BoardKind

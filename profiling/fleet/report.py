@@ -174,7 +174,6 @@ def _one(value: float | None) -> tuple[float, ...]:
 
 
 def to_json(run: FleetRun) -> dict[str, Any]:
-    """A fleet for machines; without the looks, which a file of records has."""
     plain = asdict(run)
     del plain["samples"]
     return plain

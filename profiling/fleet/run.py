@@ -224,7 +224,6 @@ def heard(several: Sequence[Mapping[str, Sequence[float]]], over_s: Sequence[flo
 
 
 def latencies(several: Sequence[Mapping[str, Sequence[float]]], steps: Heard) -> dict[str, Latency]:
-    """Latency by route, and as `heard` how much later than the first device heard of a step."""
     found = together(several)
     return found | ({"heard": latency(steps.after_s)} if steps.after_s else {})
 
@@ -238,7 +237,6 @@ def growth(
 
 
 def cpu_between(samples: Sequence[Sample], start_s: float, end_s: float) -> float:
-    """The coordinator's processor time between two moments, to within a look."""
     return near(samples, end_s).cpu_s - near(samples, start_s).cpu_s
 
 

@@ -144,5 +144,4 @@ def slope(
 
 
 def near(samples: Sequence[Sample], at_s: float) -> Sample:
-    """The last look at or before a time; the first one before all of them."""
     return next((one for one in reversed(samples) if one.at_s <= at_s), samples[0])

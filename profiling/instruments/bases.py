@@ -104,7 +104,6 @@ def _opened(name: str) -> Base:
 
 
 def is_shape(name: str) -> bool:
-    """Whether a name means a shape for random weights, not something on disk."""
     return name != EMBEDDED and not Path(name).is_dir()
 
 

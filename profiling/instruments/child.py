@@ -49,7 +49,6 @@ class Child:
 
     @property
     def refusal(self) -> Line | None:
-        """Why it would not start, wrong input, as `message`; None if it did."""
         return next((line for line in self.lines if line["event"] == "refused"), None)
 
 

@@ -80,7 +80,6 @@ class Group:
         self._folder, self._dialect = folder, dialect
 
     def around(self, command: Sequence[str]) -> list[str]:
-        """The command, so wrapped that it enters the group before it starts."""
         enter = 'echo $$ > "$0" && exec "$@"'
         return ["/bin/sh", "-c", enter, str(self._folder / "cgroup.procs"), *command]
 
@@ -123,7 +122,6 @@ class DataLimit:
         self._limit_bytes, self._mapped_bytes = limit_bytes, mapped_bytes
 
     def around(self, command: Sequence[str]) -> list[str]:
-        """The command, so wrapped that it starts under the limit."""
         kibibytes = str((self._limit_bytes + self._mapped_bytes) >> 10)
         return ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', kibibytes, *command]
 

@@ -109,7 +109,6 @@ class ProcessTree:
         return list(found)
 
     def _count(self, process: psutil.Process) -> bool:
-        """Keep a process's time; False for one that has ended, waited for or not."""
         with suppress(psutil.NoSuchProcess):
             with process.oneshot():
                 if not process.is_running():
@@ -122,7 +121,6 @@ class ProcessTree:
 
 
 def _resident(process: psutil.Process) -> tuple[int, int]:
-    """Proportional and whole resident set of a process; 0 of one that is gone."""
     with suppress(psutil.Error, OSError):
         held = process.memory_full_info()
         return int(held.pss), int(held.rss)

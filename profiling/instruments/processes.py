@@ -131,7 +131,6 @@ class Processes:
         return "; ".join(f"{name}: {self.last_line(name)}" for name in self.running)
 
     def last_line(self, name: str) -> str:
-        """What a process said last, frames around it left out."""
         rows = self.log(name).read_text(errors="replace").splitlines()
         told = [row.strip(" │") for row in rows if any(letter.isalnum() for letter in row)]
         return told[-1][:200] if told else "it said nothing"

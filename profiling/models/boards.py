@@ -74,7 +74,6 @@ def can_prove() -> bool:
 
 @contextmanager
 def few_cores() -> Iterator[None]:
-    """Children that are started in here run on two cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:CORES])
     try:

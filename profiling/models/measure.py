@@ -230,7 +230,6 @@ def proof_of(child: Child, board_bytes: int, dropped: str) -> Proof:
 
 
 def _missing(cell: Cell) -> str:
-    """Why a cell cannot be measured here; empty if it can."""
     if cell.isa and cell.method == "onnx":
         return f"ONNX Runtime has no switch that holds it to {cell.isa}"
     spec = parse_adapter(cell.adapter) if cell.method in ("peft", "nf4") else None
@@ -247,6 +246,5 @@ def _refused(cell: Cell, refusal: Refused) -> Cell:
 
 
 def count_parameters(base: Base) -> int:
-    """Numbers in a base's tensors, each once."""
     with base.open_weights() as weights:
         return sum(prod(weights.shape(name)) for name in weights.names)

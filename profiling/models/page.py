@@ -113,7 +113,6 @@ def escaped(text: str) -> str:
 
 
 def _bases(cells: Sequence[Cell]) -> list[tuple[Table, list[tuple[Cell, Sequence[str]]]]]:
-    """Each base's table, with its rows beside their cells."""
     rest, found = iter(cells), []
     for table in models_tables(cells):
         found.append((table, [(next(rest), row) for row in table.rows]))
@@ -170,12 +169,10 @@ def _said(own: Answer, peer: Answer | None) -> str:
 
 
 def told_left_out(count: int) -> str:
-    """Of records of other machines, in one line."""
     return f"{count} of another machine left out: processor, instruction sets or cores differ"
 
 
 def _where(conditions: Sequence[Conditions], left_out: int) -> list[str]:
-    """What it was measured on; where conditions differ, the last measurement's."""
     if not conditions:
         return []
     last, loads = conditions[-1], [one.load_1m for one in conditions]

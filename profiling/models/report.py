@@ -24,7 +24,6 @@ NOTES = (
 
 
 def models_tables(cells: Sequence[Cell]) -> list[Table]:
-    """A table for each base and setting; the notes are below the last."""
     groups = [list(group) for _, group in groupby(cells, lambda cell: (cell.base, setting(cell)))]
     return [_table(group, is_last=group is groups[-1]) for group in groups]
 
@@ -58,7 +57,6 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
 
 
 def step_text(cell: Cell) -> str:
-    """Median seconds of a step, with a `?` where they spread."""
     return seconds(_median(cell.steps_s)) + ("?" if cell.is_unstable else "")
 
 
@@ -70,7 +68,6 @@ def title(cell: Cell) -> str:
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
-    """What did not end, and why; what was not proved."""
     notes = [f"{cell.way}: {cell.outcome}" for cell in cells if not cell.is_done]
     if any(cell.is_unstable for cell in cells):
         notes.append(f"?: steps spread by more than {100 * UNSTABLE:.0f} % of their median")

@@ -19,7 +19,6 @@ BASES = (
 
 
 def is_random(base: str) -> bool:
-    """Whether a base is a shape for random weights, not something on disk."""
     return base in CONFIGS and not Path(base).is_dir()
 
 

@@ -22,8 +22,14 @@ from profiling.models.boards import can_prove
 from profiling.models.cell import Cell, from_record, to_record
 from profiling.models.measure import Asked, measure, prove
 from profiling.models.rows import is_random
-from profiling.records.file import append, read_records
-from profiling.records.record import Conditions, Record, RecordError, new_session
+from profiling.records.record import (
+    Conditions,
+    Record,
+    RecordError,
+    append,
+    new_session,
+    read_records,
+)
 
 FILE = "models.jsonl"
 SAME = ("processor", "instruction_sets", "cores")  # of machines whose seconds compare
@@ -106,14 +112,12 @@ def run(
 
 
 def lacks_proof(cell: Cell) -> bool:
-    """Whether it was measured where no hard group could be had, and here one can."""
     return cell.is_done and not cell.proofs and can_prove()
 
 
 def to_do(
     cells: Sequence[Cell], asked: Asked, path: Path | None = None, times: int = 1
 ) -> list[int]:
-    """How often each cell is still to be measured."""
     kept = read_kept(path).records
     known = (_found(cell, asked, kept)[-times:] for cell in cells)
     return [times - len(found) + (bool(found) and lacks_proof(found[-1])) for found in known]

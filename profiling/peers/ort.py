@@ -99,4 +99,4 @@ def write_artifacts(
         "words": [int(word) for word in words],
         "out": str(out.resolve()),
     }
-    make(command("profiling.peers.ort_artifacts", json.dumps(request)), {})
+    make(command("profiling.peers.ort_graph", json.dumps(request)), {})

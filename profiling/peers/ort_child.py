@@ -1,6 +1,6 @@
 """The peer `ort-training`: ONNX Runtime's own training package, in an environment of its own.
 
-It trains what `profiling.peers.ort_artifacts` made, with the options that the package comes
+It trains what `profiling.peers.ort_graph` made, with the options that the package comes
 with. The environment has no torch: see `training_api`.
 
     python -m profiling.peers.ort_child '{"engine": "ort-training", "base": "ARTIFACTS", ...}'
@@ -45,7 +45,7 @@ class Trainer:
     """A training session.
 
     Args:
-        folder: What `profiling.peers.ort_artifacts` made.
+        folder: What `profiling.peers.ort_graph` made.
 
     Attributes:
         state: The package's `CheckpointState`.

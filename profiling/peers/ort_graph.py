@@ -8,17 +8,25 @@ products; adapters keep PEFT's names and shapes.
 Shapes: B texts, T tokens, H hidden, A heads, D width of a head.
 """
 
+import json
+import os
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_client.bases.architectures import FAMILIES, Shape, has_embedding_map
+from edge_client.bases.architectures import Shape
+from edge_client.bases.families import family_of, has_embedding_map
 from edge_client.bases.quantization import dequantize
 from edge_client.bases.weights import Weights
+from profiling.peers.ort_child import training_api
 
 OPSET, IR_VERSION = 17, 8
 MICROSOFT = "com.microsoft"
@@ -190,7 +198,7 @@ def _tanh_gelu(graph: Graph, x: str) -> str:
 
 def _embed(graph: Graph, adapted: Adapted) -> str:
     """Token states below the lowest layer, (B, T, H)."""
-    shape, family = adapted.shape, FAMILIES[adapted.shape.architecture]
+    shape, family = adapted.shape, family_of(adapted.shape.architecture)
     words = f"{family.words}.weight"
     h = graph.add("Gather", graph.freeze(words, _matrix(adapted, words)), "ids")
     table = f"{family.positions}.weight"
@@ -215,8 +223,7 @@ def _additive_mask(graph: Graph) -> str:
 
 
 def _layer(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
-    """One layer, (B, T, H) to the same."""
-    family = FAMILIES[adapted.shape.architecture]
+    family = family_of(adapted.shape.architecture)
     prefix = family.layer.format(layer=index)
     attended = _attend(graph, adapted, index, h, mask)
     attended = _linear(graph, adapted, family.linear(index, "o"), attended)
@@ -229,7 +236,7 @@ def _layer(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str
 
 def _attend(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
     """softmax(q k.T / sqrt(D) + mask) v, (B, T, H)."""
-    shape, family = adapted.shape, FAMILIES[adapted.shape.architecture]
+    shape, family = adapted.shape, family_of(adapted.shape.architecture)
     split = graph.constant([0, 0, shape.heads, shape.head_dim])
     orders = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
     q, k, v = (
@@ -248,7 +255,7 @@ def _attend(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> st
 
 def _head(graph: Graph, adapted: Adapted, h: str) -> str:
     """Logits of the label words at the masks, (B, labels)."""
-    shape, family = adapted.shape, FAMILIES[adapted.shape.architecture]
+    shape, family = adapted.shape, family_of(adapted.shape.architecture)
     where = graph.add("Unsqueeze", "mask_positions", graph.constant([1]))
     h = graph.add("GatherND", h, where, batch_dims=1)  # (B, H)
     h = _linear(graph, adapted, family.head_dense, h)
@@ -260,3 +267,56 @@ def _head(graph: Graph, adapted: Adapted, h: str) -> str:
     bias = next(name for name in family.decoder_bias if name in weights)
     logits = graph.add("MatMul", h, rows)
     return graph.add("Add", logits, graph.freeze("label_words.bias", weights.vector(bias)[words]))
+
+
+WARNING = 2  # below it every transformer of a graph speaks
+
+
+def make_artifacts(adapted: Adapted, folder: Path) -> None:
+    """Write the training model, the optimizer's and the checkpoint.
+
+    The package leaves files in the working directory, so this process gets another one.
+
+    Args:
+        adapted: Base and adapter.
+        folder: Folder to write to; it must be there.
+    """
+    onnxruntime.set_default_logger_severity(WARNING)
+    folder = folder.resolve()
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        os.chdir(scratch)
+        graph, model = build(adapted)
+        path = Path("model.onnx").resolve()
+        onnx.save(model, path, save_as_external_data=True, location="model.data")
+        del model
+        _generate(graph, path, folder)
+
+
+def _generate(graph: Graph, path: Path, folder: Path) -> None:
+    artifacts, blocks = training_api("artifacts"), training_api("onnxblock")
+    artifacts.generate_artifacts(
+        str(path),
+        requires_grad=graph.trained,
+        frozen_params=graph.frozen,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=blocks.optim.AdamW(eps=1e-8, weight_decay=0.0),  # as torch's
+        artifact_directory=folder,
+    )
+
+
+def adapted_of(request: Mapping[str, Any]) -> Adapted:
+    """What is asked for: see `profiling.peers.ort.write_artifacts`."""
+    with Weights(Path(request["adapter"])) as state:
+        adapter = {name: state.vector(name) for name in state.names}
+    return Adapted(
+        shape=Shape(**request["shape"]),
+        weights=Weights(Path(request["weights"])),
+        adapter=adapter,
+        scaling=request["scaling"],
+        words=request["words"],
+    )
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    make_artifacts(adapted_of(asked), Path(asked["out"]))

@@ -86,7 +86,6 @@ class Peer:
         self._optimizer = torch.optim.AdamW(self._trained.values(), lr=lr, weight_decay=0.0)
 
     def step(self, texts: Texts) -> float:
-        """One AdamW step; returns the loss before it."""
         self._optimizer.zero_grad(set_to_none=True)
         logits = self._word_logits(texts)
         loss = functional.cross_entropy(logits, torch.from_numpy(texts.labels))
@@ -99,7 +98,6 @@ class Peer:
         return float(functional.log_softmax(self._word_logits(texts), dim=-1).mean())
 
     def untrained(self) -> list[str]:
-        """Trained tensors to which the last step's gradient did not reach."""
         gradients = {name: tensor.grad for name, tensor in self._trained.items()}
         return [name for name, grad in gradients.items() if grad is None or not bool(grad.any())]
 
@@ -112,13 +110,11 @@ class Peer:
         return sum(tensor.numel() for tensor in self._trained.values())
 
     def _word_logits(self, texts: Texts) -> Tensor:
-        """Logits of the label words at the masks, float32, (batch, words)."""
         is_mixed = self.dtype != "float32"
         with torch.autocast("cpu", getattr(torch, self.dtype)) if is_mixed else nullcontext():
             return self._mask_logits(texts)[:, self._words].float()
 
     def _mask_logits(self, texts: Texts) -> Tensor:
-        """Logits at the masks, (batch, vocabulary)."""
         ids, attention = torch.from_numpy(texts.ids), torch.from_numpy(texts.attention)
         rows, masks = torch.arange(len(ids)), torch.from_numpy(texts.mask_positions)
         if not self._recipe.is_nf4:

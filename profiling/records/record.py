@@ -2,14 +2,15 @@
 
 A record says what was measured (its subject), what came out (its figures, in base units, every
 repetition kept), and what must agree before two of them may be compared (its conditions). It never
-changes once written; a file of records is JSON Lines (`profiling.records.file`).
+changes once written; a file of records is JSON Lines (`profiling.records.record`).
 
     figures = {"step_s": Figure((3.1, 3.2), "clock"), "peak_rss_bytes": Figure((5e8,), "VmHWM")}
     record = Record("train", {"base": "roberta-base", "engine": "onnx"}, figures, conditions)
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -117,7 +118,6 @@ class Record:
 
     @property
     def key(self) -> str:
-        """Equal for records of the same thing."""
         return json.dumps([self.kind, self.subject], sort_keys=True)
 
     @property
@@ -142,7 +142,6 @@ def new_session() -> str:
 
 
 def to_line(record: Record) -> str:
-    """A record as one line of JSON; `from_line` gives an equal record back."""
     return json.dumps(asdict(record), sort_keys=True, separators=(",", ":"))
 
 
@@ -165,3 +164,89 @@ def from_line(line: str) -> Record:
         return msgspec.convert(raw, Record)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise RecordError(f"not a record of schema {SCHEMA}: {error}") from error
+
+
+START = b'{"conditions":'  # of every record: names are sorted
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a file held.
+
+    Attributes:
+        records: In the order they were written; of one thing measured twice both are there.
+        note: What was left out, in one line; empty where nothing was.
+    """
+
+    records: tuple[Record, ...]
+    note: str = ""
+
+
+def read_records(path: Path) -> Records:
+    """Read a file of records.
+
+    Raises:
+        RecordError: It cannot be read, or a line before the last is not a record; names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} cannot be read as records: {error}") from error
+    rows = text.splitlines()
+    records = list(_records(path, rows, is_whole=text.endswith("\n")))
+    if rows and not text.endswith("\n") and len(records) < len(rows):
+        note = f"{path}, line {len(rows)} is cut short and left out"
+        return Records(tuple(records), f"{note}; the same command measures it again")
+    return Records(tuple(records))
+
+
+def _records(path: Path, rows: list[str], is_whole: bool) -> Iterator[Record]:
+    for number, row in enumerate(rows, start=1):
+        try:
+            yield from_line(row)
+        except RecordError as error:
+            if number == len(rows) and not is_whole and _is_cut(row):
+                return
+            raise RecordError(f"{path}, line {number}: {error}; move the file away") from error
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Write records behind those that are there, and to disk; a half line in front goes.
+
+    Raises:
+        RecordError: The file holds something else, which is left as it is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(0)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        first, last = data[: data.find(b"\n") + 1], data[whole:]
+        is_half = _is_cut(last) and bool(first or last[: len(START)] == START[: len(last)])
+        for line in (first, b"" if is_half else last):
+            _demand_record(path, line)
+        if is_half:
+            file.truncate(whole)
+        elif last:
+            file.write(b"\n")
+        for record in records:
+            file.write(to_line(record).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_cut(line: str | bytes) -> bool:
+    """Whether a line is not whole, as one that a crash cut short."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _demand_record(path: Path, line: bytes) -> None:
+    try:
+        if line:
+            from_line(line.decode())
+    except (UnicodeDecodeError, RecordError) as error:
+        raise RecordError(f"{path} is not a file of records: {error}; move it away") from error

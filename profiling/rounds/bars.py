@@ -101,7 +101,6 @@ def _mark(piece: Piece) -> str:
 
 
 def _bar(piece: Piece, cell_s: float, room: int) -> str:
-    """What it waited, cut where that was long, and its phases, to one scale."""
     waited = round(piece.wait_s / cell_s) if cell_s else 0
     left = WAITED * waited if waited <= WAITING else CUT + WAITED * (WAITING - 1)
     bar, spent_s = "", 0.0

@@ -99,7 +99,6 @@ class RoundCost:
 
     @property
     def score(self) -> float | None:
-        """What the run goes by: F1 of entities where there are any, else accuracy."""
         return self.accuracy if self.f1 is None else self.f1.strict
 
 

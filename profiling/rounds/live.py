@@ -180,5 +180,4 @@ def _work_s(row: Row | None) -> float | None:
 
 
 def _newest(rows: Sequence[Row]) -> Step:
-    """The step of the newest answers, which may go on still."""
     return steps_of_round(rows, max(row["round_index"] for row in rows))[-1]

@@ -255,7 +255,6 @@ def to_record(run: SoakRun, base_id: str, session: str) -> Record:
 
 
 def to_json(run: SoakRun) -> dict[str, Any]:
-    """A soak for machines; without the looks, which a file of records has."""
     plain = asdict(run) | {"round_s": run.round_s, "is_level": run.is_level}
     del plain["began_s"]
     for one in plain["sides"]:

@@ -183,7 +183,6 @@ class _Deployment:
         return []
 
     def _check(self, adapter: AdapterState) -> None:
-        """Raise if an answer is missing, or what came of them is not their mean."""
         found = self._lines("done")
         if not found:
             raise ProcessError(f"{RUN} ended early: {self._processes.last_line(RUN)}")
@@ -230,14 +229,12 @@ def version() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; flwr takes no 0."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(one.getsockname()[1]) for one in sockets]
 
 
 def listens(port: int) -> bool:
-    """Whether anybody takes connections there."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
         return True
     return False

@@ -167,7 +167,6 @@ def _run(
 
 
 def last_adapter(folder: Path) -> AdapterState:
-    """What a client evaluated last, by its state folder."""
     state = ClientState(folder)
     for path in (folder / "adapters").glob("*.st"):  # the newest alone is kept
         if body := state.adapter(path.stem):
@@ -191,7 +190,6 @@ def check(asked: Rounds, last: AdapterState) -> None:
 
 
 def begins(lines: Iterable[Line], round_index: int, kind: str) -> float:
-    """When the first client got a round's work of a kind."""
     work = (line for line in lines if line["event"] == "work")
     named = (line for line in work if (line["round_index"], line["kind"]) == (round_index, kind))
     return float(min(line["at_s"] for line in named))

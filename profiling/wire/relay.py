@@ -258,7 +258,6 @@ class CountError(Failed):
 
 
 def by_client(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
-    """Exchanges of each client that uploads, by its device key: it may have connected again."""
     keys = dict.fromkeys(one.key for one in exchanges if UPLOAD.match(one.path))
     return [[one for one in exchanges if one.key == key] for key in keys]
 

@@ -16,8 +16,7 @@ from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
 from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.network import LOWEST
-from edge_client.engine.onnx_backend.operators import Attention
+from edge_client.engine.onnx_backend.operators import LOWEST, Attention
 from edge_client.engine.onnx_backend.runtime import Runtime
 from edge_client.planning.chunks import SCORES
 from tests.edge_client.engine.engines import needs_int8
@@ -86,6 +85,29 @@ def test_a_linear_and_its_gradient_are_torchs(has_lora: bool, has_rest: bool, ro
         found = run(graphs.lora_gradient(2.5), x=x, g=g, **factors)
         for ours, name in zip(found, factors, strict=True):
             check_close(ours, leaves[name].grad)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_a_gate_and_its_gradients_are_torchs(kind: str) -> None:
+    x, by, g = draw(17, 9), draw(17, 9, seed=1), draw(17, 9, seed=2)
+    leaves = leaf(x), leaf(by)
+    y = REFERENCES[kind](leaves[0]) * leaves[1]
+    y.backward(torch.from_numpy(g).double())
+    check_close(run(graphs.gate(kind), x=x, by=by)[0], y)
+    dby, dx = run(graphs.gate_back(kind), x=x, by=by, g=g)
+    check_close(dx, leaves[0].grad)
+    check_close(dby, leaves[1].grad)
+
+
+def test_turned_positions_are_torchs_and_turn_back() -> None:
+    x, angles = draw(7, 24), draw(7, 3)
+    halves = leaf(x).view(7, 4, 6).chunk(2, dim=-1)
+    cosine, sine = (f(leaf(angles))[:, None] for f in (torch.cos, torch.sin))
+    first, second = halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine
+    (ours,) = run(graphs.rotary(6, 24), x=x, cosine=np.cos(angles), sine=np.sin(angles))
+    check_close(ours, torch.cat((first, second), dim=-1).view(7, 24))
+    (back,) = run(graphs.rotary(6, 24), x=ours, cosine=np.cos(angles), sine=-np.sin(angles))
+    np.testing.assert_allclose(back, x, atol=1e-6)
 
 
 def test_the_gradients_of_a_weight_and_a_bias_are_torchs() -> None:

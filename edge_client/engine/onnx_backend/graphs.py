@@ -137,8 +137,8 @@ def norm(eps: float) -> Graph:
     return graph
 
 
-def norm_back(eps: float, hidden: int) -> Graph:
-    """The gradient at a layer normalization's input.
+def norm_back(eps: float, hidden: int, has_rest: bool = False) -> Graph:
+    """The gradient at a layer normalization's input [+ rest].
 
     With z the normalized input and d its deviation: (gw - mean(gw) - z mean(gw z)) / d.
     """
@@ -150,7 +150,10 @@ def norm_back(eps: float, hidden: int) -> Graph:
     mean = graph.node("ReduceMean", gw, axes=[-1])
     slope = graph.node("ReduceMean", graph.node("Mul", gw, z), axes=[-1])
     inner = graph.node("Sub", graph.node("Sub", gw, mean), graph.node("Mul", z, slope))
-    graph.output(graph.node("Mul", inner, inverse), "dx", F32, ("n", hidden))
+    dx = graph.node("Mul", inner, inverse)
+    if has_rest:
+        dx = graph.node("Add", dx, graph.input("rest", F32, ("n", hidden)))
+    graph.output(dx, "dx", F32, ("n", hidden))
     return graph
 
 
@@ -161,15 +164,54 @@ def activation(kind: str) -> Graph:
     """`gelu` (exact), `gelu_new` (tanh), `relu`, `silu` or `tanh` of each element."""
     graph = Graph(kind)
     x = graph.input("x", F32, ("n", "o"))
+    graph.output(_active(graph, kind, x), "y", F32, ("n", "o"))
+    return graph
+
+
+def _active(graph: Graph, kind: str, x: str) -> str:
     if kind == "gelu":
-        y = graph.fused("Gelu", x)
-    elif kind in TANH_GELUS:
-        y = graph.fused("FastGelu", x)
-    elif kind == "silu":
-        y = graph.node("Mul", x, graph.node("Sigmoid", x))
-    else:
-        y = graph.node({"relu": "Relu", "tanh": "Tanh"}[kind], x)
-    graph.output(y, "y", F32, ("n", "o"))
+        return graph.fused("Gelu", x)
+    if kind in TANH_GELUS:
+        return graph.fused("FastGelu", x)
+    if kind == "silu":
+        return graph.node("Mul", x, graph.node("Sigmoid", x))
+    return graph.node({"relu": "Relu", "tanh": "Tanh"}[kind], x)
+
+
+def gate(kind: str) -> Graph:
+    """An activation of each element, times `by`."""
+    graph = Graph("gate")
+    x, by = graph.input("x", F32, ("n", "o")), graph.input("by", F32, ("n", "o"))
+    graph.output(graph.node("Mul", _active(graph, kind, x), by), "y", F32, ("n", "o"))
+    return graph
+
+
+def gate_back(kind: str) -> Graph:
+    """The gradients at a gate's two inputs."""
+    graph = Graph("gate_back")
+    x, by, g = (graph.input(name, F32, ("n", "o")) for name in ("x", "by", "g"))
+    graph.output(graph.node("Mul", g, _active(graph, kind, x)), "dby", F32, ("n", "o"))
+    dx = _sloped(graph, kind, x, graph.node("Mul", g, by))
+    graph.output(dx, "dx", F32, ("n", "o"))
+    return graph
+
+
+def rotary(head_dim: int, hidden: int) -> Graph:
+    """Each head's halves a, b turned by the rows' angles: a cos - b sin, b cos + a sin."""
+    graph = Graph("rotary")
+    half = head_dim // 2
+    pairs = graph.constant(np.array([-1, hidden // head_dim, 2, half], np.int64))
+    whole, apart = (graph.constant(np.array(s, np.int64)) for s in ([-1, hidden], [-1, 1, 1, half]))
+    x = graph.node("Reshape", graph.input("x", F32, ("t", hidden)), pairs)  # (t, A, 2, D / 2)
+    a, b = graph.nodes("Split", 2, x, axis=2)
+    cosine, sine = (
+        graph.node("Reshape", graph.input(name, F32, ("t", half)), apart)
+        for name in ("cosine", "sine")
+    )
+    first = graph.node("Sub", graph.node("Mul", a, cosine), graph.node("Mul", b, sine))
+    second = graph.node("Add", graph.node("Mul", b, cosine), graph.node("Mul", a, sine))
+    y = graph.node("Reshape", graph.node("Concat", first, second, axis=2), whole)
+    graph.output(y, "y", F32, ("t", hidden))
     return graph
 
 
@@ -177,13 +219,15 @@ def activation_back(kind: str) -> Graph:
     """The gradient at an activation's input; `dx` may be where `g` is."""
     graph = Graph(f"{kind}_back")
     x, g = graph.input("x", F32, ("n", "o")), graph.input("g", F32, ("n", "o"))
+    graph.output(_sloped(graph, kind, x, g), "dx", F32, ("n", "o"))
+    return graph
+
+
+def _sloped(graph: Graph, kind: str, x: str, g: str) -> str:
     if kind == "relu":
         zero = _number(graph, 0.0)
-        dx = graph.node("Where", graph.node("Greater", x, zero), g, zero)
-    else:
-        dx = graph.node("Mul", _SLOPES[kind](graph, x), g)
-    graph.output(dx, "dx", F32, ("n", "o"))
-    return graph
+        return graph.node("Where", graph.node("Greater", x, zero), g, zero)
+    return graph.node("Mul", _SLOPES[kind](graph, x), g)
 
 
 def _gelu_slope(graph: Graph, x: str) -> str:
@@ -246,7 +290,7 @@ def attention(head_dim: int, hidden: int, has_mask: bool) -> Graph:
     Args:
         head_dim: D.
         hidden: A * D, the width of `q` (b, t, h) and of `k` and `v` (b, s, h).
-        has_mask: Whether `mask` (b, 1, 1, s) comes in, to be added to the scores.
+        has_mask: Whether `mask` (b or 1, A or 1, t or 1, s) comes in, to be added to the scores.
     """
     graph = Graph("attention")
     heads = _Heads(graph, head_dim, hidden)
@@ -301,7 +345,7 @@ class _Heads:
 def _probabilities(graph: Graph, q: str, k: str, head_dim: int, has_mask: bool) -> str:
     scores = graph.fused("FusedMatMul", q, k, transB=1, alpha=head_dim**-0.5)
     if has_mask:
-        scores = graph.node("Add", scores, graph.input("mask", F32, ("b", 1, 1, "s")))
+        scores = graph.node("Add", scores, graph.input("mask", F32, ("m", "a", "r", "s")))
     return graph.node("Softmax", scores, axis=-1)
 
 

@@ -265,6 +265,38 @@ class Classifier:
         into.add_bias(name, g)
 
 
+class Behind:
+    """A classifier that reads what the language-model head compares with words (ModernBERT).
+
+    Args:
+        transform: Not trained.
+        classifier: Behind it.
+    """
+
+    def __init__(self, transform: Transform, classifier: Classifier) -> None:
+        self._transform, self._classifier = transform, classifier
+
+    def forward(self, top: np.ndarray) -> np.ndarray:
+        return self._classifier.forward(self._transform.forward(top)[2])
+
+    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._classifier.judge(self._transform.forward(top)[2], labels)
+
+    def backward(
+        self,
+        top: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+        share: float,
+        into: Gradients,
+        offsets: np.ndarray | None = None,
+    ) -> tuple[float, np.ndarray]:
+        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+        inner, active, states = self._transform.forward(top)
+        loss, g = self._classifier.backward(states, labels, weights, share, into, offsets)
+        return loss, self._transform.backward(inner, active, g, top)
+
+
 def linear(bench: Bench, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """x W.T + bias with a float32 weight: (N, columns) -> (N, rows)."""
     out = np.empty((len(x), len(weight)), np.float32)

@@ -1,21 +1,22 @@
-"""One encoder layer forward and back, operator by operator, over frozen, mapped weights.
+"""A layer's operations forward and back, over frozen, mapped weights.
 
-The same cut and the same mathematics as `engine.torch_backend.layers`: a layer goes from the sum
-before the layer below's last normalization to its own such sum. A tape keeps what is dear to
-recompute (queries, keys, values, the sums before normalization and activation); what is cheap
-(normalized states, activations) is recomputed in backward.
+The same operations as `engine.torch_backend.layers` interprets. A tape keeps what is dear to
+recompute (what linears and attention give); what is cheap (normalized states, activations) is
+recomputed in backward.
 
-Buffers are reused as soon as their contents are dead: in backward `active` holds the gradient
-that comes out of the feed-forward's last linear, `m` that of the sum between, `h` attention's.
-`edge_client.planning.onnx_memory` counts these rooms.
+Buffers are reused as soon as their contents are dead: a register's gradient lies where its value
+did. `edge_client.planning.onnx_memory` counts these rooms.
 
 Sizes: B texts, T tokens, N = B * T rows, H hidden, F intermediate. All arrays are float32.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from edge_client.bases import architectures as ops
+from edge_client.bases.architectures import Block, late_registers, reads, writes
 from edge_client.engine.onnx_backend.bench import Bench, Rooms
 from edge_client.engine.onnx_backend.operators import (
     Activation,
@@ -23,6 +24,8 @@ from edge_client.engine.onnx_backend.operators import (
     Gradients,
     Linear,
     Norm,
+    Rotary,
+    near_mask,
 )
 
 
@@ -39,6 +42,7 @@ class Pass:
         places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
         segments: See `Batch`; read before the first layer.
+        rotary: Cosine and sine, each (T, D / 2), by the base of their angles.
     """
 
     ids: np.ndarray
@@ -48,6 +52,7 @@ class Pass:
     places: np.ndarray | None = None
     is_quick: bool = False
     segments: np.ndarray | None = None
+    rotary: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @property
     def texts(self) -> int:
@@ -83,101 +88,138 @@ class Pass:
         return x.reshape(self.texts, -1, x.shape[1])
 
 
-@dataclass(frozen=True)
-class Tape:
-    """What backward needs of a layer's forward, beside its input; L late rows are N, or B on top.
-
-    Attributes:
-        q: Queries, (L, H).
-        k: Keys, (N, H).
-        v: Values, (N, H).
-        context: Attention's result, (L, H).
-        middle: The sum before the normalization between, (L, H).
-        inner: What the activation gets, (L, F).
-    """
-
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
-    context: np.ndarray
-    middle: np.ndarray
-    inner: np.ndarray
+Tape = dict[str, np.ndarray]  # registers by name, each (L, columns); L late rows are N, or B
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One encoder layer.
+    """One layer's weights.
 
     Attributes:
-        linears: Linears by short name: q, k, v, o, up, down.
-        attention_norm: Behind attention.
-        output_norm: Behind the feed-forward; the layer above begins with it.
+        linears: By short name, as the operations name them.
+        norms: By name: `attention_norm`, and `output_norm`.
         activation: Inside the feed-forward.
-        attention: Between them all.
+        attention: Between queries, keys and values.
+        rotary: Turns queries and keys.
         bench: Where work is done.
     """
 
     linears: dict[str, Linear]
-    attention_norm: Norm
-    output_norm: Norm
+    norms: dict[str, Norm]
     activation: Activation
     attention: Attention
+    rotary: Rotary
     bench: Bench
 
-    def tape(self, run: Pass, is_top: bool, prefix: str) -> Tape:
-        """Room for a tape; one of an empty prefix is overwritten by the next layer's."""
-        late = run.texts if is_top else run.rows
-        hidden, inner = self.linears["q"].matrix.shape[0], self.linears["up"].matrix.shape[0]
-        take = self.bench.rooms.take
-        # The context is recomputed from the others where nothing is learnt from it.
-        whose = prefix if self.linears["o"].is_input_needed else ""
-        return Tape(
-            q=take(f"{prefix}q", (late, hidden)),
-            k=take(f"{prefix}k", (run.rows, hidden)),
-            v=take(f"{prefix}v", (run.rows, hidden)),
-            context=take(f"{whose}context", (late, hidden)),
-            middle=take(f"{prefix}middle", (late, hidden)),
-            inner=take(f"{prefix}inner", (late, inner)),
-        )
 
-    def forward(
-        self, below: Norm | None, x: np.ndarray, run: Pass, tape: Tape, out: np.ndarray | None
-    ) -> None:
-        """Fill the tape, and `out` with this layer's sum.
+@dataclass(frozen=True)
+class PlacedLayer:
+    """A layer where it stands among the computed ones.
+
+    Attributes:
+        layer: Its weights.
+        block: Its operations.
+        short: Those where only the answers' rows go on after keys and values.
+        below: The layer below; None for the lowest.
+        theta: Base of its rotary angles.
+        window: Tokens that it sees on either side of each; None: all.
+    """
+
+    layer: Layer
+    block: Block
+    short: Block
+    below: Layer | None
+    theta: float
+    window: int | None = None
+
+    def block_of(self, run: Pass) -> Block:
+        return self.block if run.answers is None else self.short
+
+    def norm(self, op: ops.Norm) -> Norm:
+        owner = self.below if op.is_below else self.layer
+        assert owner is not None
+        return owner.norms[op.module]
+
+    def tape(self, run: Pass, prefix: str) -> Tape:
+        """Room for a tape; one of an empty prefix is overwritten by the next layer's."""
+        block, linears = self.block_of(run), self.layer.linears
+        widths, late = dict[str, int](), late_registers(block)
+        for op in block:
+            if isinstance(op, ops.Linears):
+                names = zip(op.results, op.names, strict=True)
+                widths |= {result: linears[name].matrix.shape[0] for result, name in names}
+            elif isinstance(op, ops.Attend):
+                widths["context"] = linears["q"].matrix.shape[0]
+        # Attention's result is recomputed where nothing is learnt from it.
+        is_read = any(self._learns_from(op, "context") for op in block)
+        own = dict.fromkeys(widths, prefix) | {"context": prefix if is_read else ""}
+        take, rows = self.layer.bench.rooms.take, {True: run.texts, False: run.rows}
+        return {
+            name: take(own[name] + name, (rows[name in late], width))
+            for name, width in widths.items()
+            if name != "out"
+        }
+
+    def _learns_from(self, op: ops.Op, register: str) -> bool:
+        if not isinstance(op, ops.Linears) or op.of != register:
+            return False
+        return any(self.layer.linears[name].is_input_needed for name in op.names)
+
+    def is_trained(self, op: ops.Op) -> bool:
+        """Whether an operation has something that is trained."""
+        if isinstance(op, ops.Norm):
+            return self.norm(op).is_bias_trained
+        if not isinstance(op, ops.Linears):
+            return False
+        return any(self.layer.linears[name].is_trained for name in op.names)
+
+    def forward(self, x: np.ndarray, run: Pass, tape: Tape, out: np.ndarray | None) -> None:
+        """Fill the tape, and `out` with this layer's result.
 
         Args:
-            below: The normalization that comes first; None for the lowest layer.
-            x: The sum below, (N, H).
+            x: The layer's input, (N, H).
             run: Mask and positions.
             tape: What `tape` gave.
             out: (N, H), or (B, H) of the top layer; None where nobody reads it, as when a layer is
                 recomputed.
         """
-        linears, take, quick = self.linears, self.bench.rooms.take, run.is_quick
-        h, late = self._entry(below, x, run, tape)  # (N, H), (L, H)
-        linears["k"].forward(h, tape.k, is_quick=quick)
-        linears["v"].forward(h, tape.v, is_quick=quick)
-        linears["q"].forward(late, tape.q, is_quick=quick)
-        q, k, v, context = map(run.by_text, (tape.q, tape.k, tape.v, tape.context))
-        self.attention.forward(q, k, v, run.mask, context)
-        linears["o"].forward(tape.context, tape.middle, late, quick)
-        m = self.attention_norm.forward(tape.middle, take("m", tape.middle.shape))  # (L, H)
-        linears["up"].forward(m, tape.inner, is_quick=quick)
-        if out is not None:
-            a = self.activation.forward(tape.inner, take("active", tape.inner.shape))  # (L, F)
-            linears["down"].forward(a, out, m, quick)
+        values = _Values(self, run, x, tape)
+        for op in self.block_of(run):
+            match op:
+                case ops.Linears():
+                    for name, result in zip(op.names, op.results, strict=True):
+                        target = out if result == "out" else tape[result]
+                        if target is not None:
+                            rest = values.get(op.plus) if op.plus else None
+                            linear = self.layer.linears[name]
+                            linear.forward(values.get(op.of), target, rest, run.is_quick)
+                case ops.Rotary():
+                    for name in op.of:
+                        self.turn(tape[name], run, 1.0)
+                case ops.Attend():
+                    q, k, v, context = (run.by_text(tape[n]) for n in ("q", "k", "v", "context"))
+                    seen = self.seen(run, q.shape[1])
+                    self.layer.attention.forward(q, k, v, seen[0], context, seen[1])
 
-    def _entry(
-        self, below: Norm | None, x: np.ndarray, run: Pass, tape: Tape
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The normalized states, and those of them that go on after keys and values."""
-        h = x if below is None else below.forward(x, self.bench.rooms.take("h", x.shape))
-        is_short = run.answers is not None and len(tape.q) < len(x)
-        return h, h[run.answers] if is_short else h
+    def seen(self, run: Pass, queries: int) -> tuple[np.ndarray | None, int | None]:
+        """What is added to the scores, and the window; of the answers' rows the mask has both."""
+        if self.window is None or queries == run.tokens:
+            return run.mask, self.window
+        assert run.answers is not None
+        rows = (run.answers % run.tokens)[:, None, None, None]
+        return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
+
+    def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
+        """Turn queries or keys, (L, H), by their positions; -1: back."""
+        cosine, sine = run.rotary[self.theta]  # (T, D / 2)
+        if len(x) < run.rows:
+            assert run.answers is not None
+            places = (run.answers % run.tokens)[:, None]  # (B, 1)
+            cosine, sine = cosine[places], sine[places]
+        self.layer.rotary.turn(run.by_text(x), cosine, np.float32(way) * sine)
 
     def backward(
         self,
-        below: Norm | None,
         x: np.ndarray,
         run: Pass,
         tape: Tape,
@@ -185,13 +227,12 @@ class Layer:
         is_input_needed: bool,
         into: Gradients,
     ) -> np.ndarray | None:
-        """Add what the layer's adapter gets of the gradient at the layer's sum.
+        """Add what the layer's adapter gets of the gradient at the layer's result.
 
         Args:
-            below: See `forward`.
-            x: The sum below, (N, H).
+            x: The layer's input, (N, H).
             run: Mask and positions.
-            tape: Filled by `forward`.
+            tape: Filled by `forward`; overwritten.
             g: (N, H), or (B, H) of the top layer.
             is_input_needed: Whether something below is trained too.
             into: Takes the gradients.
@@ -200,62 +241,144 @@ class Layer:
             The gradient at `x`, in a room that the next layer's backward leaves alone until it has
             read it; None if nobody needs it.
         """
-        middle_g = self._feed_forward_back(tape, g, into)  # (L, H)
-        linears, take = self.linears, self.bench.rooms.take
-        linears["o"].gradients(tape.context, middle_g, into)
-        context_g = linears["o"].backward(middle_g, take("h", middle_g.shape))  # (L, H)
-        q_g, k_g, v_g = (take(f"{name}_g", getattr(tape, name).shape) for name in "qkv")
-        q, k, v, by_text = (run.by_text(a) for a in (tape.q, tape.k, tape.v, context_g))
-        self.attention.backward(
-            q, k, v, run.mask, by_text, (run.by_text(q_g), run.by_text(k_g), run.by_text(v_g))
-        )
-        is_seen = any(linears[name].is_input_needed for name in "qkv")
-        h, late = self._entry(below, x, run, tape) if is_seen else (None, None)
-        for name, entry, gradient in (("q", late, q_g), ("k", h, k_g), ("v", h, v_g)):
-            linears[name].gradients(entry, gradient, into)
-        if not is_input_needed and not (below is not None and below.is_bias_trained):
-            return None
-        h_g = self._entry_back(run, middle_g, q_g, k_g, v_g)  # (N, H)
-        if below is None:
-            return h_g
-        below.gradients(h_g, into)
-        return below.backward(x, h_g, h_g)
+        block = self.block_of(run)
+        back = _Back(self, _Values(self, run, x, tape), {"out": g}, into)
+        for number in reversed(range(len(block))):
+            is_needed = is_input_needed or any(map(self.is_trained, block[:number]))
+            back.through(block, number, is_needed)
+            if not is_needed:
+                return None
+        return back.take("x")
 
-    def _feed_forward_back(self, tape: Tape, g: np.ndarray, into: Gradients) -> np.ndarray:
-        """The gradient at the sum before the normalization between."""
-        linears, take = self.linears, self.bench.rooms.take
-        a = m = None
-        if linears["down"].is_input_needed:
-            a = self.activation.forward(tape.inner, take("active", tape.inner.shape))
-        if linears["up"].is_input_needed:
-            m = self.attention_norm.forward(tape.middle, take("m", tape.middle.shape))
-        linears["down"].gradients(a, g, into)
-        inner_g = linears["down"].backward(g, take("active", tape.inner.shape))  # (L, F)
-        self.activation.backward(tape.inner, inner_g)
-        linears["up"].gradients(m, inner_g, into)
-        m_g = linears["up"].backward(inner_g, take("m", g.shape), rest=g)  # (L, H)
-        self.attention_norm.gradients(m_g, into)
-        return self.attention_norm.backward(tape.middle, m_g, m_g)
 
-    def _entry_back(
-        self,
-        run: Pass,
-        middle_g: np.ndarray,
-        q_g: np.ndarray,
-        k_g: np.ndarray,
-        v_g: np.ndarray,
+@dataclass
+class _Values:
+    """A layer's registers: those on the tape, and cheap ones, computed when they are read."""
+
+    placed: PlacedLayer
+    run: Pass
+    x: np.ndarray
+    tape: Tape
+    made: Tape = field(default_factory=dict)
+
+    def get(self, name: str) -> np.ndarray:
+        if name == "x":
+            return self.x
+        if name in self.tape:
+            return self.tape[name]
+        if name not in self.made:
+            writer = next(op for op in self.placed.block_of(self.run) if name in writes(op))
+            self.made[name] = self._compute(writer)
+        return self.made[name]
+
+    def _compute(self, op: ops.Op) -> np.ndarray:
+        layer, take = self.placed.layer, self.placed.layer.bench.rooms.take
+        match op:
+            case ops.Norm():
+                x = self.get(op.of)
+                return self.placed.norm(op).forward(x, take(op.into, x.shape))
+            case ops.Answers():
+                rows: np.ndarray = self.get(op.of)[self.run.answers]
+                return rows
+            case ops.Activate():
+                x = self.get(op.of)
+                return layer.activation.forward(x, take(op.into, x.shape))
+            case ops.Gate():
+                x = self.get(op.of)
+                return layer.activation.gate(x, self.get(op.by), take(op.into, x.shape))
+        raise AssertionError(f"{op} is on the tape")
+
+
+@dataclass
+class _Back:
+    """One layer's way back: gradients by register."""
+
+    placed: PlacedLayer
+    values: _Values
+    gradients: Tape
+    into: Gradients
+    late: Tape = field(default_factory=dict)  # of the answers' rows alone, to be added
+
+    def take(self, name: str) -> np.ndarray:
+        """A register's whole gradient, which is used up."""
+        g = self.gradients.pop(name)
+        if name in self.late:
+            g[self.values.run.answers] += self.late.pop(name)  # no row twice
+        return g
+
+    def through(self, block: Block, number: int, is_needed: bool) -> None:
+        """Back through one operation; the gradient at its input only where it is needed."""
+        op, values, layer = block[number], self.values, self.placed.layer
+        match op:
+            case ops.Linears():
+                is_read = any(op.of in reads(other) for other in block[:number])
+                self._linears(op, is_needed, is_read)
+            case ops.Attend():
+                self._attend()
+            case ops.Rotary():
+                for name in op.of:
+                    self.placed.turn(self.gradients[name], values.run, -1.0)
+            case ops.Answers():
+                self.late[op.of] = self.take(op.into)
+            case ops.Norm():
+                norm, g = self.placed.norm(op), self.take(op.into)
+                norm.gradients(g, self.into)
+                if is_needed:
+                    rest = self.gradients.get(op.of)
+                    out = self._room("x", g.shape, True, rest) if op.of == "x" else g
+                    self.gradients[op.of] = norm.backward(values.get(op.of), g, out, rest)
+            case ops.Activate():
+                x, g = values.get(op.of), self.take(op.into)
+                self.gradients[op.of] = layer.activation.backward(x, g)
+            case ops.Gate():
+                x, by = values.get(op.of), values.get(op.by)
+                layer.activation.gate_back(x, by, self.take(op.into))
+                self.gradients |= {op.of: x, op.by: by}
+
+    def _linears(self, op: ops.Linears, is_needed: bool, is_read: bool) -> None:
+        linears = {name: self.placed.layer.linears[name] for name in op.names}
+        given = {n: self.take(r) for n, r in zip(op.names, op.results, strict=True)}
+        for name, linear in linears.items():
+            x = self.values.get(op.of) if linear.is_input_needed else None
+            linear.gradients(x, given[name], self.into)
+        if op.plus:
+            self.gradients[op.plus] = given[op.names[0]]
+        for name, linear in linears.items() if is_needed else ():
+            rest = self.gradients.get(op.of)
+            shape = len(given[name]), linear.matrix.shape[1]
+            self.gradients[op.of] = linear.backward(
+                given[name], self._room(op.of, shape, is_read, rest), rest
+            )
+
+    def _attend(self) -> None:
+        run, tape = self.values.run, self.values.tape
+        take = self.placed.layer.bench.rooms.take
+        found = {name: take(f"{name}_g", tape[name].shape) for name in "qkv"}
+        q, k, v = (run.by_text(tape[name]) for name in "qkv")
+        dq, dk, dv = (run.by_text(found[name]) for name in "qkv")
+        mask, window = self.placed.seen(run, q.shape[1])
+        g = run.by_text(self.take("context"))
+        self.placed.layer.attention.backward(q, k, v, mask, g, (dq, dk, dv), window)
+        self.gradients |= found
+
+    def _room(
+        self, name: str, shape: tuple[int, ...], is_read: bool, rest: np.ndarray | None
     ) -> np.ndarray:
-        """The gradient at the normalized states: through queries, keys, values and past them."""
-        linears, take = self.linears, self.bench.rooms.take
-        first, second = take("h_g", k_g.shape), take("h", k_g.shape)  # (N, H)
-        is_short = len(q_g) < len(k_g)
-        late = take("late_g", q_g.shape) if is_short else first  # (L, H)
-        linears["q"].backward(q_g, late, rest=middle_g)
-        linears["k"].backward(k_g, second, rest=None if is_short else first)
-        linears["v"].backward(v_g, first, rest=second)
-        if is_short:
-            first[run.answers] += late  # no row twice
-        return first
+        """Where a register's gradient goes: where its value lay, if nobody reads that any more.
+
+        Args:
+            name: The register.
+            shape: The gradient's.
+            is_read: Whether an operation below reads the value.
+            rest: What is added, which must lie elsewhere.
+        """
+        take, name = self.placed.layer.bench.rooms.take, "h" if name == "x" else name
+        if not is_read:
+            tape = self.values.tape
+            own = tape[name] if name in tape else take(name, shape)
+            if rest is None or own.ctypes.data != rest.ctypes.data:
+                return own
+        return take(f"{name}_g", shape)
 
 
 def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -5,35 +5,43 @@ layer's tape is either kept from forward or recomputed from the layer's input, a
 input may wait for backward in float16. After a layer its pages of the map are given back.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers, head_linears
-from edge_client.bases.architectures import has_embedding_map
+from edge_client.adapters.ranks import ModuleRank
+from edge_client.adapters.spec import (
+    PREFIX,
+    AdapterSpec,
+    frozen_layers,
+    head_linears,
+    lora_modules,
+)
 from edge_client.bases.base import Base
+from edge_client.bases.families import has_bias, has_embedding_map
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
-from edge_client.engine.onnx_backend.head import Classifier, Cloze, Head, Transform, Words
-from edge_client.engine.onnx_backend.layers import Layer, Pass, Tape, compacted
+from edge_client.engine.onnx_backend.head import Behind, Classifier, Cloze, Head, Transform, Words
+from edge_client.engine.onnx_backend.layers import Layer, Pass, PlacedLayer, Tape, compacted
 from edge_client.engine.onnx_backend.operators import (
+    LOWEST,
     Activation,
     Attention,
     FrozenMatrix,
     Gradients,
     Linear,
     Norm,
+    Rotary,
+    rotary_angles,
 )
 from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
-
-LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
 
 
 class Network:
@@ -70,8 +78,10 @@ class Network:
             name: np.array(array, np.float32, order="C") for name, array in state.items()
         }
         self._bench = open_bench(threads)
-        self._layers = [self._layer(stored) for stored in range(self.shape.stored_layers)]
-        family = self.frozen.family
+        modules, family = lora_modules(spec, self.shape), self.frozen.family
+        self._layers = [self._layer(index, modules) for index in range(self.shape.stored_layers)]
+        self._placed_layers = [self._placed(index) for index in range(self.shape.layers)]
+        self._final_norm = self._norm(family.final_norm) if family.final_norm else None
         self._embedding_norm = self._norm(family.embedding_norm) if family.embedding_norm else None
         is_mapped = has_embedding_map(self.shape)
         self._embedding_map = self._linear(family.embedding_map) if is_mapped else None
@@ -80,44 +90,68 @@ class Network:
 
     # Parts
 
-    def _bias(self, module: str) -> tuple[np.ndarray, bool]:
-        """A module's bias and whether it is trained: the adapter's if it has one."""
+    def _bias(
+        self, module: str, width: int, is_biased: bool, rows: slice | None = None
+    ) -> tuple[np.ndarray, bool]:
+        """A module's bias and whether it is trained: the adapter's if it has one; else zeros."""
         trained = self.adapter.get(f"{PREFIX}{module}.bias")
-        if trained is not None:
-            return trained, True
-        return self.frozen.vector(module, "bias"), False
+        if trained is None and not is_biased:
+            return np.zeros(width, np.float32), False
+        bias = self.frozen.vector(module, "bias") if trained is None else trained
+        return bias if rows is None else bias[rows], trained is not None
 
     def _norm(self, module: str) -> Norm:
         weight, eps = self.frozen.vector(module, "weight"), self.shape.norm_eps
-        return Norm(PREFIX + module, weight, *self._bias(module), eps, self._bench)
+        bias = self._bias(module, len(weight), has_bias(self.shape, "norm"))
+        return Norm(PREFIX + module, weight, *bias, eps, self._bench)
 
-    def _linear(self, module: str, scaling: float = 0.0) -> Linear:
-        name = PREFIX + module
+    def _linear(
+        self, module: str, is_biased: bool = True, scaling: float = 0.0, rows: slice | None = None
+    ) -> Linear:
+        name, matrix = PREFIX + module, FrozenMatrix(self.frozen.matrix(module, rows), self._bench)
+        lora_b = self.adapter.get(f"{name}.lora_B.weight")
         return Linear(
             name,
-            FrozenMatrix(self.frozen.matrix(module), self._bench),
-            *self._bias(module),
+            matrix,
+            *self._bias(module, matrix.shape[0], is_biased, rows),
             self.adapter.get(f"{name}.lora_A.weight"),
-            self.adapter.get(f"{name}.lora_B.weight"),
+            lora_b if lora_b is None or rows is None else lora_b[rows],
             scaling,
+            self._bench,
+            rows,
+        )
+
+    def _layer(self, stored: int, modules: Mapping[str, ModuleRank]) -> Layer:
+        family, linears = self.frozen.family, {}
+        for target in family.linears:
+            module, rows = family.linear(stored, target), self.frozen.rows_of(target)
+            scaling = modules[module].scaling if module in modules else 0.0
+            linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
+        norms = {name: self._norm(module) for name, module in family.norms(stored).items()}
+        return Layer(
+            linears,
+            norms,
+            Activation(self.shape.activation, self._bench),
+            Attention(self.shape.head_dim, self._bench),
+            Rotary(self.shape.head_dim, self._bench),
             self._bench,
         )
 
-    def _layer(self, stored: int) -> Layer:
-        prefix, family = self.frozen.layer_prefix(stored), self.frozen.family
-        return Layer(
-            {
-                name: self._linear(
-                    prefix + module,
-                    self.spec.module_rank(stored, name, self.shape.layers).scaling,
-                )
-                for name, module in family.linears.items()
-            },
-            self._norm(prefix + family.attention_norm),
-            self._norm(prefix + family.output_norm),
-            Activation(self.shape.activation, self._bench),
-            Attention(self.shape.head_dim, self._bench),
-            self._bench,
+    def _placed(self, index: int) -> PlacedLayer:
+        """A computed layer; ALBERT's share their weights."""
+        layer, below = (self._layers[self.frozen.stored_layer(i)] for i in (index, index - 1))
+        is_top, family = index == self.shape.layers - 1, self.frozen.family
+        block, short = (family.block_of(index, is_short) for is_short in (False, is_top))
+        theta, window = self.shape.theta_of(index), self.shape.window_of(index)
+        return PlacedLayer(layer, block, short, below if index else None, theta, window)
+
+    def _transform(self) -> Transform:
+        family = self.frozen.family
+        return Transform(
+            self._linear(family.head_dense, has_bias(self.shape, "head")),
+            Activation(self.frozen.head_activation, self._bench),
+            self._norm(family.head_norm),
+            self.shape.embedding,
         )
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
@@ -125,13 +159,10 @@ class Network:
         if self.spec.head:
             activation = Activation(family.classifier_activation, self._bench)
             names = head_linears(self.shape.architecture, self.adapter)
-            return Classifier(self.adapter, names, activation, self._bench, self.loss)
-        transform = Transform(
-            self._linear(family.head_dense),
-            Activation(self.frozen.head_activation, self._bench),
-            self._norm(family.head_norm),
-            self.shape.embedding,
-        )
+            classifier = Classifier(self.adapter, names, activation, self._bench, self.loss)
+            is_on_head = family.is_classifier_on_head
+            return Behind(self._transform(), classifier) if is_on_head else classifier
+        transform = self._transform()
         if label_words is None:
             return Words(transform, self.frozen, self._bench)
         rows, bias = self.frozen.label_rows(label_words)
@@ -139,12 +170,15 @@ class Network:
 
     # Forward
 
-    def layer_of(self, index: int) -> Layer:
-        """The weights of a computed layer; ALBERT's layers share theirs."""
-        return self._layers[self.frozen.stored_layer(index)]
+    def _norm_after(self, index: int) -> Norm | None:
+        """What makes states of a computed layer's result; None where it is these already."""
+        if self._final_norm is None:
+            return self._placed_layers[index].layer.norms["output_norm"]
+        return self._final_norm if index == self.shape.layers - 1 else None
 
-    def _below(self, index: int) -> Norm | None:
-        return self.layer_of(index - 1).output_norm if index else None
+    def _after(self, index: int, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        norm = self._norm_after(index)
+        return x if norm is None else norm.forward(x, out)
 
     def _pass(self, batch: Batch) -> Pass:
         prompt, ids = self.spec.prompt_tokens, batch.ids
@@ -156,7 +190,10 @@ class Network:
         of = np.arange(len(ids)) if texts is None else texts
         places = batch.mask_positions + prompt + tokens * of
         answers, several = (places, None) if texts is None else (None, places)
-        return Pass(ids, tokens, mask, answers, several, segments=batch.segments)
+        width, shape = self.shape.head_dim, self.shape
+        thetas = {shape.rope_theta, shape.local_rope_theta} - {0.0}
+        rotary = {theta: rotary_angles(tokens, width, theta) for theta in thetas}
+        return Pass(ids, tokens, mask, answers, several, segments=batch.segments, rotary=rotary)
 
     def _summed(self, run: Pass) -> np.ndarray:
         """Words, or a soft prompt before them, with their places, (N, embedding)."""
@@ -202,7 +239,7 @@ class Network:
         is_short = self._is_short(index, run)
         shape = (run.texts, self.shape.hidden) if is_short else x.shape
         out = self._bench.rooms.take(name or f"x{(index + 1) % 2}", shape)
-        self.layer_of(index).forward(self._below(index), x, run, tape, out)
+        self._placed_layers[index].forward(x, run, tape, out)
         self.layer_forwards += run.texts
         self.frozen.release_layer(index)
         return out
@@ -212,7 +249,7 @@ class Network:
 
     def _tape(self, index: int, run: Pass, is_kept: bool = False) -> Tape:
         prefix = f"{index}." if is_kept else ""
-        return self.layer_of(index).tape(run, self._is_short(index, run), prefix)
+        return self._placed_layers[index].tape(run, prefix)
 
     def states(self, batch: Batch) -> Iterator[np.ndarray]:
         """Token states after the embeddings and after each layer, (B, P + T, H), one at a time.
@@ -220,14 +257,13 @@ class Network:
         The top layer is computed for all tokens here. An array is overwritten by the next.
         """
         whole = self._pass(batch)
-        run = Pass(whole.ids, whole.tokens, whole.mask, None, segments=whole.segments)
+        run = replace(whole, answers=None, places=None)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))  # (N, H)
         self._embed(run, x)
         yield run.by_text(x)
         for index in range(self.shape.layers):
             x = self._up(index, x, run, self._tape(index, run))
-            seen = self._bench.rooms.take("h", x.shape)
-            yield run.by_text(self.layer_of(index).output_norm.forward(x, seen))
+            yield run.by_text(self._after(index, x, self._bench.rooms.take("h", x.shape)))
 
     def logits(self, batch: Batch, is_quick: bool = False) -> np.ndarray:
         """Label logits, (B, labels); quick: a pack of 8 bits is multiplied in int8."""
@@ -305,11 +341,13 @@ class Network:
     def _answers(self, index: int, x: np.ndarray, run: Pass) -> np.ndarray:
         """The answers' states after `index` layers, (B, H)."""
         h = x[run.answers]  # (B, H)
-        return self.layer_of(index - 1).output_norm.forward(h, np.empty_like(h))
+        return self._after(index - 1, h, np.empty_like(h))
 
     @property
     def _top_norm(self) -> Norm:
-        return self.layer_of(self.shape.layers - 1).output_norm
+        norm = self._norm_after(self.shape.layers - 1)
+        assert norm is not None
+        return norm
 
     # Backward
 
@@ -319,7 +357,7 @@ class Network:
         Whatever the plan, the gradients are the same up to rounding, but for `depth` (adapters of
         layers below it get none) and for inputs that wait in float16.
         """
-        loss, into = 0.0, Gradients(self._bench)
+        loss, into = 0.0, Gradients(self._bench, self.adapter)
         for start in range(0, len(batch.ids), plan.micro_batch):
             part = batch.some(slice(start, start + plan.micro_batch))
             share = len(part.labels) / len(batch.labels)
@@ -367,15 +405,15 @@ class Network:
     ) -> np.ndarray | None:
         """Backward through the layers from the top; the gradient at the embeddings, if needed."""
         for index in range(self.shape.layers - 1, lowest - 1, -1):
-            layer, below = self.layer_of(index), self._below(index)
+            layer = self._placed_layers[index]
             entry, tape = self._waiting(index, run, plan), tapes.get(index)
             if tape is None:
                 tape = self._tape(index, run)
-                layer.forward(below, entry, run, tape, None)
+                layer.forward(entry, run, tape, None)
                 self.layer_forwards += run.texts
             assert g is not None
             is_needed = index > lowest or self.spec.prompt_tokens > 0
-            g = layer.backward(below, entry, run, tape, g, is_needed, into)
+            g = layer.backward(entry, run, tape, g, is_needed, into)
             self.layer_forwards += 2 * run.texts
             self.frozen.release_layer(index)
         return g if self.spec.prompt_tokens else None

@@ -6,7 +6,9 @@ made dense where it is used, in a room that all matrices share; attention goes s
 Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,9 +16,12 @@ import numpy as np
 from edge_client.bases.quantization import PAIRS, Stored
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
-from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
+from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks
+from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
+LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
+Part = tuple[slice, slice]  # texts, tokens
 QUICK_ROWS = 256  # multiplied in int8 at once, which takes more room than float32 does
 
 
@@ -101,6 +106,7 @@ class Linear:
         lora_b: (rows, rank), or None.
         scaling: LoRA's alpha / rank.
         bench: Where work is done.
+        rows: Which rows of the module's tensors are this linear's; None: all.
     """
 
     name: str
@@ -111,11 +117,17 @@ class Linear:
     lora_b: np.ndarray | None
     scaling: float
     bench: Bench
+    rows: slice | None = None
 
     @property
     def is_input_needed(self) -> bool:
         """Whether its gradients need its input."""
         return self.lora_a is not None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether something is trained beside it."""
+        return self.is_bias_trained or self.is_input_needed
 
     def forward(
         self,
@@ -168,7 +180,7 @@ class Linear:
             into: Gradients by the adapter's names.
         """
         if self.is_bias_trained:
-            into.add_bias(self.name, g)
+            into.add_bias(self.name, g, self.rows)
         if self.lora_a is None or self.lora_b is None:
             return
         assert x is not None
@@ -177,7 +189,7 @@ class Linear:
         key, scaling = ("lora_gradient", self.scaling), self.scaling
         self.bench.runtime.run(key, lambda: graphs.lora_gradient(scaling), inputs, outs)
         into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"])
-        into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"])
+        into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"], self.rows)
 
 
 class Gradients:
@@ -185,24 +197,28 @@ class Gradients:
 
     Args:
         bench: Where sums are made.
+        adapter: What is trained, by the same names.
     """
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, bench: Bench, adapter: AdapterState) -> None:
+        self._bench, self._adapter = bench, adapter
         self.tensors: dict[str, np.ndarray] = {}
 
-    def add(self, name: str, gradient: np.ndarray) -> None:
-        """Add to a tensor's gradient; the array is kept."""
-        if name in self.tensors:
+    def add(self, name: str, gradient: np.ndarray, rows: slice | None = None) -> None:
+        """Add to a tensor's gradient, or to some rows of it; the array is kept."""
+        if rows is not None:
+            whole = np.zeros_like(self._adapter[name])
+            self.tensors.setdefault(name, whole)[rows] += gradient
+        elif name in self.tensors:
             self.tensors[name] += gradient
         else:
             self.tensors[name] = gradient
 
-    def add_bias(self, module: str, g: np.ndarray) -> None:
-        """Add the sum over the rows of g (N, rows) to a module's bias."""
+    def add_bias(self, module: str, g: np.ndarray, rows: slice | None = None) -> None:
+        """Add the sum over the rows of g (N, rows) to a module's bias, or to some of it."""
         out = np.empty(g.shape[1], np.float32)
         self._bench.runtime.run("bias", graphs.bias_gradient, {"g": g}, {"bias_g": out})
-        self.add(f"{module}.bias", out)
+        self.add(f"{module}.bias", out, rows)
 
 
 @dataclass
@@ -232,14 +248,16 @@ class Norm:
         self.bench.runtime.run(key, lambda: graphs.norm(self.eps), inputs, {"y": out})
         return out
 
-    def backward(self, x: np.ndarray, g: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """The gradient at `x`; `out` may lie where `g` does."""
-        hidden = x.shape[1]
-        key = ("norm_back", self.eps, hidden)
+    def backward(
+        self, x: np.ndarray, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The gradient at `x`, + rest; `out` may lie where `g` does."""
+        key = ("norm_back", self.eps, x.shape[1], rest is not None)
         for rows in chunks(x):
             inputs = {"x": x[rows], "g": g[rows], "weight": self.weight}
+            inputs |= {} if rest is None else {"rest": rest[rows]}
             self.bench.runtime.run(
-                key, lambda: graphs.norm_back(self.eps, hidden), inputs, {"dx": out[rows]}
+                key, lambda: graphs.norm_back(*key[1:]), inputs, {"dx": out[rows]}
             )
         return out
 
@@ -283,6 +301,61 @@ class Activation:
             self.bench.runtime.run(key, lambda: graphs.activation_back(self.kind), inputs, outputs)
         return g
 
+    def gate(self, x: np.ndarray, by: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write the function of `x`, times `by`, to `out`, which is given back."""
+        key = ("gate", self.kind)
+        for rows in chunks(x):
+            inputs, outputs = {"x": x[rows], "by": by[rows]}, {"y": out[rows]}
+            self.bench.runtime.run(key, lambda: graphs.gate(self.kind), inputs, outputs)
+        return out
+
+    def gate_back(self, x: np.ndarray, by: np.ndarray, g: np.ndarray) -> None:
+        """Write the gradients at `x` and `by` where these lie."""
+        key = ("gate_back", self.kind)
+        for rows in chunks(x):
+            inputs = {"x": x[rows], "by": by[rows], "g": g[rows]}
+            outputs = {name: np.empty_like(inputs["x"]) for name in ("dx", "dby")}
+            self.bench.runtime.run(key, lambda: graphs.gate_back(self.kind), inputs, outputs)
+            x[rows], by[rows] = outputs["dx"], outputs["dby"]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864), halves as Hugging Face pairs them.
+
+    Attributes:
+        head_dim: D.
+        bench: Where work is done.
+    """
+
+    head_dim: int
+    bench: Bench
+
+    def turn(self, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
+        """Turn each row where it lies; with the sine's opposite, back.
+
+        Args:
+            x: (B, T, H).
+            cosine: (T, D / 2), or (B, T, D / 2).
+            sine: Likewise.
+        """
+        key, step = ("rotary", self.head_dim, x.shape[2]), max(1, PASS_ELEMENTS // x.shape[2])
+        for text, states in enumerate(x):
+            angles = [part if part.ndim == 2 else part[text] for part in (cosine, sine)]
+            for start in range(0, len(states), step):
+                rows = slice(start, start + step)
+                inputs = {"x": states[rows], "cosine": angles[0][rows], "sine": angles[1][rows]}
+                self.bench.runtime.run(
+                    key, lambda: graphs.rotary(*key[1:]), inputs, {"y": states[rows]}
+                )
+
+
+def rotary_angles(tokens: int, width: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width / 2), float32."""
+    steps = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    angles = np.outer(np.arange(tokens, dtype=np.float32), np.float32(theta) ** -steps)
+    return np.cos(angles), np.sin(angles)
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -297,15 +370,23 @@ class Attention:
     bench: Bench
 
     def forward(
-        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, out: np.ndarray
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        mask: np.ndarray | None,
+        out: np.ndarray,
+        window: int | None = None,
     ) -> np.ndarray:
-        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores."""
-        key = ("attention", self.head_dim, q.shape[2], mask is not None)
-        for texts in self._texts(q, k):
-            inputs = _with_mask({"q": q[texts], "k": k[texts], "v": v[texts]}, mask, texts)
-            self.bench.runtime.run(
-                key, lambda: graphs.attention(*key[1:]), inputs, {"y": out[texts]}
-            )
+        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores.
+
+        Window: tokens seen on either side of each, of as many queries as keys; None: all.
+        """
+        for part, keys, added in self._parts(q, k, mask, window):
+            key = ("attention", self.head_dim, q.shape[2], added is not None)
+            inputs = _with_mask({"q": q[part], "k": k[keys], "v": v[keys]}, added)
+            build = partial(graphs.attention, *key[1:])
+            self.bench.runtime.run(key, build, inputs, {"y": out[part]})
         return out
 
     def backward(
@@ -316,26 +397,52 @@ class Attention:
         mask: np.ndarray | None,
         g: np.ndarray,
         outs: tuple[np.ndarray, np.ndarray, np.ndarray],
+        window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        key = ("attention_back", self.head_dim, q.shape[2], mask is not None)
-        for texts in self._texts(q, k):
-            given = {"q": q[texts], "k": k[texts], "v": v[texts], "g": g[texts]}
-            made = dict(zip(("dq", "dk", "dv"), (out[texts] for out in outs), strict=True))
-            self.bench.runtime.run(
-                key,
-                lambda: graphs.attention_back(*key[1:]),
-                _with_mask(given, mask, texts),
-                made,
-            )
+        is_whole = window is None or k.shape[1] <= window + 1
+        for out in () if is_whole else outs[1:]:  # keys of a window come again
+            out.fill(0.0)
+        for part, keys, added in self._parts(q, k, mask, window):
+            key = ("attention_back", self.head_dim, q.shape[2], added is not None)
+            inputs = {"q": q[part], "k": k[keys], "v": v[keys], "g": g[part]}
+            made = {"dq": outs[0][part], "dk": outs[1][keys], "dv": outs[2][keys]}
+            found = made if is_whole else made | {n: np.empty_like(made[n]) for n in ("dk", "dv")}
+            build = partial(graphs.attention_back, *key[1:])
+            self.bench.runtime.run(key, build, _with_mask(inputs, added), found)
+            for name in () if is_whole else ("dk", "dv"):
+                made[name] += found[name]
 
-    def _texts(self, q: np.ndarray, k: np.ndarray) -> list[slice]:
-        heads = q.shape[2] // self.head_dim
-        step = max(1, SCORES // (heads * q.shape[1] * k.shape[1]))
-        return [slice(start, start + step) for start in range(0, len(q), step)]
+    def _parts(
+        self, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, window: int | None
+    ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
+        """Queries that are computed together, the keys that they see, and their mask."""
+        texts, queries, keys = len(q), q.shape[1], k.shape[1]
+        if window is None or keys <= window + 1:
+            step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
+            for start in range(0, texts, step):
+                part = (slice(start, start + step), slice(None))
+                yield part, part, None if mask is None else mask[part[0]]
+            return
+        for rows, seen in window_blocks(queries, window):
+            near = near_mask(np.arange(queries)[rows, None], np.arange(keys)[seen], window, None)
+            for text in range(texts):
+                one = slice(text, text + 1)
+                added = near if mask is None else np.minimum(near, mask[text, :, :, seen])
+                yield (
+                    (one, rows),
+                    (one, seen),
+                    np.ascontiguousarray(added.reshape(1, 1, *near.shape)),
+                )
 
 
-def _with_mask(
-    inputs: dict[str, np.ndarray], mask: np.ndarray | None, texts: slice
-) -> dict[str, np.ndarray]:
-    return inputs if mask is None else inputs | {"mask": mask[texts]}
+def near_mask(
+    rows: np.ndarray, columns: np.ndarray, window: int, mask: np.ndarray | None
+) -> np.ndarray:
+    """The mask, and the lowest number where a column is further from a row than the window."""
+    seen = np.float32(0.0) if mask is None else mask
+    return np.where(np.abs(rows - columns) <= window, seen, np.float32(LOWEST))
+
+
+def _with_mask(inputs: dict[str, np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:
+    return inputs if mask is None else inputs | {"mask": mask}

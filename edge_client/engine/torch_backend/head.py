@@ -31,37 +31,6 @@ class Head(Protocol):
         """The mean weighted loss in nats; `scale` times its gradient goes back through `h`."""
 
 
-class Trained:
-    """A classifier whose linears are trained: dense, activation, projection, or the last alone.
-
-    Args:
-        parts: Weight and bias of each, from below.
-        activation: Between them.
-        loss: See `tasks.kind.HeadSpec`.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[tuple[Tensor, Tensor]],
-        activation: Activation,
-        loss: Loss = "softmax",
-    ) -> None:
-        self._parts, self._activation, self._loss = parts, activation, loss
-
-    def logits(self, h: Tensor) -> Tensor:
-        *below, last = self._parts
-        inner = h.float()
-        for part in below:
-            inner = self._activation(functional.linear(inner, *part))
-        return functional.linear(inner, *last)
-
-    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return judged(self.logits(h), labels, self._loss)
-
-    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
-        return _backward(self.logits(h), batch, scale, self._loss)
-
-
 class Transform:
     """What a language-model head does to states before it compares them with words.
 
@@ -76,6 +45,40 @@ class Transform:
 
     def __call__(self, h: Tensor) -> Tensor:
         return self._norm(self._activation(self._dense(h)))  # (B, E)
+
+
+class Trained:
+    """A classifier whose linears are trained: dense, activation, projection, or the last alone.
+
+    Args:
+        parts: Weight and bias of each, from below.
+        activation: Between them.
+        loss: See `tasks.kind.HeadSpec`.
+        transform: What comes before, if anything.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Tensor, Tensor]],
+        activation: Activation,
+        loss: Loss = "softmax",
+        transform: Transform | None = None,
+    ) -> None:
+        self._parts, self._activation, self._loss = parts, activation, loss
+        self._transform = transform
+
+    def logits(self, h: Tensor) -> Tensor:
+        *below, last = self._parts
+        inner = (h if self._transform is None else self._transform(h)).float()
+        for part in below:
+            inner = self._activation(functional.linear(inner, *part))
+        return functional.linear(inner, *last)
+
+    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return judged(self.logits(h), labels, self._loss)
+
+    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
+        return _backward(self.logits(h), batch, scale, self._loss)
 
 
 class Cloze:

@@ -10,16 +10,18 @@ Shapes: B texts, T tokens, H hidden, F intermediate, A heads, D width of a head.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from edge_client.bases import architectures as ops
+from edge_client.bases.architectures import Block, dying_registers
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
-from edge_client.planning.chunks import HEAD_ROWS, SCORES
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks
 
 
 class _Frozen(torch.autograd.Function):
@@ -49,6 +51,7 @@ class Linear:
         lora_a: float32 (rank, columns), or None.
         lora_b: float32 (rows, rank), or None.
         scaling: LoRA's alpha / rank.
+        rows: Which rows of a trained bias and of `lora_b` are this linear's; None: all.
     """
 
     matrix: FrozenMatrix
@@ -56,6 +59,7 @@ class Linear:
     lora_a: Tensor | None = None
     lora_b: Tensor | None = None
     scaling: float = 0.0
+    rows: slice | None = None
 
     def __call__(self, x: Tensor, is_value_needed: bool = True) -> Tensor:
         """W x + bias + scaling B A x.
@@ -67,32 +71,38 @@ class Linear:
         fixed = None if is_bias_trained else self.bias
         y: Tensor = _Frozen.apply(x, self.matrix, fixed, is_value_needed)
         if is_bias_trained and self.bias is not None:
-            y = y + self.bias.to(y.dtype)
+            y = y + self._own(self.bias).to(y.dtype)
         if self.lora_a is not None and self.lora_b is not None:
             low = functional.linear(x, self.lora_a.to(x.dtype))  # (..., rank)
-            y = y + functional.linear(low, self.lora_b.to(x.dtype)) * self.scaling
+            y = y + functional.linear(low, self._own(self.lora_b).to(x.dtype)) * self.scaling
         return y
+
+    def _own(self, trained: Tensor) -> Tensor:
+        return trained if self.rows is None else trained[self.rows]
 
 
 @dataclass
 class Norm:
-    """Layer normalization, or root-mean-square normalization if it has no bias.
+    """Layer normalization, or root-mean-square normalization.
 
     Attributes:
         weight: float32 (H,).
-        bias: float32 (H,); a leaf that requires gradient in a bias adapter. None: RMS.
+        bias: float32 (H,), or None; a leaf that requires gradient in a bias adapter.
         eps: Added to the variance.
+        is_rms: Whether by the root mean square.
     """
 
     weight: Tensor
     bias: Tensor | None
     eps: float
+    is_rms: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize the last dimension."""
         weight = self.weight.to(x.dtype)
-        if self.bias is not None:
-            return functional.layer_norm(x, weight.shape, weight, self.bias.to(x.dtype), self.eps)
+        if not self.is_rms:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return functional.layer_norm(x, weight.shape, weight, bias, self.eps)
         wide = x.float()
         return weight * (wide * torch.rsqrt(wide.square().mean(-1, True) + self.eps)).to(x.dtype)
 
@@ -106,31 +116,44 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int | None
+    ) -> Tensor:
         # q: (B, A, T, D); k, v: (B, A, S, D)
         ctx.save_for_backward(q, k, v)
-        ctx.mask = mask
+        ctx.mask, ctx.window = mask, window
         out = torch.empty_like(q)
-        for part in _chunks(q, k):
-            torch.matmul(
-                _probabilities(q[part], k[part], _rows(mask, part)), v[part], out=out[part]
-            )
+        for part, keys in _chunks(q, k, window):
+            p = _probabilities(q[part], k[keys], _mask_of(mask, part, keys, window, q))
+            if window is None:
+                torch.matmul(p, v[keys], out=out[part])
+            else:
+                out[part] = p @ v[keys]
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v = ctx.saved_tensors
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for part in _chunks(q, k):
-            p = _probabilities(q[part], k[part], _rows(ctx.mask, part))  # (b, A, T, S)
-            g = grads[0][part]
-            torch.matmul(p.transpose(-1, -2), g, out=dv[part])
-            centered = v[part] - v[part].mean(2, keepdim=True)
+        whole = ctx.window is None
+        empty = torch.empty_like if whole else torch.zeros_like  # keys of a window come again
+        dq, dk, dv = torch.empty_like(q), empty(k), empty(v)
+        for part, keys in _chunks(q, k, ctx.window):
+            p = _probabilities(q[part], k[keys], _mask_of(ctx.mask, part, keys, ctx.window, q))
+            g = grads[0][part]  # p: (b, A, T, S)
+            if whole:
+                torch.matmul(p.transpose(-1, -2), g, out=dv[keys])
+            else:
+                dv[keys] += p.transpose(-1, -2) @ g
+            centered = v[keys] - v[keys].mean(2, keepdim=True)
             ds = g @ centered.transpose(-1, -2)
             ds = torch._softmax_backward_data(ds, p, -1, p.dtype).mul_(q.shape[-1] ** -0.5)
-            torch.matmul(ds, k[part], out=dq[part])
-            torch.matmul(ds.transpose(-1, -2), q[part], out=dk[part])
-        return dq, dk, dv, None
+            if whole:
+                torch.matmul(ds, k[keys], out=dq[part])
+                torch.matmul(ds.transpose(-1, -2), q[part], out=dk[keys])
+            else:
+                dq[part] = ds @ k[keys]
+                dk[keys] += ds.transpose(-1, -2) @ q[part]
+        return dq, dk, dv, None, None
 
 
 def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
@@ -138,17 +161,53 @@ def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     return torch.softmax(scores if mask is None else scores.add_(mask), dim=-1)
 
 
-def _rows(mask: Tensor | None, part: slice) -> Tensor | None:
-    return mask if mask is None or len(mask) == 1 else mask[part]
+Part = tuple[slice, slice, slice]  # texts, all heads, tokens
+ALL = slice(None)
 
 
-def _chunks(q: Tensor, k: Tensor) -> list[slice]:
+def _mask_of(
+    mask: Tensor | None, part: Part, keys: Part, window: int | None, q: Tensor
+) -> Tensor | None:
+    """What is added to the scores of a part; where neither is seen, the lowest number once."""
+    if mask is not None:
+        mask = mask if len(mask) == 1 else mask[part[0]]
+    if window is None:
+        return mask
+    mask = mask if mask is None else mask[..., keys[2]]
+    rows, columns = (torch.arange(s.start, s.stop, device=q.device) for s in (part[2], keys[2]))
+    return near_mask(rows[:, None], columns, window, mask, q.dtype)
+
+
+def near_mask(
+    rows: Tensor, columns: Tensor, window: int, mask: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The mask, and the type's lowest number where a column is further than the window."""
+    seen = mask if mask is not None else torch.zeros((), dtype=dtype, device=rows.device)
+    return torch.where((rows - columns).abs() <= window, seen, torch.finfo(dtype).min)
+
+
+def _chunks(q: Tensor, k: Tensor, window: int | None) -> list[tuple[Part, Part]]:
+    """Queries that are computed together, and the keys that they see."""
     texts, heads, queries, _ = q.shape
-    step = max(1, SCORES // (heads * queries * k.shape[2]))
-    return [slice(start, start + step) for start in range(0, texts, step)]
+    blocks = [(ALL, ALL)] if window is None else window_blocks(queries, window)
+    found: list[tuple[Part, Part]] = []
+    for rows, keys in blocks:
+        scores = len(range(queries)[rows]) * len(range(k.shape[2])[keys])
+        step = max(1, SCORES // (heads * scores))
+        for start in range(0, texts, step):
+            part = slice(start, start + step)
+            found.append(((part, ALL, rows), (part, ALL, keys)))
+    return found
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    kv_heads: int,
+    window: int | None = None,
+) -> Tensor:
     """Attention with shared heads of keys and values.
 
     Args:
@@ -157,16 +216,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kv_heads: int) 
         v: (B, `kv_heads`, S, D).
         mask: Added to the scores; (B or 1, 1, T or 1, S), or None.
         kv_heads: Divides A; queries of one group are put one under the other.
+        window: Tokens seen on either side of each, of as many queries as keys; None: all.
 
     Returns:
         (B, T, A * D).
     """
     texts, heads, queries, width = q.shape
     group = heads // kv_heads
+    if window is not None and k.shape[2] <= window + 1:
+        window = None  # each sees all
     if group > 1:
+        assert window is None, "shared heads see all tokens"
         q = q.reshape(texts, kv_heads, group * queries, width)
         mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
-    out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask)
+    out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask, window)
     # out: (B, kv_heads, group * T, D)
     return out.view(texts, heads, queries, width).transpose(1, 2).reshape(texts, queries, -1)
 
@@ -191,17 +254,15 @@ class Layer:
     """One transformer layer, whichever family.
 
     Attributes:
-        linears: Linears by short name: q, k, v, o, up, down; and gate where there is one.
-        attention_norm: Beside attention (behind it in encoders, before it in decoders).
-        output_norm: Beside the feed-forward (behind it in encoders, before it in decoders).
+        linears: By short name, as the operations name them.
+        norms: By name: `attention_norm`, and `output_norm`.
         activation: One of `ACTIVATIONS`.
         head_dim: D.
         kv_heads: Heads of keys and values.
     """
 
     linears: dict[str, Linear]
-    attention_norm: Norm
-    output_norm: Norm
+    norms: dict[str, Norm]
     activation: str
     head_dim: int
     kv_heads: int
@@ -214,61 +275,101 @@ class Context:
     Attributes:
         mask: Added to the scores, (B or 1, 1, T or 1, T); None where no token is padding.
         answers: (B,) positions where the top layer's result is read, or None for all.
-        rotary: Cosine and sine, each (T, D), or None.
+        rotary: Cosine and sine, each (T, D), by the base of their angles.
     """
 
     mask: Tensor | None
     answers: Tensor | None = None
-    rotary: tuple[Tensor, Tensor] | None = None
+    rotary: Mapping[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
-def encoder_layer(
-    layer: Layer,
-    below: Layer | None,
-    x: Tensor,
-    context: Context,
-    is_top: bool = False,
-    is_value_needed: bool = True,
+@dataclass(frozen=True)
+class Place:
+    """Where a layer stands among the computed ones.
+
+    Attributes:
+        block: Its operations.
+        short: Those where only the rows at `Context.answers` go on after keys and values.
+        below: The layer below; None for the lowest.
+        theta: Base of its rotary angles.
+        window: Tokens that it sees on either side of each; None: all.
+    """
+
+    block: Block
+    short: Block
+    below: Layer | None
+    theta: float
+    window: int | None = None
+
+
+def run_layer(
+    layer: Layer, place: Place, x: Tensor, context: Context, is_value_needed: bool = True
 ) -> Tensor:
-    """This layer's sum before its last normalization, from the layer below's such sum.
-
-    Cutting layers there, and not behind the normalization, lets a recomputation leave out the
-    feed-forward's last product: the sum it makes is what the layer above has kept.
+    """Interpret a layer's operations; a register is dropped after its last reader.
 
     Args:
-        layer: Computed here.
-        below: Its output normalization comes first; None for the lowest layer.
+        layer: Its weights.
+        place: Its operations, and what they need of the layers around.
         x: (B, T, H).
         context: Mask and positions.
-        is_top: Only the rows at `context.answers` go on after keys and values.
-        is_value_needed: See `Linear`.
+        is_value_needed: Whether the last product is; see `Linear`.
 
     Returns:
         (B, T, H), or (B, 1, H) of the top layer.
     """
-    h = x if below is None else below.output_norm(x)  # (B, T, H)
-    k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "kv")  # (B, A, T, D)
-    if is_top and context.answers is not None:
-        h = at(h, context.answers)  # (B, 1, H)
-    q = split_heads(layer.linears["q"](h), layer.head_dim)  # (B, A, T or 1, D)
-    h = layer.attention_norm(layer.linears["o"](attend(q, k, v, context.mask, layer.kv_heads)) + h)
-    inner = ACTIVATIONS[layer.activation](layer.linears["up"](h))  # (B, T, F)
-    return layer.linears["down"](inner, is_value_needed) + h
+    values = {"x": x}
+    block = place.block if context.answers is None else place.short
+    for op, dying in zip(block, dying_registers(block), strict=True):
+        match op:
+            case ops.Norm():
+                owner = place.below if op.is_below else layer
+                assert owner is not None
+                values[op.into] = owner.norms[op.module](values[op.of])
+            case ops.Linears():
+                _run_linears(op, layer, values, is_value_needed or op.into != "out")
+            case ops.Answers():
+                assert context.answers is not None
+                values[op.into] = at(values[op.of], context.answers)
+            case ops.Rotary():
+                for name in op.of:
+                    values[name] = rotate(values[name], _angles(values[name], place, context))
+            case ops.Attend():
+                values["context"] = _run_attend(values, layer, place, context)
+            case ops.Activate():
+                values[op.into] = ACTIVATIONS[layer.activation](values[op.of])
+            case ops.Gate():
+                gate = ACTIVATIONS[layer.activation](values[op.of])
+                values[op.into] = gate * values[op.by]
+        for name in dying:
+            values.pop(name, None)
+    return values["out"]
 
 
-def decoder_layer(
-    layer: Layer, x: Tensor, context: Context, is_value_needed: bool = True
-) -> Tensor:
-    """A Llama or Qwen2 layer: normalizations before, rotary positions, gated feed-forward."""
-    h = layer.attention_norm(x)  # (B, T, H)
-    q, k, v = (split_heads(layer.linears[name](h), layer.head_dim) for name in "qkv")
-    assert context.rotary is not None
-    q, k = rotate(q, context.rotary), rotate(k, context.rotary)
-    x = x + layer.linears["o"](attend(q, k, v, context.mask, layer.kv_heads))
-    h = layer.output_norm(x)
-    inner = ACTIVATIONS[layer.activation](layer.linears["gate"](h)) * layer.linears["up"](h)
-    # inner: (B, T, F)
-    return x + layer.linears["down"](inner, is_value_needed)
+def _run_linears(
+    op: ops.Linears, layer: Layer, values: dict[str, Tensor], is_value_needed: bool
+) -> None:
+    for name, result in zip(op.names, op.results, strict=True):
+        y = layer.linears[name](values[op.of], is_value_needed)
+        y = y + values[op.plus] if op.plus else y
+        values[result] = split_heads(y, layer.head_dim) if name in ("q", "k", "v") else y
+
+
+def _run_attend(values: dict[str, Tensor], layer: Layer, place: Place, context: Context) -> Tensor:
+    q, k, v = (values.pop(name) for name in "qkv")  # each (B, heads, T or 1, D)
+    mask, window = context.mask, place.window
+    if window is not None and context.answers is not None and q.shape[2] < k.shape[2]:
+        columns = torch.arange(k.shape[2], device=k.device)
+        mask = near_mask(context.answers[:, None, None, None], columns, window, mask, q.dtype)
+        window = None
+    return attend(q, k, v, mask, layer.kv_heads, window)
+
+
+def _angles(x: Tensor, place: Place, context: Context) -> tuple[Tensor, Tensor]:
+    """Those of a register's rows: all positions, or the answers' alone, (B, 1, 1, D)."""
+    cosine, sine = context.rotary[place.theta]
+    if x.shape[2] == len(cosine) or context.answers is None:
+        return cosine, sine
+    return cosine[context.answers, None, None], sine[context.answers, None, None]
 
 
 def at(x: Tensor, positions: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ class Pass:
         """The pass restricted to some texts; an encoder's alone."""
         mask, answers = self.context.mask, self.context.answers
         assert answers is not None
-        context = Context(None if mask is None else mask[rows], answers[rows])
+        mask = None if mask is None else mask[rows]
+        context = Context(mask, answers[rows], self.context.rotary)
         return replace(self, ids=self.ids[rows], attention=self.attention[rows], context=context)
 
 
@@ -57,12 +58,14 @@ def open_pass(
     attention = torch.from_numpy(batch.attention).to(device)
     attention = functional.pad(attention, (prompt, 0), value=1)
     mask = additive_mask(attention, shape.is_decoder, dtype)
+    rotary = {
+        theta: rotary_angles(attention.shape[1], shape.head_dim, theta, device, dtype)
+        for theta in {shape.rope_theta, shape.local_rope_theta} - {0.0}
+    }
     if shape.is_decoder:
-        width, theta = shape.head_dim, shape.rope_theta
-        rotary = rotary_angles(attention.shape[1], width, theta, device, dtype)
         return Pass(ids, attention, Context(mask, None, rotary), dtype)
     answers = torch.from_numpy(batch.mask_positions).to(device) + prompt
     if batch.texts is None:
-        return Pass(ids, attention, Context(mask, answers), dtype, None, batch.segments)
+        return Pass(ids, attention, Context(mask, answers, rotary), dtype, None, batch.segments)
     places = answers + torch.from_numpy(batch.texts).to(device) * attention.shape[1]
-    return Pass(ids, attention, Context(mask, None), dtype, places, batch.segments)
+    return Pass(ids, attention, Context(mask, None, rotary), dtype, places, batch.segments)

@@ -5,15 +5,22 @@ kept from forward or recomputed from the layer's input, as the plan says. Gradie
 either way (`tests/parity/test_gradients.py`). After a layer its pages of the map are given back.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.adapters.spec import PREFIX, AdapterSpec, frozen_layers, head_linears
-from edge_client.bases.architectures import FAMILIES, has_bias, has_embedding_map
+from edge_client.adapters.ranks import ModuleRank
+from edge_client.adapters.spec import (
+    PREFIX,
+    AdapterSpec,
+    frozen_layers,
+    head_linears,
+    lora_modules,
+)
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.torch_backend.head import Cloze, Head, Trained, Transform, Words
@@ -23,9 +30,9 @@ from edge_client.engine.torch_backend.layers import (
     Layer,
     Linear,
     Norm,
+    Place,
     at,
-    decoder_layer,
-    encoder_layer,
+    run_layer,
     streamed_cross_entropy,
 )
 from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
@@ -68,20 +75,22 @@ class Network:
         self.shape, self.spec, self.loss = base.shape, spec, loss
         self.prefix: FrozenPrefix | None = None
         self.layer_forwards = 0
-        self.frozen, self.family = FrozenBase(base), FAMILIES[base.architecture]
+        self.frozen, self.family = FrozenBase(base), family_of(base.architecture)
         self.device, self._scratch = torch.device(device), Scratch()
         self.adapter = {
             name: torch.from_numpy(array.astype(np.float32)).to(self.device).requires_grad_()
             for name, array in state.items()
         }
-        self._layers = [self._layer(index) for index in range(self.shape.stored_layers)]
+        modules = lora_modules(spec, self.shape)
+        self._layers = [self._layer(index, modules) for index in range(self.shape.stored_layers)]
+        self._places = [self._place(index) for index in range(self.shape.layers)]
         if self.family.embedding_norm:
             self._embedding_norm = self._norm(self.family.embedding_norm)
         if has_embedding_map(self.shape):
             self._embedding_map = self._linear(self.family.embedding_map)
-        if self.shape.is_decoder:
+        if self.family.final_norm:
             self._final_norm = self._norm(self.family.final_norm)
-        else:
+        if not self.shape.is_decoder:
             self._head = self._open_head(label_words)
         self.frozen.release_all()
 
@@ -90,57 +99,63 @@ class Network:
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _bias(self, module: str) -> Tensor:
-        """The adapter's bias of a module if it has one, else the base's."""
+    def _bias(self, module: str, is_biased: bool, rows: slice | None = None) -> Tensor | None:
+        """The adapter's bias of a module if it has one, else the base's rows of it."""
         trained = self.adapter.get(f"{PREFIX}{module}.bias")
-        return self._tensor(self.frozen.vector(module, "bias")) if trained is None else trained
+        if trained is not None or not is_biased:
+            return trained
+        bias = self.frozen.vector(module, "bias")
+        return self._tensor(bias if rows is None else bias[rows])
 
     def _norm(self, module: str) -> Norm:
-        bias = None if self.shape.is_decoder else self._bias(module)
         weight = self._tensor(self.frozen.vector(module, "weight"))
-        return Norm(weight, bias, self.shape.norm_eps)
+        bias = self._bias(module, has_bias(self.shape, "norm"))
+        return Norm(weight, bias, self.shape.norm_eps, self.family.is_rms)
 
-    def _matrix(self, module: str) -> FrozenMatrix:
-        return FrozenMatrix(self.frozen.matrix(module), self.device, self._scratch)
-
-    def _linear(self, module: str, is_biased: bool = True, scaling: float = 0.0) -> Linear:
+    def _linear(
+        self, module: str, is_biased: bool = True, scaling: float = 0.0, rows: slice | None = None
+    ) -> Linear:
         return Linear(
-            self._matrix(module),
-            self._bias(module) if is_biased else None,
+            FrozenMatrix(self.frozen.matrix(module, rows), self.device, self._scratch),
+            self._bias(module, is_biased, rows),
             self.adapter.get(f"{PREFIX}{module}.lora_A.weight"),
             self.adapter.get(f"{PREFIX}{module}.lora_B.weight"),
             scaling,
+            rows,
         )
 
-    def _layer(self, index: int) -> Layer:
-        prefix = self.frozen.layer_prefix(index)
-        return Layer(
-            {
-                target: self._linear(
-                    prefix + module,
-                    has_bias(self.shape, target),
-                    self.spec.module_rank(index, target, self.shape.layers).scaling,
-                )
-                for target, module in self.family.linears.items()
-            },
-            self._norm(prefix + self.family.attention_norm),
-            self._norm(prefix + self.family.output_norm),
-            self.shape.activation,
-            self.shape.head_dim,
-            self.shape.kv_heads,
+    def _layer(self, index: int, modules: Mapping[str, ModuleRank]) -> Layer:
+        linears = {}
+        for target in self.family.linears:
+            module, rows = self.family.linear(index, target), self.frozen.rows_of(target)
+            scaling = modules[module].scaling if module in modules else 0.0
+            linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
+        norms = {name: self._norm(module) for name, module in self.family.norms(index).items()}
+        shape = self.shape
+        return Layer(linears, norms, shape.activation, shape.head_dim, shape.kv_heads)
+
+    def _place(self, index: int) -> Place:
+        below = self.layer_of(index - 1) if index else None
+        is_top = index == self.shape.layers - 1
+        block, short = (self.family.block_of(index, is_short) for is_short in (False, is_top))
+        theta, window = self.shape.theta_of(index), self.shape.window_of(index)
+        return Place(block, short, below, theta, window)
+
+    def _transform(self) -> Transform:
+        return Transform(
+            self._linear(self.family.head_dense, has_bias(self.shape, "head")),
+            ACTIVATIONS[self.frozen.head_activation],
+            self._norm(self.family.head_norm),
         )
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
-        family = self.family
         if self.spec.head:
             names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
-            return Trained(parts, ACTIVATIONS[family.classifier_activation], self.loss)
-        transform = Transform(
-            self._linear(family.head_dense),
-            ACTIVATIONS[self.frozen.head_activation],
-            self._norm(family.head_norm),
-        )
+            transform = self._transform() if self.family.is_classifier_on_head else None
+            activation = ACTIVATIONS[self.family.classifier_activation]
+            return Trained(parts, activation, self.loss, transform)
+        transform = self._transform()
         if label_words is None:
             return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
         rows, bias = self.frozen.label_rows(label_words)
@@ -174,18 +189,21 @@ class Network:
         self, index: int, x: Tensor, context: Context, is_value_needed: bool = True
     ) -> Tensor:
         self.layer_forwards += len(x)
-        layer = self.layer_of(index)
-        if self.shape.is_decoder:
-            return decoder_layer(layer, x, context, is_value_needed)
-        below = self.layer_of(index - 1) if index else None
-        is_top = index == self.shape.layers - 1
-        return encoder_layer(layer, below, x, context, is_top, is_value_needed)
+        layer, place = self.layer_of(index), self._places[index]
+        return run_layer(layer, place, x, context, is_value_needed)
+
+    def _after(self, index: int, x: Tensor) -> Tensor:
+        """The states behind a computed layer, of its result; -1: of the embeddings."""
+        is_last = index == self.shape.layers - 1
+        if self.family.final_norm:
+            return self._final_norm(x) if is_last else x
+        return self.layer_of(index).norms["output_norm"](x) if index >= 0 else x
 
     def _seen(self, x: Tensor, run: Pass) -> Tensor:
         """What the head sees, (answers, H), of the top layer's sum (B, T, H), or (B, 1, H)."""
         x = x.flatten(0, 1)
         x = x if run.places is None else x[run.places]
-        return self.layer_of(self.shape.layers - 1).output_norm(x)
+        return self._after(self.shape.layers - 1, x)
 
     @torch.no_grad()
     def states(self, batch: Batch, dtype: str) -> Iterator[Tensor]:
@@ -200,11 +218,7 @@ class Network:
         for index in range(self.shape.layers):
             x = self._through(index, x, context)
             self.frozen.release_layer(index)
-            is_last = index == self.shape.layers - 1
-            if not self.shape.is_decoder:
-                yield self.layer_of(index).output_norm(x)
-            else:
-                yield self._final_norm(x) if is_last else x
+            yield self._after(index, x)
 
     def logits(self, batch: Batch, dtype: str) -> Tensor:
         """Label logits, float32, (B, labels)."""
@@ -270,7 +284,7 @@ class Network:
     def _answers(self, index: int, x: Tensor, run: Pass) -> np.ndarray:
         """The answers' states after `index` layers, (B, H)."""
         assert run.context.answers is not None
-        h = self.layer_of(index - 1).output_norm(at(x, run.context.answers))  # (B, 1, H)
+        h = self._after(index - 1, at(x, run.context.answers))  # (B, 1, H)
         return h.squeeze(1).float().cpu().numpy()
 
     # Backward

@@ -1,9 +1,10 @@
 """What copying weights to a card costs a step."""
 
 from edge_client.planning.cuda.accelerator import CUDA, UNIFIED
+from edge_client.planning.layer_cost import linear_sizes
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import Rates, layer_calls, step_seconds
-from edge_client.planning.torch_memory import linear_sizes, stored_bytes
+from edge_client.planning.torch_memory import stored_bytes
 
 # From memory that is not pinned, over PCI Express or within one store; typical, not measured here.
 COPY_BYTES_PER_S = {CUDA: 6e9, UNIFIED: 10e9}

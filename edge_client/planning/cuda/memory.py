@@ -7,17 +7,16 @@ use. The formulas have not been compared with a card yet; only their parts were,
 On unified memory the process's own memory is added, since both come out of one store.
 """
 
-from edge_client.bases.architectures import has_embedding_map
+from edge_client.bases.families import family_of, has_embedding_map
 from edge_client.planning.cuda.accelerator import UNIFIED
+from edge_client.planning.layer_cost import linear_sizes
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
     DTYPE_BYTES,
-    TOKEN_BYTES,
     MemoryEstimate,
     adapter_bytes,
     elements,
     layer_pages,
-    linear_sizes,
     moments,
     stored_bytes,
     table_pages,
@@ -59,16 +58,17 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 
 def host_bytes(work: Workload) -> int:
     """Estimated bytes that the process adds to its libraries: the tokenizer and mapped pages."""
-    tokenizer = TOKEN_BYTES * work.shape.vocabulary
-    return tokenizer + max(layer_pages(work), table_pages(work))
+    held, loading = work.tokenizer_bytes
+    return max(held + max(layer_pages(work), table_pages(work)), loading)
 
 
 def other_matrices(work: Workload) -> list[tuple[int, int]]:
     """Sizes of the matrices outside the layers: behind the embeddings, and the head's dense."""
     shape, found = work.shape, list[tuple[int, int]]()
+    family = family_of(shape.architecture)
     if has_embedding_map(shape):
         found.append((shape.hidden, shape.embedding))
-    if not shape.is_decoder and not work.spec.head:
+    if family.head_dense and not work.spec.head:
         found.append((shape.embedding, shape.hidden))
     return found
 

@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Optional
 
-from progress import tell
-from refusal import Refusal, demand
+from refusal import Refusal, demand, tell
 from release import (
     CURRENT,
     FORMER,
@@ -145,7 +144,6 @@ def read_env(path: Path) -> bytes:
 
 
 def holds_token(body: bytes) -> bool:
-    """Whether settings give a token, in a line of its own or among the options."""
     for line in body.splitlines():
         name, _, value = line.partition(b"=")
         words = value.replace(b'"', b" ").replace(b"'", b" ").replace(b"=", b" ").split()

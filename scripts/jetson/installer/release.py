@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, List, Optional
 
-from progress import tell
-from refusal import Refusal, demand
+from refusal import Refusal, demand, tell
 from root import COMMAND, RULES, UNIT, WANTED, Root
 from wheelhouse import Wheelhouse
 
@@ -63,7 +62,6 @@ def alone(root: Root) -> Iterator[None]:
 
 
 def linked(root: Root, link: str) -> Optional[str]:
-    """Name of the release that `current` or `former` leads to, or None."""
     path = root.at(link)
     return os.path.basename(os.readlink(str(path))) if path.is_symlink() else None
 
@@ -127,7 +125,6 @@ def switch(root: Root, name: str) -> None:
 
 
 def take_back(root: Root, before: str, former: Optional[str]) -> None:
-    """Let `current` and `former` be what they were before a switch."""
     switch(root, before)
     if former is None:
         root.remove(FORMER)
@@ -234,7 +231,6 @@ def _pip(python: str, house: Wheelhouse) -> List[str]:
 
 
 def _run(line: List[str], problem: str, scratch: Optional[Path] = None) -> None:
-    """Run a program; where it fails, the last of what it said is the reason."""
     more = {} if scratch is None else {"TMPDIR": str(scratch)}
     here = dict(os.environ, **more)
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=here)

@@ -139,7 +139,6 @@ class Root:
         self.is_changed = True
 
     def folder_of(self, inside: str, mode: int, owner: Tuple[int, int]) -> None:
-        """Let a folder be there; one that is somebody's is left as that wants it."""
         path = self.at(inside)
         if not path.is_dir() or path.stat().st_uid == 0:
             path.mkdir(parents=True, exist_ok=True)

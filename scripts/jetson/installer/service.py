@@ -16,7 +16,6 @@ SENSORS = ("--subsystem-match=hwmon", "--subsystem-match=iio")
 
 
 def is_running_here(root: Root) -> bool:
-    """Whether this root's systemd is the one that runs."""
     return root.is_live and root.at("run/systemd/system").is_dir()
 
 
@@ -60,7 +59,6 @@ def forget(root: Root) -> None:
 
 
 def _ask(*line: str) -> bool:
-    """Whether a program says yes; one that is not there says no."""
     try:
         quiet = subprocess.DEVNULL
         return subprocess.run(line, stdout=quiet, stderr=quiet).returncode == 0

@@ -99,7 +99,6 @@ class Wheelhouse:
 
     @property
     def platforms(self) -> Set[str]:
-        """Platform tags of the wheels, but `any`."""
         tags = (wheel.stem.split("-")[-1].split(".") for wheel in self.wheels)
         return {tag for of_one in tags for tag in of_one} - {"any"}
 
@@ -119,7 +118,6 @@ class Wheelhouse:
 
     @property
     def python(self) -> Optional[str]:
-        """The CPython that the wheels are for, such as 3.11; None where several will do."""
         found = set()
         for wheel in self.wheels:
             python, abi = wheel.stem.split("-")[-3:-1]

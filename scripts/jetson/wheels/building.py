@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from checking import MARK, known
-from checks import Checked
+from checks import MARK, Checked, known
 from locks import LOCKS, lock_path, platforms
 from refusal import Refusal, demand
 from targets import Target

@@ -1,5 +1,7 @@
-"""What can be wrong with a wheelhouse; every fault is a line that ends in what to do."""
+"""Say what is wrong with a wheelhouse, a line per fault; exit code 1 if anything is."""
 
+import argparse
+import sys
 import zipfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Set
@@ -9,9 +11,9 @@ from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from refusal import Refusal
+from refusal import Refusal, demand
 from shared_objects import Needs, of_tarball, of_wheel
-from targets import DENIED, EXCLUDED, Target
+from targets import DENIED, EXCLUDED, TARGETS, Target
 from wheelhouse import CPYTHON, LOCKS, SUM, SUMS, sha256
 
 AGAIN = "build the wheelhouse again"
@@ -151,3 +153,51 @@ def _requirements(wheel: Path, target: Target) -> List[Requirement]:
     except (OSError, zipfile.BadZipFile):
         return []  # its shared objects could not be read either: said there
     return []
+
+
+MARK = "target"  # the file in a wheelhouse that says what it is for
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="check_wheelhouse", description=__doc__)
+    parser.add_argument("folder", type=Path, help="made by build_wheelhouse")
+    parser.add_argument("--target", help="what it is for, if its file `target` does not say it")
+    asked = parser.parse_args()
+    try:
+        checked = Checked(asked.folder, target_of(asked.folder, asked.target))
+    except Refusal as error:
+        print("check_wheelhouse: {}".format(error), file=sys.stderr)
+        return 2
+    for fault in checked.faults:
+        print("check_wheelhouse: {}".format(fault), file=sys.stderr)
+    if checked.faults:
+        return 1
+    told = "{} is good for {}: {} wheels; {}"
+    print(told.format(asked.folder, checked.target.name, checked.count, checked.needs))
+    return 0
+
+
+def target_of(folder: Path, named: "str | None") -> Target:
+    """What a wheelhouse is for.
+
+    Raises:
+        Refusal: Nobody says it, or it is nothing we know.
+    """
+    demand(folder.is_dir(), "{} is not a folder; name the wheelhouse's".format(folder))
+    path = folder / MARK
+    if named is None:
+        told = "{} has no file `{}`; name one of {} with --target"
+        demand(path.is_file(), told.format(folder, MARK, ", ".join(TARGETS)))
+        named = path.read_text(encoding="utf-8", errors="replace").strip()
+    return known(named)
+
+
+def known(name: str) -> Target:
+    """A target by its name.
+
+    Raises:
+        Refusal: There is none.
+    """
+    demand(name in TARGETS, "{!r} is not a target; there are {}".format(name, ", ".join(TARGETS)))
+    return TARGETS[name]

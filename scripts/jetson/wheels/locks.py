@@ -55,7 +55,6 @@ def read_lock(path: Path) -> Dict[str, Locked]:
 
 
 def platforms(target: Target) -> List[str]:
-    """Platform tags of wheels that run on a target, the newest first."""
     most = []
     for minor in range(target.glibc[1], 4, -1):
         most.append("manylinux_2_{}_{}".format(minor, target.machine))
@@ -65,7 +64,6 @@ def platforms(target: Target) -> List[str]:
 
 
 def tags(target: Target) -> List[Tag]:
-    """All tags of wheels that run on a target, the best first."""
     version = tuple(int(part) for part in target.python.split("."))
     abi = "cp" + "".join(target.python.split("."))
     on = platforms(target)
@@ -74,7 +72,6 @@ def tags(target: Target) -> List[Tag]:
 
 
 def fits(of_wheel: FrozenSet[Tag], target: Target) -> bool:
-    """Whether a wheel with these tags runs on a target, as far as they say."""
     return any(tag in of_wheel for tag in tags(target))
 
 

@@ -18,8 +18,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from edge_client.bases.architectures import family_of
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of
 from edge_client.engine.backend import AnswerTexts
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.frozen_prefix import FrozenPrefix

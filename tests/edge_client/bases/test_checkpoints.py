@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.checkpoints import Checkpoint, open_checkpoint
+from edge_client.bases.families import FAMILIES
 from edge_client.bases.header import WeightsError, write_header
 from edge_client.bases.layout import PackError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.doctor.engines import DIE_WITHOUT_LSE
 from edge_client.doctor.machine import script
-from edge_client.doctor.wheels import DIE_WITHOUT_LSE
 from edge_client.metering.board import board
 from edge_client.metering.heat import read_heat
 from edge_client.metering.power import battery, packages, power_rails

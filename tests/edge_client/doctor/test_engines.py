@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.doctor.engines import Processor, read_engine, read_static_tls, run
-from edge_client.doctor.finding import ERROR, OK, UNKNOWN
-from edge_client.doctor.wheels import is_for_a_server, objection
+from edge_client.doctor.engines import (
+    Processor,
+    is_for_a_server,
+    objection,
+    read_engine,
+    read_static_tls,
+    run,
+)
+from edge_client.doctor.machine import ERROR, OK, UNKNOWN
 from tests.edge_client.doctor.trees import A57, A78
 from tests.edge_client.engine.engines import KINDS
 

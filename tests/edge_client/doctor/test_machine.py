@@ -5,8 +5,19 @@ from pathlib import Path
 import pytest
 
 from edge_client.client.state import ClientState, StateError
-from edge_client.doctor.finding import ERROR, NOTHING, OK, UNKNOWN, WARNING, Finding
-from edge_client.doctor.machine import Host, read_machine, read_state_folder, script, this_host
+from edge_client.doctor.machine import (
+    ERROR,
+    NOTHING,
+    OK,
+    UNKNOWN,
+    WARNING,
+    Finding,
+    Host,
+    read_machine,
+    read_state_folder,
+    script,
+    this_host,
+)
 from tests.edge_client.doctor.trees import BOARDS, JETPACK_4, JETPACK_6, device_tree, found_on, tx2
 from tests.edge_client.metering.boards import as_nobody, forbid, put
 

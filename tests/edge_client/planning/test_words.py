@@ -3,9 +3,8 @@ from dataclasses import replace
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, options
+from edge_client.planning.planner import Option, options, plan_in_words
 from edge_client.planning.resources import read_facts
-from edge_client.planning.words import plan_in_words
 
 
 def option(adapter: str) -> Option:

@@ -33,7 +33,7 @@ def _known_afresh() -> Iterator[None]:
 
 
 def section() -> str:
-    return PAGE.read_text().split("## Update steps of your own")[1].split("\n## ")[0]
+    return PAGE.read_text().split("## Add an update step")[1].split("\n## ")[0]
 
 
 def installed(site: Path, body: str) -> None:

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.architectures import FAMILIES
 from edge_client.bases.base import Base, open_base
+from edge_client.bases.families import FAMILIES
 from edge_client.bases.packing import pack_model
 from edge_client.engine.opening import open_engine
 from edge_client.tasks.task import Task

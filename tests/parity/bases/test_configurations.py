@@ -9,18 +9,15 @@ from typing import Any
 import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-from edge_client.bases.architectures import FAMILIES, ArchitectureError
+from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.configurations import (
     ACTIVATIONS,
-    ALIASES,
-    DEFAULTS,
-    FIXED,
     IDLE,
     NULLABLE,
-    ROPE_THETA,
     read_values,
     shape_of,
 )
+from edge_client.bases.families import FAMILIES, ROPE_THETA
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -29,22 +26,25 @@ transformers = pytest.importorskip("transformers")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_attribute_of_transformers_class_is_in_a_table(family: str) -> None:
     attributes = set(transformers.AutoConfig.for_model(family).to_dict())
-    assert attributes - set(DEFAULTS[family]) - set(FIXED[family]) == attributes & IDLE
-    assert not IDLE & (set(DEFAULTS[family]) | set(FIXED[family]))
+    assert (
+        attributes - set(FAMILIES[family].defaults) - set(FAMILIES[family].fixed)
+        == attributes & IDLE
+    )
+    assert not IDLE & (set(FAMILIES[family].defaults) | set(FAMILIES[family].fixed))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_missing_key_has_transformers_default(family: str) -> None:
     theirs = transformers.AutoConfig.for_model(family)
     fields = type(theirs).__dataclass_fields__
-    for key, default in DEFAULTS[family].items():
+    for key, default in FAMILIES[family].defaults.items():
         if (family, key) == ("qwen2", "head_dim"):  # read by the layers alone
             continue
         assert default == fields[key].default, key
-    for key, only in FIXED[family].items():
+    for key, only in FAMILIES[family].fixed.items():
         if key in fields:
             assert only == fields[key].default, key
-    assert ALIASES.get(family, {}) == theirs.attribute_map
+    assert FAMILIES[family].aliases == theirs.attribute_map
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -60,7 +60,7 @@ def test_the_sizes_of_a_bare_model_type_are_those_of_transformers(family: str) -
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_null_is_refused_where_transformers_refuses_it(family: str) -> None:
-    for key in DEFAULTS[family]:
+    for key in FAMILIES[family].defaults:
         config = {"model_type": family, key: None}
         if key in NULLABLE:
             read_values(family, config)

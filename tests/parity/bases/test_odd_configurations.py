@@ -16,7 +16,7 @@ import pytest
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
-from edge_client.bases.configurations import ALIASES
+from edge_client.bases.families import family_of
 from edge_client.bases.packing import pack_model
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.texts.batches import Batch
@@ -36,7 +36,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 96,
     "max_position_embeddings": 40,
 }
-OWN_NAMES = {own: alias for alias, own in ALIASES["distilbert"].items()}
+OWN_NAMES = {own: alias for alias, own in family_of("distilbert").aliases.items()}
 # What a file may lack while the model stays small enough to be computed here.
 LACKING = [
     *((f, k) for f in FAMILIES for k in ("intermediate_size", "max_position_embeddings")),

@@ -33,8 +33,15 @@ from profiling.instruments.bases import BenchmarkError, find_base, label_words
 from profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
 from profiling.instruments.stepping import Request, random_texts, read_request
 from profiling.peers.ort import ORT_TRAINING
-from profiling.records.file import append, read_records
-from profiling.records.record import Conditions, Record, RecordError, from_line, to_line
+from profiling.records.record import (
+    Conditions,
+    Record,
+    RecordError,
+    append,
+    from_line,
+    read_records,
+    to_line,
+)
 
 MIB = 1 << 20
 # The issue's own names for what a run must say.

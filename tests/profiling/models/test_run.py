@@ -22,8 +22,7 @@ from profiling.models.run import (
     session_for,
     to_do,
 )
-from profiling.records.file import append
-from profiling.records.record import RecordError
+from profiling.records.record import RecordError, append
 from tests.command_line import smidgen
 
 ASKED = Asked(steps=2, warmup=0, threads=1)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiling.records.compare import Comparison, compare
-from profiling.records.file import append
-from profiling.records.record import Conditions, Figure, Plain, Record
+from profiling.records.record import Conditions, Figure, Plain, Record, append
 from tests.command_line import smidgen
 
 HERE = Conditions({"processor": "A", "instruction_sets": ["avx2"]}, {"numpy": "2.1"}, "base")

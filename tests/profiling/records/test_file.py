@@ -2,8 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from profiling.records.file import append, read_records
-from profiling.records.record import Conditions, Figure, Record, RecordError, from_line, to_line
+from profiling.records.record import (
+    Conditions,
+    Figure,
+    Record,
+    RecordError,
+    append,
+    from_line,
+    read_records,
+    to_line,
+)
 
 RECORD = Record(
     "train",

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from profiling.fleet.watch import Sample
-from profiling.records.file import read_records
+from profiling.records.record import read_records
 from profiling.soak.run import SoakRun, settled, side
 from tests.command_line import smidgen
 

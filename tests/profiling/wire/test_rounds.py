@@ -15,7 +15,7 @@ from edge_client.bases.base import Base
 from profiling.instruments.made_up_run import ADDED, first_state
 from profiling.instruments.processes import ProcessError
 from profiling.peers import flwr as flwr_simulation
-from profiling.records.file import read_records
+from profiling.records.record import read_records
 from profiling.wire.ours import Rounds, check, measure
 from profiling.wire.relay import CountError, Exchange, of_training, whole_rounds
 from tests.command_line import smidgen

@@ -17,6 +17,8 @@ def every_graph() -> dict[str, Graph]:
         "bias_gradient": graphs.bias_gradient(),
         "norm": graphs.norm(1e-5),
         "norm_back": graphs.norm_back(1e-12, 24),
+        "norm_back has_rest": graphs.norm_back(1e-12, 24, has_rest=True),
+        "rotary": graphs.rotary(6, 24),
         "dequantize": graphs.dequantize(),
         "widen": graphs.widen(),
         "narrow": graphs.narrow(),
@@ -28,6 +30,8 @@ def every_graph() -> dict[str, Graph]:
     for kind in ACTIVATIONS:
         found[f"activation {kind}"] = graphs.activation(kind)
         found[f"activation_back {kind}"] = graphs.activation_back(kind)
+        found[f"gate {kind}"] = graphs.gate(kind)
+        found[f"gate_back {kind}"] = graphs.gate_back(kind)
     for has_mask in BOTH:
         found[f"attention {has_mask=}"] = graphs.attention(6, 24, has_mask)
         found[f"attention_back {has_mask=}"] = graphs.attention_back(6, 24, has_mask)

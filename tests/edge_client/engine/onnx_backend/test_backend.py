@@ -173,7 +173,7 @@ def test_rooms_are_given_back_at_rest_and_before_another_plan(
 def test_a_bias_that_is_trained_is_the_adapters_own_array(tiny_base: Base, hub_task: Task) -> None:
     engine = engine_of("onnx", tiny_base, hub_task, "bias")
     network = network_of(engine)
-    linear = network.layer_of(1).linears["up"]
+    linear = network._layers[1].linears["up"]
     assert linear.bias is network.adapter[f"{linear.name}.bias"]
     before = linear.bias.copy()
     train(engine, TEXTS, Training(epochs=1, batch=3), seed=1)
@@ -185,7 +185,7 @@ def test_a_bias_that_is_trained_is_the_adapters_own_array(tiny_base: Base, hub_t
 def test_nothing_of_the_base_is_written_to(tiny_base: Base, hub_task: Task) -> None:
     engine = engine_of("onnx", tiny_base, hub_task, "lora:2@q,k,v,o,up,down")
     network, before = network_of(engine), tiny_base.weights.read_bytes()
-    norms = [n for layer in network._layers for n in (layer.attention_norm, layer.output_norm)]
+    norms = [norm for layer in network._layers for norm in layer.norms.values()]
     linears = [linear for layer in network._layers for linear in layer.linears.values()]
     biases = [*(norm.bias for norm in norms), *(linear.bias for linear in linears)]
     vectors = [(vector, vector.copy()) for vector in (*biases, *(n.weight for n in norms))]

@@ -11,8 +11,8 @@ from edge_client.bases.quantization import (
     to_bfloat16,
 )
 from edge_client.engine.onnx_backend.bench import Rooms, open_bench
-from edge_client.engine.onnx_backend.network import LOWEST
 from edge_client.engine.onnx_backend.operators import (
+    LOWEST,
     Activation,
     Attention,
     FrozenMatrix,
@@ -113,7 +113,7 @@ def linear_of(bench: object, is_bias_trained: bool = True) -> Linear:
 def test_gradients_of_parts_add_up_to_those_of_the_whole() -> None:
     bench = open_bench(2)
     linear, x, g = linear_of(bench), draw(9, 7), draw(9, 5)
-    whole, parts = Gradients(bench), Gradients(bench)
+    whole, parts = Gradients(bench, {}), Gradients(bench, {})
     linear.gradients(x, g, whole)
     for rows in (slice(0, 4), slice(4, 8), slice(8, 9)):
         linear.gradients(x[rows], g[rows], parts)

@@ -17,7 +17,7 @@ AdamW = pytest.importorskip("edge_client.engine.torch_backend.adamw").AdamW
 def frozen_tensors(network: Any) -> list[Any]:
     """All numbers of the base that the network holds, or sees through the map."""
     linears = [linear for layer in network._layers for linear in layer.linears.values()]
-    norms = [n for layer in network._layers for n in (layer.attention_norm, layer.output_norm)]
+    norms = [norm for layer in network._layers for norm in layer.norms.values()]
     biases = [part.bias for part in (*linears, *norms) if not part.bias.requires_grad]
     return [
         *(linear.matrix.mapped.values for linear in linears),

@@ -11,10 +11,9 @@ from edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
 from edge_client.planning.cuda.copying import copied_bytes, seconds
 from edge_client.planning.cuda.memory import FIXED_BYTES, dense_bytes, estimate, weight_bytes
 from edge_client.planning.plan import Plan
-from edge_client.planning.planner import Option, choose, next_smaller, options, plans
+from edge_client.planning.planner import Option, choose, next_smaller, options, plan_in_words, plans
 from edge_client.planning.sizes import BudgetError
 from edge_client.planning.torch_memory import stored_bytes
-from edge_client.planning.words import plan_in_words
 from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 
 ORIN = Accelerator("Orin", (8, 7), 8, 8 << 30, 6 << 30, is_unified=True)

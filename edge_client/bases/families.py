@@ -1,0 +1,516 @@
+"""The families of models, a row each: names, keys of config.json, and a layer's operations.
+
+Those of other packages are found by entry points of the group `smidgen.families`, each a `Family`
+under its `model_type`; `docs/extending.md` adds one. A family is data; what computes is in the
+engines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_args
+
+from edge_client.bases.architectures import (
+    Activate,
+    Answers,
+    ArchitectureError,
+    Attend,
+    Family,
+    Gate,
+    Linears,
+    Norm,
+    Op,
+    Rotary,
+    Shape,
+    as_json,
+    reads,
+    writes,
+)
+from edge_client.tables import plain
+
+GROUP = "smidgen.families"
+ROPE_THETA = 10000.0
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+NORMS = ("attention_norm", "output_norm")
+
+# Layers
+
+POST_NORM = (  # BERT's
+    Norm("output_norm", "x", "h", is_below=True, is_in_lowest=False),
+    Linears(("k", "v"), "h"),
+    Answers("h", "late"),
+    Linears(("q",), "late"),
+    Attend(),
+    Linears(("o",), "context", plus="late", into="middle"),
+    Norm("attention_norm", "middle", "m"),
+    Linears(("up",), "m"),
+    Activate("up", "active"),
+    Linears(("down",), "active", plus="m", into="out"),
+)
+CAUSAL = (  # Llama's
+    Norm("attention_norm", "x", "h"),
+    Linears(("q", "k", "v"), "h"),
+    Rotary(("q", "k")),
+    Attend(is_causal=True),
+    Linears(("o",), "context", plus="x", into="middle"),
+    Norm("output_norm", "middle", "m"),
+    Linears(("gate", "up"), "m"),
+    Gate("gate", "up", "active"),
+    Linears(("down",), "active", plus="middle", into="out"),
+)
+
+ROTARY = (  # ModernBERT's
+    Norm("attention_norm", "x", "h", is_in_lowest=False),
+    Linears(("k", "v"), "h"),
+    Answers("h", "late"),
+    Answers("x", "entry"),
+    Linears(("q",), "late"),
+    Rotary(("q", "k")),
+    Attend(),
+    Linears(("o",), "context", plus="entry", into="middle"),
+    Norm("output_norm", "middle", "m"),
+    Linears(("up", "gate"), "m"),
+    Gate("up", "gate", "active"),
+    Linears(("down",), "active", plus="middle", into="out"),
+)
+
+# Keys of config.json
+
+_BERT_KEYS: dict[str, Any] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
+_XLM_ROBERTA_KEYS = _BERT_KEYS | {"pad_token_id": 1}
+_LLAMA_KEYS: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,  # as many as heads
+    "head_dim": None,  # hidden_size / heads; not in Qwen2's class, but read by its layers
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+_ANY: dict[str, Any] = {
+    "is_encoder_decoder": False,
+    "quantization_config": None,
+    "per_layer_config": None,
+    "pruned_heads": {},  # before transformers 5
+}
+_ENCODER = _ANY | {"is_decoder": False, "add_cross_attention": False}
+_ENCODER |= {"position_embedding_type": "absolute"}  # before transformers 5
+_DECODER = _ANY | {"rope_scaling": None, "rope_parameters": None}  # see `rope_theta`
+_DECODER |= {"is_causal": True}  # no attribute of the classes, but their attention looks for it
+
+
+def rope_theta(architecture: str, config: Mapping[str, Any]) -> float:
+    """Base of the rotary angles; `rope_scaling` is what `rope_parameters` was before version 5.
+
+    Raises:
+        ArchitectureError: Not a number above 0.
+    """
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    theta = rope.get("rope_theta", config.get("rope_theta", ROPE_THETA))
+    if type(theta) not in (int, float) or not theta > 0:
+        raise ArchitectureError(
+            f"config.json of this {architecture} has rope_theta {as_json(theta)}; a number above 0 "
+            f"is expected, or no such key for the default {ROPE_THETA}"
+        )
+    return float(theta)
+
+
+def _decoder(shape: Shape, _values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
+    """Llama and Qwen2: rotary positions, and no token sees what follows it."""
+    theta = rope_theta(shape.architecture, config)
+    return replace(shape, rope_theta=theta, is_decoder=True)
+
+
+def _theta(config: Mapping[str, Any], kind: str, old: str, default: float) -> float:
+    """A kind of layer's base of rotary angles, by today's key or the one before version 5."""
+    rope = config.get("rope_parameters") or {}
+    own = rope.get(kind) or {}
+    if not isinstance(own, Mapping) or own.get("rope_type", "default") != "default":
+        raise ArchitectureError(
+            f"config.json of this modernbert has rope_parameters {as_json(rope)}; angles that are "
+            f"not scaled, for {GLOBAL} and {LOCAL}, are expected"
+        )
+    return rope_theta("modernbert", {"rope_theta": own.get("rope_theta", config.get(old, default))})
+
+
+def _modernbert(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
+    """Local and global layers, two bases of angles, biases; in today's and older keys."""
+    every = config.get("global_attn_every_n_layers", 3)
+    kinds = values["layer_types"] or [
+        LOCAL if index % every else GLOBAL for index in range(shape.layers)
+    ]
+    if len(kinds) != shape.layers or not set(kinds) <= {LOCAL, GLOBAL}:
+        raise ArchitectureError(
+            f"config.json of this modernbert has layer_types {as_json(kinds)}; {GLOBAL} or {LOCAL} "
+            f"for each of its {shape.layers} layers is expected"
+        )
+    carried = {
+        "attention_bias": ("q", "k", "v", "o"),
+        "mlp_bias": ("up", "gate", "down"),
+        "norm_bias": ("norm",),
+        "classifier_bias": ("head",),
+        "decoder_bias": ("decoder",),
+    }
+    return replace(
+        shape,
+        biased=tuple(name for key, names in carried.items() if values[key] for name in names),
+        head_activation=values["classifier_activation"],
+        pooling=values["classifier_pooling"],
+        window=values["local_attention"] // 2,
+        local_layers=tuple(index for index, kind in enumerate(kinds) if kind == LOCAL),
+        rope_theta=_theta(config, GLOBAL, "global_rope_theta", 160000.0),
+        local_rope_theta=_theta(config, LOCAL, "local_rope_theta", ROPE_THETA),
+    )
+
+
+# Families
+
+_BERT_LINEARS = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "o": "attention.output.dense",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+}
+
+
+def _bert(prefix: str, defaults: Mapping[str, Any], head: Mapping[str, Any]) -> Family:
+    return Family(
+        prefix=prefix,
+        words=f"{prefix}.embeddings.word_embeddings",
+        layer=prefix + ".encoder.layer.{layer}.",
+        linears=_BERT_LINEARS,
+        attention_norm="attention.output.LayerNorm",
+        output_norm="output.LayerNorm",
+        positions=f"{prefix}.embeddings.position_embeddings",
+        token_types=f"{prefix}.embeddings.token_type_embeddings",
+        embedding_norm=f"{prefix}.embeddings.LayerNorm",
+        block=POST_NORM,
+        defaults=defaults,
+        fixed=_ENCODER,
+        **head,
+    )
+
+
+_ROBERTA = _bert(
+    "roberta",
+    _XLM_ROBERTA_KEYS,
+    {
+        "head_dense": "lm_head.dense",
+        "head_norm": "lm_head.layer_norm",
+        "decoder": "lm_head.decoder",
+        "decoder_bias": ("lm_head.decoder.bias", "lm_head.bias"),
+        "is_counted_behind_pad": True,
+        "head_activation": "gelu",  # the exact one, whatever the layers have
+        "classifier": {
+            "classifier.dense": ("hidden", "hidden"),
+            "classifier.out_proj": ("labels", "hidden"),
+        },
+    },
+)
+_LLAMA = Family(
+    prefix="model",
+    words="model.embed_tokens",
+    layer="model.layers.{layer}.",
+    linears={
+        "q": "self_attn.q_proj",
+        "k": "self_attn.k_proj",
+        "v": "self_attn.v_proj",
+        "o": "self_attn.o_proj",
+        "gate": "mlp.gate_proj",
+        "up": "mlp.up_proj",
+        "down": "mlp.down_proj",
+    },
+    attention_norm="input_layernorm",
+    output_norm="post_attention_layernorm",
+    final_norm="model.norm",
+    decoder="lm_head",
+    biased=(),
+    is_rms=True,
+    block=CAUSAL,
+    defaults=_LLAMA_KEYS,
+    fixed=_DECODER | {"attention_bias": False, "mlp_bias": False},
+    read=_decoder,
+)
+_ELECTRA = _bert(
+    "electra",
+    _BERT_KEYS
+    | {
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    {
+        "embedding_map": "electra.embeddings_project",
+        "is_map_optional": True,
+        "head_dense": "generator_predictions.dense",
+        "head_norm": "generator_predictions.LayerNorm",
+        "decoder": "generator_lm_head",
+        "decoder_bias": ("generator_lm_head.bias",),
+        "head_activation": "gelu",  # the exact one, whatever the layers have
+        "classifier": _ROBERTA.classifier,
+        "classifier_activation": "gelu",
+        "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
+        "masks; its generator is)",
+    },
+)
+_MODERNBERT = Family(
+    prefix="model",
+    words="model.embeddings.tok_embeddings",
+    layer="model.layers.{layer}.",
+    linears={
+        **dict.fromkeys(("q", "k", "v"), "attn.Wqkv"),
+        "o": "attn.Wo",
+        **dict.fromkeys(("up", "gate"), "mlp.Wi"),
+        "down": "mlp.Wo",
+    },
+    attention_norm="attn_norm",
+    output_norm="mlp_norm",
+    embedding_norm="model.embeddings.norm",
+    final_norm="model.final_norm",
+    head_dense="head.dense",
+    head_norm="head.norm",
+    decoder="decoder",
+    decoder_bias=("decoder.bias",),
+    block=ROTARY,
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "intermediate_size": 1152,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "pad_token_id": 50283,
+        "attention_bias": False,
+        "layer_types": None,
+        "rope_parameters": None,
+        "local_attention": 128,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_pooling": "cls",
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+        "tie_word_embeddings": True,
+    },
+    fixed=_ANY,
+    read=_modernbert,
+    classifier={"classifier": ("labels", "hidden")},
+    is_classifier_on_head=True,
+)
+FAMILIES: dict[str, Family] = {
+    "bert": _bert(
+        "bert",
+        _BERT_KEYS,
+        {
+            "head_dense": "cls.predictions.transform.dense",
+            "head_norm": "cls.predictions.transform.LayerNorm",
+            "decoder": "cls.predictions.decoder",
+            "decoder_bias": ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+            "classifier": {
+                "bert.pooler.dense": ("hidden", "hidden"),
+                "classifier": ("labels", "hidden"),
+            },
+        },
+    ),
+    "roberta": replace(_ROBERTA, defaults=_XLM_ROBERTA_KEYS | {"vocab_size": 50265}),
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "electra": _ELECTRA,
+    "albert": Family(
+        prefix="albert",
+        words="albert.embeddings.word_embeddings",
+        layer="albert.encoder.albert_layer_groups.{layer}.albert_layers.0.",
+        linears={
+            "q": "attention.query",
+            "k": "attention.key",
+            "v": "attention.value",
+            "o": "attention.dense",
+            "up": "ffn",
+            "down": "ffn_output",
+        },
+        attention_norm="attention.LayerNorm",
+        output_norm="full_layer_layer_norm",
+        positions="albert.embeddings.position_embeddings",
+        token_types="albert.embeddings.token_type_embeddings",
+        embedding_norm="albert.embeddings.LayerNorm",
+        embedding_map="albert.encoder.embedding_hidden_mapping_in",
+        head_dense="predictions.dense",
+        head_norm="predictions.LayerNorm",
+        decoder="predictions.decoder",
+        decoder_bias=("predictions.decoder.bias", "predictions.bias"),
+        classifier={"albert.pooler": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
+        block=POST_NORM,
+        defaults=_BERT_KEYS
+        | {
+            "vocab_size": 30000,
+            "embedding_size": 128,
+            "hidden_size": 4096,
+            "num_hidden_groups": 1,
+            "num_attention_heads": 64,
+            "intermediate_size": 16384,
+            "hidden_act": "gelu_new",
+        },
+        fixed=_ENCODER | {"inner_group_num": 1},
+    ),
+    "distilbert": Family(
+        prefix="distilbert",
+        words="distilbert.embeddings.word_embeddings",
+        layer="distilbert.transformer.layer.{layer}.",
+        linears={
+            "q": "attention.q_lin",
+            "k": "attention.k_lin",
+            "v": "attention.v_lin",
+            "o": "attention.out_lin",
+            "up": "ffn.lin1",
+            "down": "ffn.lin2",
+        },
+        attention_norm="sa_layer_norm",
+        output_norm="output_layer_norm",
+        positions="distilbert.embeddings.position_embeddings",
+        embedding_norm="distilbert.embeddings.LayerNorm",
+        head_dense="vocab_transform",
+        head_norm="vocab_layer_norm",
+        decoder="vocab_projector",
+        decoder_bias=("vocab_projector.bias",),
+        classifier={"pre_classifier": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
+        classifier_activation="relu",
+        block=POST_NORM,
+        defaults={
+            "vocab_size": 30522,
+            "max_position_embeddings": 512,
+            "n_layers": 6,
+            "n_heads": 12,
+            "dim": 768,
+            "hidden_dim": 3072,
+            "activation": "gelu",
+            "pad_token_id": 0,
+            "tie_word_embeddings": True,
+        },
+        fixed=_ENCODER,
+        aliases={
+            "hidden_size": "dim",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        },
+    ),
+    "modernbert": _MODERNBERT,
+    "llama": _LLAMA,
+    "qwen2": replace(
+        _LLAMA,
+        biased=("q", "k", "v"),
+        defaults=_LLAMA_KEYS
+        | {
+            "vocab_size": 151936,
+            "intermediate_size": 22016,
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 32768,
+        },
+        fixed=_DECODER | {"use_sliding_window": False, "layer_types": None},
+    ),
+}
+
+
+def family_of(architecture: str) -> Family:
+    """The family of a `model_type`, ours or of another package.
+
+    Raises:
+        ArchitectureError: None known here, or one of another package that is not sound.
+    """
+    if architecture in FAMILIES:
+        return FAMILIES[architecture]
+    if architecture not in (theirs := _theirs()):
+        raise ArchitectureError(
+            f"architecture {architecture!r} is not known here; expected one of "
+            + ", ".join(sorted({*FAMILIES, *theirs}))
+        )
+    return _loaded(theirs[architecture])
+
+
+def is_known(architecture: object) -> bool:
+    """Whether there is a row for a `model_type`; none of another package's is loaded."""
+    return architecture in FAMILIES or architecture in _theirs()
+
+
+@cache
+def _theirs() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+@cache
+def _loaded(point: EntryPoint) -> Family:
+    said = f"family {point.name} of package {point.dist.name if point.dist else point.value}"
+    try:
+        family = point.load()
+    except Exception as error:  # somebody else's code
+        reason = f"{type(error).__name__}: {plain(str(error))[:200]}"
+        raise ArchitectureError(f"{said} cannot be loaded: {reason}") from error
+    if not isinstance(family, Family):
+        raise ArchitectureError(f"{said} is a {type(family).__name__}; a Family is expected")
+    check_block(said, family)
+    return family
+
+
+def check_block(said: str, family: Family) -> None:
+    """Refuse a layer that no engine could interpret.
+
+    Args:
+        said: Names the family in messages.
+        family: Its row.
+
+    Raises:
+        ArchitectureError: Names the operation: one not known here, one that reads what no
+            operation before it gives, or one whose module the row does not name.
+    """
+    kinds, known = get_args(Op), {"x"}
+    for number, op in enumerate(family.block, 1):
+        where = f"{said}: operation {number}, {type(op).__name__}"
+        if not isinstance(op, kinds):
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise ArchitectureError(f"{where}, is not known; expected one of {names}")
+        if unknown := [name for name in reads(op) if name not in known]:
+            raise ArchitectureError(f"{where}, reads {unknown[0]!r}, which nothing before it gives")
+        named = op.names if isinstance(op, Linears) else ()
+        if isinstance(op, Norm):
+            named = (op.module,)
+        if missing := [name for name in named if name not in (*family.linears, *NORMS)]:
+            raise ArchitectureError(f"{where}, is of {missing[0]!r}, which its row does not name")
+        known |= set(writes(op))
+    if "out" not in known:
+        raise ArchitectureError(f"{said}: no operation gives 'out', a layer's result")
+
+
+def has_bias(shape: Shape, target: str) -> bool:
+    """Whether a layer's linear, or what `Family.biased` names else, carries a bias."""
+    return target in (
+        family_of(shape.architecture).biased if shape.biased is None else shape.biased
+    )
+
+
+def has_embedding_map(shape: Shape) -> bool:
+    """Whether a linear stands between the word table's width and the layers'."""
+    family = family_of(shape.architecture)
+    is_needed = shape.embedding != shape.hidden or not family.is_map_optional
+    return bool(family.embedding_map) and is_needed
