@@ -2,23 +2,23 @@
 
 import typer
 
-from simulation.commands.comparisons.cloze_gap import cloze_gap_command
-from simulation.commands.comparisons.mixed_ranks import mixed_ranks_command
-from simulation.commands.comparisons.selections import selections_command
-from simulation.commands.comparisons.server_learning import server_learning_command
-from simulation.commands.comparisons.traffic_accuracy import traffic_accuracy_command
 from simulation.commands.data import data
-from simulation.commands.experiments import (
-    attacks_command,
-    aug_fedprompt_command,
-    mfpt_command,
-    run_command,
-)
-from simulation.commands.fedp2eft import fedp2eft_command
-from simulation.commands.healthcare import healthcare_command
-from simulation.commands.interpolate import interpolate_command
+from simulation.commands.experiments import run_command
 from simulation.commands.papers import papers_command
 from simulation.commands.pretrain import pretrain
+from simulation.commands.scenarios import (
+    attacks_command,
+    aug_fedprompt_command,
+    cloze_gap_command,
+    fedp2eft_command,
+    healthcare_command,
+    interpolate_command,
+    mfpt_command,
+    mixed_ranks_command,
+    selections_command,
+    server_learning_command,
+    traffic_accuracy_command,
+)
 from simulation.commands.split import split
 from simulation.commands.waiting import waiting
 from simulation.commands.zero_compute import zero_compute

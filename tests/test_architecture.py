@@ -96,13 +96,11 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulation.papers": (
         ("published",),
         ("scenario",),
-        ("paired", "alphas", "ranks", "provenance"),
-        ("plots",),
+        ("paired", "provenance"),
+        ("plots", "grid"),
         ("report",),
-        ("few_shot", "multilingual"),
-        ("learning",),
-        ("fedp2eft", "labelling"),
-        ("healthcare",),
+        ("tables",),
+        ("pieces",),
         ("index",),
     ),
 }

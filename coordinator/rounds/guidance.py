@@ -14,6 +14,7 @@ from coordinator.rounds.machine import labels_with, thresholds_before
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.selection import trainable
 from coordinator.rounds.state import State
+from edge_client.tasks.kind import kind_named
 from edge_client.wire.labelling import keep_in
 
 FEWEST = 8
@@ -43,9 +44,11 @@ def guidance_of(schedule: Schedule, state: State, opened: StepOpened) -> Guidanc
     keep = keep_in(labelling, max(1, opened.round_index), schedule.rounds)
     thresholds = thresholds_before(schedule, state, opened.round_index)
     if opened.kind == "train":
-        # Who draws its texts takes as many as any other, whatever it holds of a class.
+        # Who draws its texts takes as many as any other, whatever it holds of a class; and where a
+        # text may have several labels there are no classes to cap.
         is_sampled = schedule.training.least_samples > 0
-        most = 0 if is_sampled else most_of_a_class(state, thresholds)
+        is_capped = not is_sampled and kind_named(schedule.kind).is_one_label
+        most = most_of_a_class(state, thresholds) if is_capped else 0
         return Guidance(keep, (), thresholds, most)
     if opened.kind == "evaluate":
         return Guidance(keep, (), thresholds)

@@ -1,22 +1,71 @@
-"""Where the tokenizer files of a base disagree with each other or with its config.json.
+"""What a base's tokenizer is and takes, and where its files disagree with each other or the model.
 
 Here `tokenizer.json` counts as it is. transformers 5 takes only the vocabulary of it where the
-class of tokenizer_config.json builds the rest itself (BertTokenizer and its kin): lower case and
-the special tokens around a text. Where both differ, a base gets other ids here than there.
+class of tokenizer_config.json builds the rest itself (BertTokenizer, CamembertTokenizer and their
+kin): lower case, spaces and the special tokens around a text. Where both differ, a base gets other
+ids here than there.
 """
 
 import json
+import mmap
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_client.bases.architectures import Shape
 from edge_client.bases.families import family_of
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
-BUILDING = ("BertTokenizer", "DistilBertTokenizer")
-BY_DEFAULT = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}  # without a tokenizer_class
+BUILDING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+SPLITTING = ("CamembertTokenizer", "XLMRobertaTokenizer")  # at white space, into SentencePiece's
+BY_DEFAULT = {  # without a tokenizer_class
+    **dict.fromkeys(("bert", "distilbert", "electra"), "BertTokenizer"),
+    "camembert": "CamembertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+MODEL = re.compile(rb'"model"\s*:\s*\{(.{0,600})', re.DOTALL)
 AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+
+
+class TokenizerBytes(NamedTuple):
+    """What each entry of a vocabulary takes in memory.
+
+    Attributes:
+        held: Resident bytes once it is read and free memory has gone back.
+        loading: The most while its file is read and control words are set apart.
+    """
+
+    held: int
+    loading: int
+
+
+# Measured by tests/edge_client/planning/test_tokenizer_memory.py; see docs/memory.md.
+TOKENIZERS = {
+    "WordLevel": TokenizerBytes(320, 380),
+    "WordPiece": TokenizerBytes(320, 380),
+    "BPE": TokenizerBytes(410, 900),
+    "SentencePiece BPE": TokenizerBytes(420, 1600),
+    "Unigram": TokenizerBytes(700, 750),
+}
+_KEYS = (  # in what stands before a model's vocabulary, where old files do not name its kind
+    (rb'"unk_id"', "Unigram"),
+    (rb'"max_input_chars_per_word"', "WordPiece"),
+    (rb'"byte_fallback"\s*:\s*true', "SentencePiece BPE"),
+    (rb'"fuse_unk"', "BPE"),
+)
+
+
+def tokenizer_kind(folder: Path) -> str:
+    """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read."""
+    with (
+        (folder / "tokenizer.json").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,
+    ):
+        model = MODEL.search(body)
+        head = model[1].partition(b'"vocab"')[0] if model else b""
+    return next((kind for key, kind in _KEYS if re.search(key, head)), "WordLevel")
 
 
 def disagreements(folder: Path, shape: Shape) -> list[str]:
@@ -41,7 +90,9 @@ def disagreements(folder: Path, shape: Shape) -> list[str]:
     found = [*_table(tokenizer, shape), *_pad(tokenizer, config, shape)]
     if not shape.is_decoder:
         found += _frame(tokenizer, config)
-    return found + list(_case(json.loads(body), config, shape))
+    name = str(config.get("tokenizer_class") or BY_DEFAULT.get(shape.architecture, ""))
+    document = json.loads(body)
+    return [*found, *_case(document, config, name), *_spaces(document, name)]
 
 
 def _table(tokenizer: Any, shape: Shape) -> Iterator[str]:
@@ -86,9 +137,8 @@ def _frame(tokenizer: Any, config: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _case(document: Mapping[str, Any], config: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+def _case(document: Mapping[str, Any], config: Mapping[str, Any], name: str) -> Iterator[str]:
     """Lower case, where the class decides it in transformers and tokenizer.json here."""
-    name = str(config.get("tokenizer_class") or BY_DEFAULT.get(shape.architecture, ""))
     normalizer = document.get("normalizer") or {}
     if name.removesuffix("Fast") not in BUILDING or normalizer.get("type") != "BertNormalizer":
         return
@@ -98,6 +148,21 @@ def _case(document: Mapping[str, Any], config: Mapping[str, Any], shape: Shape) 
             f"tokenizer.json {'lowers' if here else 'keeps'} upper case, but {name} with "
             f"do_lower_case {json.dumps(there)} does otherwise in transformers; correct "
             "do_lower_case in tokenizer_config.json"
+        )
+
+
+def _spaces(document: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Normalization and white space, which SentencePiece's classes build too."""
+    if name.removesuffix("Fast") not in SPLITTING:
+        return
+    splitting = document.get("pre_tokenizer") or {}
+    steps = [step.get("type") for step in splitting.get("pretokenizers", ())]
+    normalizer = document.get("normalizer") or {"normalizers": ()}
+    changes = {step.get("type") for step in normalizer.get("normalizers", (normalizer,))}
+    if steps != ["WhitespaceSplit", "Metaspace"] or changes - {"Precompiled", "Strip", "Replace"}:
+        yield (
+            f"tokenizer.json normalizes or splits at spaces otherwise than {name} does in "
+            f"transformers; {AGAIN}"
         )
 
 

@@ -157,7 +157,8 @@ def in_short(work: Work | None, finished: Answer, is_counted: bool) -> str:
     if report.accuracy is not None:
         gave += f", accuracy {report.accuracy:.3f}"
     if report.entities is not None and (f1 := scores_of(report.entities).strict) is not None:
-        gave += f", F1 of entities {f1:.3f}"
+        name = kind_of(work.task).measure.name if work is not None else "F1"
+        gave += f", {name} {f1:.3f}"
     late = "" if is_counted else "; it came too late and does not count"
     return (
         f"{what}: {report.num_examples} {asked}, {gave}; {seconds:.1f} s, "

@@ -10,6 +10,7 @@ from pathlib import Path
 from edge_client.adapters.banks import computed
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
+from edge_client.bases.tokenizer import tokenizer_kind
 from edge_client.engine.devices import check_device, find_card, open_guard
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import (
@@ -204,5 +205,6 @@ def workload(
         device=device,
         kept_numbers=training.kept_numbers,
         is_of_words=head.is_of_words,
+        tokenizer=tokenizer_kind(base.folder),
     )
     return replace(work, masked=kind_of(task).places(task, work.longest))

@@ -15,7 +15,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.devices import check_device
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.errors import installing
-from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, use_one_arena
+from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
@@ -112,6 +112,7 @@ def open_engine(
             "of a masked one, such as roberta"
         )
     tokens = Tokens(base.folder)
+    trim()  # reading it frees as much as it holds, or thrice that
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
     check_asked(spec, task, base)

@@ -22,7 +22,6 @@ from edge_client.planning.layer_cost import (
 )
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
-    TOKEN_BYTES,
     MemoryEstimate,
     adapter_bytes,
     answers_bytes,
@@ -31,6 +30,7 @@ from edge_client.planning.torch_memory import (
     lowest_trained,
     table_pages,
     vector_elements,
+    while_loading,
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
@@ -66,7 +66,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         plan: How.
         runtime_bytes: Resident bytes of the process before the base is opened.
     """
-    return MemoryEstimate(
+    step = MemoryEstimate(
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
@@ -78,8 +78,9 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
             _embedding_bytes(work, plan),
             answers_bytes(work, plan),
         ),
-        slack=FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary,
+        slack=FIXED_BYTES + work.tokenizer_bytes.held,
     )
+    return while_loading(work, step)
 
 
 def _dense_bytes(work: Workload) -> int:

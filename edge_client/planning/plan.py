@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
 from edge_client.bases.architectures import Answers, Shape
 from edge_client.bases.families import family_of
+from edge_client.bases.tokenizer import TOKENIZERS, TokenizerBytes
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Workload:
         masked: Tokens of a text, of the longest, at each of which all words are asked for; 0: one
             answer is, of few labels.
         is_of_words: Whether each word of a text is asked, by a classification head that reads it.
+        tokenizer: The base's, one of `bases.tokenizer.TOKENIZERS`.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -82,6 +84,7 @@ class Workload:
     kept_numbers: int = 2
     masked: int = 0
     is_of_words: bool = False
+    tokenizer: str = "WordLevel"
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -102,6 +105,12 @@ class Workload:
         if self.is_of_words:
             return f"{self.spec} tagging"
         return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
+
+    @property
+    def tokenizer_bytes(self) -> TokenizerBytes:
+        """What its tokenizer takes, once read and while it is read."""
+        held, loading = TOKENIZERS[self.tokenizer]
+        return TokenizerBytes(held * self.shape.vocabulary, loading * self.shape.vocabulary)
 
     @property
     def is_top_short(self) -> bool:

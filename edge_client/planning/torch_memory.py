@@ -13,7 +13,7 @@ d bytes of a number.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank, layer_modules
 from edge_client.bases.architectures import Shape
@@ -31,9 +31,8 @@ from edge_client.planning.layer_cost import (
 from edge_client.planning.plan import Plan, Workload
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# The next four are fitted to peaks measured by `smidgen profile grid`.
+# The next three are fitted to peaks measured by `smidgen profile grid`.
 FIXED_BYTES = 72 << 20  # code, threads and buffers that only a first step brings in
-TOKEN_BYTES = 320  # of a vocabulary's entry in the tokenizer
 HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
 GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
 ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
@@ -94,7 +93,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         runtime_bytes: Resident bytes of the process before the base is opened.
     """
     peak = max(moments(work, plan), key=lambda moment: moment.total)
-    return MemoryEstimate(
+    step = MemoryEstimate(
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
@@ -104,6 +103,13 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         transient=peak.transient,
         slack=_slack_bytes(work, plan, peak),
     )
+    return while_loading(work, step)
+
+
+def while_loading(work: Workload, step: MemoryEstimate) -> MemoryEstimate:
+    """A step's estimate, or with so much slack that the tokenizer can be read before any step."""
+    short = step.runtime + work.tokenizer_bytes.loading - step.total
+    return replace(step, slack=step.slack + max(0, short))
 
 
 def _slack_bytes(work: Workload, plan: Plan, peak: "Moment") -> int:
@@ -111,7 +117,7 @@ def _slack_bytes(work: Workload, plan: Plan, peak: "Moment") -> int:
     sizes = _sizes(work, plan)
     layer = max(_forward_bytes(work, sizes, False, True), _backward_bytes(work, sizes, False))
     holes = round(HOLES * (peak.kept + peak.transient)) + layer
-    return FIXED_BYTES + TOKEN_BYTES * work.shape.vocabulary + holes
+    return FIXED_BYTES + work.tokenizer_bytes.held + holes
 
 
 def elements(size: tuple[int, int]) -> int:

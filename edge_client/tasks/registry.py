@@ -19,6 +19,8 @@ OURS = {
     "labels": "edge_client.tasks.kinds.classification",
     "tagging": "edge_client.tasks.kinds.tagging",
     "mlm": "edge_client.tasks.kinds.masked_words",
+    "multilabel": "edge_client.tasks.kinds.multilabel",
+    "relation": "edge_client.tasks.kinds.relation",
 }
 NEEDED = ("measure", "files", "check", "head", "prompts", "answers", "score", "show")
 

@@ -13,6 +13,7 @@ from edge_client.bases.architectures import Shape
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.random_models import CONFIGS, hub_config
+from edge_client.bases.tokenizer import tokenizer_kind
 from edge_client.engine.opening import runtime_bytes
 from edge_client.errors import demand
 from edge_client.planning.plan import Workload
@@ -71,11 +72,11 @@ def estimate_step(
     if step_s is not None:
         is_time = math.isfinite(step_s) and 0 < step_s <= MOST_S
         demand(is_time, f"--step-s {step_s}: seconds above 0 are expected", BenchmarkError)
-    shape, own = _shape(base)
+    shape, own, kind = _shape(base)
     spec = parse_adapter(adapter)
     longest = shape.positions - spec.prompt_tokens
     demand(tokens <= longest, f"--tokens {tokens}: base {base} takes {longest}", BenchmarkError)
-    work = Workload(shape, bits or own, spec, batch, tokens, engine=engine)
+    work = Workload(shape, bits or own, spec, batch, tokens, engine=engine, tokenizer=kind)
     option = _planned(work, there, memory_budget)
     step, share = step_work(work, option.plan), None
     inputs: tuple[Input, ...] = ()
@@ -120,11 +121,11 @@ def _board(name: str) -> Board:
     return BOARDS[name]
 
 
-def _shape(base: str) -> tuple[Shape, int]:
+def _shape(base: str) -> tuple[Shape, int, str]:
     if base in CONFIGS and base != EMBEDDED:
-        return checked_shape(hub_config(base)), BITS[0]
+        return checked_shape(hub_config(base)), BITS[0], "WordLevel"
     opened = open_base(base)
-    return opened.shape, opened.bits
+    return opened.shape, opened.bits, tokenizer_kind(opened.folder)
 
 
 def _planned(work: Workload, board: Board, memory_budget: str) -> Option:

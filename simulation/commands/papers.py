@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from edge_client.bases.base import EMBEDDED
 from edge_client.commands.console import DeviceOption
@@ -28,16 +35,22 @@ from simulation.commands.experiments import (
     resumable,
 )
 from simulation.experiments.runner import Place
-from simulation.papers.few_shot.setting import names_of
-from simulation.papers.index.entry import Entry, Given, chosen
+from simulation.papers.index.entry import (
+    Entry,
+    EntryState,
+    Given,
+    Say,
+    chosen,
+    looked,
+    play_all,
+    printed,
+)
 from simulation.papers.index.kept import NOTHING, read_kept, write_kept
 from simulation.papers.index.page import SEEDS, page
-from simulation.papers.index.playing import Say, looked, play_all
-from simulation.papers.index.printed import PRINTED
-from simulation.papers.index.state import EntryState
-from simulation.papers.multilingual.tables import EMBEDDED_MIXTURE, parse_mixture
-from simulation.papers.multilingual.typology import distance
+from simulation.papers.pieces import names_of
 from simulation.papers.report import Order
+from simulation.papers.tables.languages import EMBEDDED_MIXTURE, parse_mixture
+from simulation.papers.tables.typology import distance
 
 ONLY = "Only this entry, or all whose names begin so (aug-fedprompt/table2); repeat."
 PRETRAINING = "Languages the multilingual base read, en=0.6,fr=0.4; by default the embedded's."
@@ -69,7 +82,8 @@ def papers_command(
     json_output: JsonOption = False,
 ) -> None:
     """Every table and figure of the papers beside ours, resumable, with an index of results."""
-    entries, console = chosen(PRINTED, only or ()), Console(stderr=json_output)
+    every = printed()
+    entries, console = chosen(every, only or ()), Console(stderr=json_output)
     place = Place(data, out / "experiments", device=device)
     order = Order(range(1 if quick else seeds), place, jobs, out, json_output)
 
@@ -90,17 +104,17 @@ def papers_command(
         is_left, whole = not all(state.is_whole for state in states), _whole(states)
 
         def kept(state: EntryState) -> None:
-            _write(path, page(PRINTED, states, given))
+            _write(path, page(every, states, given))
             _keep(beside, states, given)
             console.print(f"{state.entry.name}: {_state_of(state)}", markup=False)
 
-        _write(path, page(PRINTED, states, given))
+        _write(path, page(every, states, given))
         _keep(beside, states, given)
         if not is_shown:
-            with _bar(console, entries) as say:
+            with _bar(console, states) as say:
                 play_all(states, given, say, kept)
     if path is None or (is_shown and not json_output):
-        print(page(PRINTED, states, given), file=console.file)
+        print(page(every, states, given), file=console.file)
     if path is not None:
         print(f"written  {path}", file=console.file)
     if json_output:
@@ -111,7 +125,6 @@ def papers_command(
 
 
 def _whole(states: Sequence[EntryState]) -> int:
-    """How many cells have all their results."""
     return sum(slot.is_whole for state in states for slot in state.cells)
 
 
@@ -133,31 +146,22 @@ def _keep(path: Path | None, states: Sequence[EntryState], given: Given) -> None
 
 
 @contextmanager
-def _bar(console: Console, entries: Sequence[Entry]) -> Iterator[Say]:
-    """Which entry of how many, how far it is, and what is left of all."""
-    of, left = TextColumn("{task.fields[of]}"), TextColumn("{task.fields[left]}")
-    columns = (TextColumn("{task.description:<46.46}"), BarColumn(20), of, left)
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
-        line = bar.add_task("starting", total=None, of="", left="")
-        places = {entry.name: place for place, entry in enumerate(entries, start=1)}
+def _bar(console: Console, states: Sequence[EntryState]) -> Iterator[Say]:
+    """How far all of it is, by rounds that are left; below it the entry at hand."""
+    left = {one.entry.name: sum(on.experiment.rounds for on in one.left.values()) for one in states}
+    columns = (TextColumn("{task.description:<46.46}"), BarColumn(20), MofNCompleteColumn())
+    more = TextColumn("rounds"), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, *more, console=console) as bar:
+        whole, line = bar.add_task("all", total=sum(left.values())), bar.add_task("starting")
 
-        def say(entry: Entry, done: int, total: int, name: str, left_s: float | None) -> None:
-            said = f"{places[entry.name]}/{len(entries)} {entry.name}"
-            rounds, remains = f"{done}/{total} rounds", _left(left_s)
-            bar.update(line, description=said, completed=done, total=total, of=rounds, left=remains)
+        def say(entry: Entry, done: int, total: int) -> None:
+            place = [*left].index(entry.name)
+            before = sum([*left.values()][:place])
+            bar.update(whole, completed=before + max(0, left[entry.name] - total + done))
+            said = f"{place + 1}/{len(left)} {entry.name}"
+            bar.update(line, description=said, completed=done, total=total)
 
         yield say
-
-
-def _left(left_s: float | None) -> str:
-    if left_s is None:
-        return ""
-    minutes = round(left_s / 60)
-    return (
-        f"about {minutes // 60} h {minutes % 60:02d} min left"
-        if minutes >= 60
-        else (f"about {minutes} min left")
-    )
 
 
 def _state_of(state: EntryState) -> str:

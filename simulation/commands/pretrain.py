@@ -29,10 +29,7 @@ def pretrain(
         str | None,
         typer.Option(help="A multilingual base instead: all, or names as in amh,en,yor."),
     ] = None,
-    federated: Annotated[
-        bool, typer.Option("--federated", help="One silo per language; needs --languages.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps, or rounds.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training time, instead of --steps.")
     ] = None,
@@ -56,7 +53,6 @@ def pretrain(
         out=out,
         teacher=teacher,
         languages=languages,
-        is_federated=federated,
         steps=steps,
         minutes=minutes,
         seed=seed,

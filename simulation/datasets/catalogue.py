@@ -17,10 +17,9 @@ from edge_client.texts.examples import Example, read_file
 from edge_client.texts.parts import ANY, find_part
 from edge_client.texts.prompts.patterns import TaskError
 from simulation.datasets import entities, known, silos
-from simulation.datasets.dataset import DataSet, Parts, build, checksum, likeness
+from simulation.datasets.dataset import DataSet, Parts, build, checksum, licence_near, likeness
 from simulation.datasets.hub import read_hub
 from simulation.datasets.known import chosen
-from simulation.datasets.licence import licence_near
 
 READERS = known.READERS | silos.READERS | entities.READERS
 FOLDERS = dict.fromkeys(silos.READERS, silos.NEWS)  # of sets that are not called as theirs

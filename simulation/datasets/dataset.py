@@ -15,6 +15,8 @@ XNLI_LANGUAGES = (
     *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),
 )
 _NOT_WORDS = re.compile(r"[\W_]+")
+UNKNOWN = "unknown: ask whoever gave it to you"
+_STATED = re.compile(r"^\W*licen[cs]e\W*:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
 def narrowed(task: Task, labels: Iterable[str | None]) -> Task:
@@ -136,3 +138,25 @@ def checksum(files: dict[str, Path]) -> str:
             raise DataError(f"{path} cannot be read: {error.strerror}") from error
         whole.update(f"{content}  {name}\n".encode())
     return whole.hexdigest()
+
+
+def licence_near(folder: Path) -> str:
+    """The licence of a folder: PROVENANCE.md's line, README.md's front matter, LICENSE's title."""
+    for name in ("PROVENANCE.md", "README.md"):
+        if (folder / name).is_file() and (stated := licence_stated(_read(folder / name))):
+            return stated
+    for name in ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE"):
+        if (folder / name).is_file():
+            lines = [line.strip(" #\t") for line in _read(folder / name).splitlines()]
+            return next((line for line in lines if line), UNKNOWN)
+    return UNKNOWN
+
+
+def licence_stated(text: str) -> str:
+    """The first line `licence: ...` of a text, or empty."""
+    match = _STATED.search(text)
+    return match[1].strip().strip("\"'") if match else ""
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")

@@ -19,9 +19,8 @@ from edge_client.formats.opened import DataError
 from edge_client.formats.registry import read_rows
 from edge_client.proxies import named_proxies
 from edge_client.texts.examples import Example
-from simulation.datasets.dataset import DataSet, Parts, build, checksum, narrowed
+from simulation.datasets.dataset import UNKNOWN, DataSet, Parts, build, checksum, narrowed
 from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
-from simulation.datasets.licence import UNKNOWN
 
 CONVERTED = "refs/convert/parquet"
 ROWS_AT_ONCE = 4096

@@ -16,9 +16,8 @@ from typing import Literal
 from edge_client.formats.registry import read_rows
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from simulation.datasets.dataset import Parts
+from simulation.datasets.dataset import Parts, licence_near
 from simulation.datasets.known import chosen
-from simulation.datasets.licence import licence_near
 
 Side = Literal["train", "dev", "test"]
 Numbered = tuple[str, str]  # a sentence's number, the same in all its languages; the sentence

@@ -44,7 +44,6 @@ class Message:
 
 
 def load_messages(folder: Path = DATA) -> list[Message]:
-    """Read the committed messages, in file order."""
     with (folder / FILE_NAME).open(encoding="utf-8", newline="") as file:
         return [Message(**row) for row in csv.DictReader(file)]
 
@@ -97,6 +96,17 @@ def _write_client(folder: Path, messages: Sequence[Message]) -> Path:
         ["text", "language", "id"],
         [(m.text, m.language, m.id) for m in messages if m.split == "unlabelled"],
     )
+    shutil.copyfile(DATA / "task.toml", folder / "task.toml")
+    return folder
+
+
+def write_dataset(folder: Path) -> Path:
+    """The labelled messages as a data set of one's own: all writers' texts together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    messages = load_messages()
+    for split in ("train", "test"):
+        chosen = [message for message in messages if message.split == split]
+        write_examples(folder / f"{split}.csv", chosen)
     shutil.copyfile(DATA / "task.toml", folder / "task.toml")
     return folder
 

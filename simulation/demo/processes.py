@@ -28,12 +28,10 @@ class Fleet:
 
     @property
     def logs(self) -> Path:
-        """Folder of their log files."""
         return self.own.logs
 
     @property
     def processes(self) -> "dict[str, subprocess.Popen[bytes]]":
-        """Processes that were started, by name."""
         return self.own.running
 
     def start(self, name: str, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":

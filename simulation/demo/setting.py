@@ -59,7 +59,6 @@ Progress = Callable[[Step], None]
 
 
 def engine_by_name(setting: Setting, folders: Sequence[Path]) -> dict[str, str]:
-    """Which engine each device uses."""
     names = [folder.name for folder in folders]
     return dict(zip(names, cycle(setting.engines), strict=False))
 

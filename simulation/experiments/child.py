@@ -59,7 +59,6 @@ class Child:
 
 
 def start_child(work: Callable[..., Any], *arguments: Any, name: str) -> Child:
-    """Begin work in a process of its own; the caller ends it."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     mine, its = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(its, work, arguments))

@@ -197,6 +197,5 @@ def _false_report(work_id: str, share: float, task: Task) -> Report:
 def told_texts(
     texts: Mapping[str, int], hostile: Hostile | None, names: frozenset[str]
 ) -> dict[str, int]:
-    """How many texts devices say that they hold."""
     is_lying = hostile is not None and hostile.attack in ("claims", "together")
     return {name: CLAIMED if is_lying and name in names else n for name, n in texts.items()}

@@ -94,7 +94,6 @@ class Record:
 
     @property
     def result(self) -> Result:
-        """What is here so far."""
         return Result(self._experiment, tuple(self._rows))
 
     @property
@@ -104,7 +103,6 @@ class Record:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has been run to its end."""
         return (self._folder / FINISHED).is_file()
 
     def begin_anew(self) -> None:

@@ -119,7 +119,6 @@ class Result:
         return pooled([one for one in map(self._ended, last.values()) if one is not None])
 
     def _ended(self, last: Row) -> Score | None:
-        """The score of the adapter that an arm ends with."""
         if last.kept_score is not None:
             return last.kept_score
         own = [row for row in self.rows if row.arm == last.arm and row.score is not None]

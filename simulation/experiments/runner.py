@@ -117,8 +117,6 @@ def _tell_more(tell: Tell, there: int, total: int, done: int, name: str) -> None
 
 @dataclass
 class _Counter:
-    """Counts closed rounds."""
-
     tell: Tell
     done: int
     total: int
@@ -142,7 +140,6 @@ def _begins_anew(on: Stage, place: Place) -> bool:
 
 
 def _rounds_done(stages: Sequence[Stage], place: Place) -> int:
-    """Rows on disk."""
     paths = [place.out / on.key / ROWS for on in stages]
     return sum(path.read_bytes().count(b"\n") for path in paths if path.is_file())
 
@@ -197,7 +194,6 @@ def _begun(on: Stage, weights: bytes, folder: Path) -> Iterator[Stage]:
 
 
 def _run_arms(on: Stage, place: Place, record: Record, on_round: Callable[[Round], None]) -> None:
-    """What is left of all arms."""
     devices: Devices | None = None
     try:
         for arm in _open_arms(on, record):
@@ -237,7 +233,6 @@ def _ended(
 
 
 def _lasted(row: Row) -> int:
-    """Rounds that are over and judged."""
     return min(row.round_index, row.evaluated)
 
 
@@ -284,7 +279,6 @@ def versions() -> dict[str, str]:
 
 
 def _open_arms(on: Stage, record: Record) -> list[Arm]:
-    """Arms with rounds left."""
     standings = [(arm, record.standing(arm.name)) for arm in on.arms()]
     if record.is_finished:
         return []

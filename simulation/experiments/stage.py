@@ -78,7 +78,6 @@ class Stage:
 
     @property
     def _begun(self) -> Base:
-        """What training begins from."""
         return self.weights or self.base
 
     def check(self) -> None:

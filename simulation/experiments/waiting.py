@@ -71,7 +71,6 @@ class Way:
 
     @property
     def accuracy(self) -> float:
-        """At the end."""
         return self.told.versions[-1].accuracy
 
     @property
@@ -181,7 +180,6 @@ def pace(names: list[str], slower: float, seed: int) -> dict[str, float]:
 
 
 def homes(asked: Asked, seed: int) -> Stage:
-    """Base, messages and homes."""
     messages = load_messages(DATA)
     texts = [(m.split, Example(m.text, label=m.label, language=m.language)) for m in messages]
     train = tuple(one for split, one in texts if split != "test")

@@ -20,7 +20,6 @@ T = (
 
 
 def final(result: Result) -> float:
-    """Accuracy in the end, over all test texts."""
     return result.accuracy
 
 

@@ -5,12 +5,16 @@ A cell has one colour in all of them. Every accuracy stands on an axis from 0 to
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from edge_client.personal.interpolation import ALPHAS
 from profiling.canvas import (
     INK,
+    PALE,
     SMALL,
     accuracy_axis,
     colour,
@@ -21,9 +25,14 @@ from profiling.canvas import (
     save,
     whole_numbers,
 )
-from simulation.papers.alphas import alphas_figure, shares_of
-from simulation.papers.ranks import is_choice, ranks_figure, ranks_of
-from simulation.papers.scenario import Measured, languages_of, trained_of
+from simulation.papers.scenario import (
+    Measured,
+    Ranks,
+    languages_of,
+    modules_of,
+    ranks_of,
+    trained_of,
+)
 
 PICTURES = ("accuracy.png", "languages.png", "clients.png", "ranks.png", "alphas.png")
 COSTS: tuple[tuple[str, float, str], ...] = (
@@ -33,6 +42,8 @@ COSTS: tuple[tuple[str, float, str], ...] = (
 DASHES = (":", "--", "-.")
 MOST_NAMES = 8  # clients whose names fit side by side below their bars
 PANELS = 3  # next to each other
+PANEL = 3.4  # inches, of each side
+INCHES_OF_ROW = 0.17
 LONGEST_LINE = 90  # characters of a title
 
 
@@ -83,7 +94,6 @@ def figures_of(found: Sequence[Measured]) -> str:
 
 
 def seeds_of(found: Sequence[Measured]) -> str:
-    """How many seeds there are, in words."""
     most = max(len(item.results) for item in found)
     return "one seed" if most == 1 else f"{most} seeds"
 
@@ -253,3 +263,69 @@ def _name_clients(axis: Any, item: Measured, names: list[str]) -> None:
         whole_numbers(axis.xaxis)
         axis.set_xlabel(f"client from worst to best, on its own test texts{many}")
     axis.set_xlim(0.4, len(names) + 0.6)
+
+
+def is_choice(ranks: Mapping[str, Ranks]) -> bool:
+    """Whether any client has other ranks in one module than in another."""
+    return any(len(set(one.values())) > 1 for one in ranks.values())
+
+
+def ranks_figure(found: Sequence[Measured], title: str) -> Any:
+    """One panel for each cell in which ranks were chosen: clients by modules.
+
+    Args:
+        found: At least one of them with such ranks.
+        title: The first line of the picture.
+    """
+    shown = [(item, ranks) for item in found if is_choice(ranks := ranks_of(item))]
+    modules = modules_of(shown[0][1])
+    height = sum(0.8 + INCHES_OF_ROW * len(ranks) for _, ranks in shown)
+    figure = new_figure(max(6.4, 0.28 * len(modules) + 2), height + 1.2, title)
+    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+    for axis, (item, ranks) in zip(panels, shown, strict=True):
+        values = [[one[module] for module in modules] for one in ranks.values()]
+        image = axis.imshow(values, aspect="auto", cmap="Greens", vmin=0)
+        figure.colorbar(image, ax=axis, pad=0.01).ax.tick_params(labelsize=SMALL)
+        axis.set_yticks(range(len(ranks)), list(ranks))
+        axis.set_xticks(range(len(modules)), modules, rotation=90)
+        many = ": mean over seeds" if len(item.results) > 1 else ""
+        heading(axis, f"{item.cell.row}, {item.cell.column}, ranks by layer.linear{many}")
+    plain(list(panels))
+    return figure
+
+
+def shares_of(item: Measured) -> dict[str, np.ndarray]:
+    """Each client's shares of right answers in per cent, seeds by alphas; none where none went."""
+    found: dict[str, list[np.ndarray]] = {}
+    for result in item.results:
+        for row in result.rows:
+            if row.between is not None and row.score is not None:
+                right = np.array(row.between.right)
+                found.setdefault(row.arm, []).append(100.0 * right / row.score.total.asked)
+    return {name: np.array(one) for name, one in sorted(found.items())}
+
+
+def alphas_figure(found: Sequence[Measured], title: str) -> Any:
+    """A panel for each cell whose clients went that way: their mean, and each of them in pale.
+
+    Args:
+        found: At least one of them with such clients.
+        title: The first line of the picture.
+    """
+    shown = [(item, shares) for item in found if (shares := shares_of(item))]
+    figure = new_figure(max(6.4, PANEL * len(shown)), PANEL + 1.2, title)
+    panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    for number, (axis, (item, shares)) in enumerate(zip(panels, shown, strict=True)):
+        for one in shares.values():
+            axis.plot(ALPHAS, one.mean(axis=0), color=PALE, linewidth=1.0)
+        means = np.mean(list(shares.values()), axis=0)  # of clients, seeds by alphas
+        middle, spread = means.mean(axis=0), np.std(means, axis=0, ddof=min(1, len(means) - 1))
+        axis.fill_between(ALPHAS, middle - spread, middle + spread, color=colour(number), alpha=0.2)
+        axis.plot(ALPHAS, middle, color=colour(number), linewidth=2.0)
+        heading(axis, item.cell.row)
+        axis.set(xlabel="alpha; 0: shared, 1: own", xlim=(0, 1))
+        accuracy_axis(axis)
+    told = "pale: each client's mean over seeds; bold: their mean; band: its spread over seeds"
+    figure.supxlabel(told, fontsize=SMALL)
+    plain(list(panels))
+    return figure

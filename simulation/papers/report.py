@@ -88,19 +88,17 @@ class Told:
     written: Sequence[Path]
 
 
-def play(scenario: Scenario, order: Order, more: More | None = None, drawn: Draw = draw) -> None:
+def play(piece: Piece, order: Order) -> None:
     """Run a scenario, then tell and draw what it found.
 
     Args:
-        scenario: What.
+        piece: What, with tables and pictures of its own.
         order: How.
-        more: Makes a further table or several, and the same for machines.
-        drawn: Draws the pictures.
     """
     console = Console(stderr=order.is_json)
     start = time.monotonic()
-    results = results_of(scenario.experiments(order.seeds), order, console)
-    told = written(Piece(scenario, more, drawn), order, results, time.monotonic() - start)
+    results = results_of(piece.scenario.experiments(order.seeds), order, console)
+    told = written(piece, order, results, time.monotonic() - start)
     _tell(told, console)
     _tell_rows(told, order.place.out, console)
     if order.is_json:

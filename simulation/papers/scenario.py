@@ -6,11 +6,12 @@ from typing import Any
 
 from edge_client.tables import Column, Table, seconds, share, sizes
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import Result, mean_and_spread
-from simulation.papers.published.figure import Figure
+from simulation.experiments.result import Result, Row, mean_and_spread
+from simulation.papers.published import Figure
 
 NAMED = "experiment"  # heading of the column that names a row
 SUMMARY = "summary.json"
+Ranks = Mapping[str, float]  # by module, as `layer.linear`
 Name = tuple[str, str]  # a cell's row and column
 LAYER_FORWARDS = (
     "k layer-forwards: thousands of texts read by one layer each, as the engines count them; "
@@ -149,7 +150,6 @@ class Measured:
 
 
 def trained_of(experiment: Experiment) -> str:
-    """What an experiment trains, for people."""
     personal = experiment.personal
     return experiment.adapter if personal is None else str(personal)
 
@@ -160,6 +160,33 @@ def measured(scenario: Scenario, seeds: Sequence[int], results: Sequence[Result]
     return [
         Measured(cell, tuple(found)) for cell, found in zip(scenario.cells, per_cell, strict=True)
     ]
+
+
+def rows_by_arm(item: Measured) -> dict[str, list[list[Row]]]:
+    """Rows of each who trained one adapter, with each seed, by name."""
+    found: dict[str, list[list[Row]]] = {}
+    for result in item.results:
+        for arm in dict.fromkeys(row.arm for row in result.rows):
+            found.setdefault(arm, []).append([row for row in result.rows if row.arm == arm])
+    return dict(sorted(found.items()))
+
+
+def ranks_of(item: Measured) -> dict[str, dict[str, float]]:
+    """Each client's rank of each module, mean over seeds; none where nobody has any to tell."""
+    by_client = {
+        name: ranks
+        for name, by_seed in rows_by_arm(item).items()
+        if (ranks := [row.ranks for rows in by_seed for row in rows if row.ranks])
+    }
+    return {
+        name: {module: sum(one[module] for one in ranks) / len(ranks) for module in ranks[0]}
+        for name, ranks in by_client.items()
+    }
+
+
+def modules_of(ranks: Mapping[str, Ranks]) -> list[str]:
+    """Names of modules, layer by layer, in each as clients have them."""
+    return sorted(next(iter(ranks.values())), key=lambda name: int(name.split(".")[0]))
 
 
 def accuracy_table(scenario: Scenario, found: Sequence[Measured]) -> Table:
@@ -191,20 +218,17 @@ def markdown(scenario: Scenario, found: Sequence[Measured], more: Sequence[Table
 
 
 def part_of_page(table: Table) -> list[str]:
-    """Title, rows and notes of a table as lines of Markdown."""
     head = [column.name for column in table.columns]
     notes = [f"- {note}" for note in table.notes]
     return [table.title, "", *lines_of(head, table.rows), "", *notes, *([""] if notes else [])]
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines of Markdown."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _grid(found: Sequence[Measured]) -> list[list[str]]:
-    """Names of the columns, then one line per row."""
     columns = list(dict.fromkeys(item.cell.column for item in found))
     lines = [["", *columns]]
     for row in dict.fromkeys(item.cell.row for item in found):
@@ -225,7 +249,6 @@ def _text(item: Measured | None) -> str:
 
 
 def languages_of(found: Sequence[Measured]) -> list[str]:
-    """Every language that some cell was asked in."""
     return sorted({language for item in found for language in item.by_language()})
 
 
@@ -285,7 +308,6 @@ def cost_table(found: Sequence[Measured]) -> Table:
 
 
 def summary(scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured]) -> dict[str, Any]:
-    """The figures a machine wants, in base units."""
     return {
         "scenario": scenario.name,
         "seeds": list(seeds),
@@ -296,7 +318,6 @@ def summary(scenario: Scenario, seeds: Sequence[int], found: Sequence[Measured])
 
 
 def _what(cell: Cell) -> str:
-    """What a cell's accuracy is of."""
     if cell.language:
         return f"of {cell.language}"
     return "mean of languages" if cell.of_languages else "of all test texts"

@@ -27,7 +27,7 @@ class Limits:
     """How long to train: a number of steps, or of seconds (then the steps depend on the machine).
 
     Attributes:
-        steps: Optimizer steps in all; of a federated run, rounds.
+        steps: Optimizer steps in all.
         seconds: Training time in all, earlier parts of a resumed run included.
 
     Raises:
@@ -53,7 +53,7 @@ class Progress:
     """Where a training run stands.
 
     Attributes:
-        step: Optimizer steps done; of a federated run, rounds.
+        step: Optimizer steps done.
         elapsed_s: Seconds of training, all parts of a resumed run together.
         progress: 0 to 1.
         loss: Mean loss of the last step, nats per mask.
@@ -93,8 +93,7 @@ class Checkpoint:
             raise PretrainError(f"{self._path} is no whole checkpoint; {todo}") from error
         if identity != self._identity:
             raise PretrainError(
-                f"{self._path} is of a run with other texts, steps, teacher or seed, or federated "
-                f"where this one is not; {todo}"
+                f"{self._path} is of a run with other texts, steps, teacher or seed; {todo}"
             )
         return Progress(int(step), float(elapsed_s), float(progress), float(loss)), state
 

@@ -138,7 +138,6 @@ def _news(folder: Path, languages: Sequence[str]) -> Iterator[Passage]:
 
 
 def _articles(path: Path) -> Iterator[list[str]]:
-    """Sentences of each article; the headline is the first."""
     for row in rows_of(path, "\t"):
         yield list(sentences_of(f"{row['headline']}\n{row['text']}"))
 

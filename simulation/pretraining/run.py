@@ -20,11 +20,9 @@ from simulation.pretraining.card import CardFacts, card_of, write_base
 from simulation.pretraining.checkpoint import Limits, PretrainError, Progress
 from simulation.pretraining.corpus import Corpus, Passage, read_corpus
 from simulation.pretraining.course import CourseBatch, build_course
-from simulation.pretraining.federated import samples_of_rounds, train_federated
 from simulation.pretraining.held_out import TOPICS, masked_score, read_news, zero_shot
 from simulation.pretraining.neighbours import start_from_counts
 from simulation.pretraining.recipes import Recipe, recipe_of, smoothed
-from simulation.pretraining.silo import Silo
 from simulation.pretraining.student import (
     SPREAD,
     new_student,
@@ -41,7 +39,6 @@ from simulation.pretraining.vocabulary import (
 )
 
 BATCH_TOKENS = 2048
-SILO_BATCH_TOKENS = 512  # a silo has a few hundred samples per round to make steps of
 MASKINGS = 1
 AXES_BATCHES = 12
 
@@ -55,8 +52,7 @@ class Request:
         out: Folder of the base; `OUT.work` holds the checkpoint that training goes on from.
         teacher: Folder of a BERT to learn from; None: only the text teaches.
         languages: `all`, or names with commas between them; None: the embedded base.
-        is_federated: One silo per language.
-        steps: Optimizer steps, or rounds.
+        steps: Optimizer steps.
         minutes: Training time, instead of steps.
         seed: Root seed.
         threads: Processor threads.
@@ -69,7 +65,6 @@ class Request:
     out: Path
     teacher: Path | None = None
     languages: str | None = None
-    is_federated: bool = False
     steps: int | None = None
     minutes: float | None = None
     seed: int = 0
@@ -84,15 +79,10 @@ class Request:
 
     @property
     def recipe(self) -> Recipe:
-        """What the base is made of."""
         if self.languages and self.teacher:
             raise PretrainError(
                 "--teacher answers in English and teaches the embedded base only; leave it out, or "
                 "--languages"
-            )
-        if self.is_federated and not self.languages:
-            raise PretrainError(
-                "--federated makes one silo per language; name them: --languages all"
             )
         return recipe_of(self.languages)
 
@@ -102,7 +92,6 @@ class Request:
         length = f"--steps {self.steps}" if self.steps else f"--minutes {self.minutes:g}"
         taught = f"--teacher models/{self.teacher.name} " if self.teacher else ""
         taught += f"--languages {self.languages} " if self.languages else ""
-        taught += "--federated " if self.is_federated else ""
         return (
             f"smidgen simulate pretrain --data data {taught}--out base {length} "
             f"--seed {self.seed} --threads {self.threads}"
@@ -117,34 +106,13 @@ class Lesson:
         student: The model, on its device.
         tokenizer: The student's tokenizer.
         teacher: What answers the masks too; None: only the text teaches.
-        course: All batches; empty where training is federated.
-        silos: One per language; empty where training is not federated.
+        course: All batches.
     """
 
     student: BertForMaskedLM
     tokenizer: Tokenizer
+    course: Sequence[CourseBatch]
     teacher: Teacher | None = None
-    course: Sequence[CourseBatch] = ()
-    silos: Sequence[Silo] = ()
-
-    @property
-    def batches(self) -> list[CourseBatch]:
-        """All batches, the silos' included."""
-        return [*self.course, *(batch for silo in self.silos for batch in silo.course)]
-
-    def learn(
-        self, limits: Limits, seed: int, checkpoint: Path, on_step: Callable[[Progress], None]
-    ) -> Progress:
-        """Train the student, from the checkpoint if there is one."""
-        if self.silos:
-            return train_federated(self.student, self.silos, limits, seed, checkpoint, on_step)
-        return train(self.student, self.course, self.teacher, limits, seed, checkpoint, on_step)
-
-    def samples_seen(self, steps: int, seed: int) -> int:
-        """How many samples the first steps (or rounds) read."""
-        if self.silos:
-            return samples_of_rounds(self.silos, steps)
-        return samples_seen(self.course, steps, seed)
 
 
 def read_texts(request: Request) -> Corpus:
@@ -172,7 +140,7 @@ def pretrain(
     Args:
         request: What to train.
         corpus: The texts of `read_texts`.
-        on_step: Called after each step, or round.
+        on_step: Called after each step.
 
     Raises:
         PretrainError: The checkpoint is of another run, or the teacher's folder has no tokenizer.
@@ -183,9 +151,10 @@ def pretrain(
     if request.teacher:
         lesson = taught_lesson(corpus, recipe, request.teacher, seed)
     else:
-        lesson = plain_lesson(corpus, recipe, seed, request.is_federated)
+        lesson = plain_lesson(corpus, recipe, seed)
     checkpoint = request.out.with_name(f"{request.out.name}.work") / "checkpoint.pt"
-    run = lesson.learn(request.limits, seed, checkpoint, on_step)
+    how = lesson.student, lesson.course, lesson.teacher
+    run = train(*how, request.limits, seed, checkpoint, on_step)
     facts = _facts(request, corpus, lesson, run)
     _write(request, lesson, facts)
     facts = _judged(request, corpus, lesson, facts)
@@ -210,31 +179,19 @@ def taught_lesson(corpus: Corpus, recipe: Recipe, teacher_folder: Path, seed: in
     start_from_teacher(student, teacher, seed)
     read = [batch.teacher for batch in course if batch.teacher is not None]
     teacher.learn_axes(read[:: len(read) // AXES_BATCHES + 1], student.config.hidden_size)
-    return Lesson(student.to(_device()), tokenizer, teacher, course)
+    return Lesson(student.to(_device()), tokenizer, course, teacher)
 
 
-def plain_lesson(corpus: Corpus, recipe: Recipe, seed: int, is_federated: bool) -> Lesson:
-    """Texts alone: all in one course, or one silo per language.
-
-    The vocabulary and the embeddings to start from are learned from the texts of all languages
-    both ways. They rest on counts, which silos would add up once, before the first round.
-    """
+def plain_lesson(corpus: Corpus, recipe: Recipe, seed: int) -> Lesson:
+    """A course of texts alone; the embeddings start from their counts."""
     passages: Sequence[Passage] = corpus.training
     if recipe.exponent is not None:
         passages = smoothed(passages, recipe.exponent, seed)
     tokenizer = wordpiece(_vocabulary(passages, recipe)[0])
     student = new_student(tokenizer.get_vocab_size(), seed=seed)
-    if not is_federated:
-        course = build_course(passages, tokenizer, None, BATCH_TOKENS, MASKINGS, seed)
-        start_from_counts(student, course, SPREAD, seed)
-        return Lesson(student.to(_device()), tokenizer, course=course)
-    silos = []
-    for language in recipe.languages:
-        own = [passage for passage in corpus.training if passage.language == language]
-        course = build_course(own, tokenizer, None, SILO_BATCH_TOKENS, MASKINGS, seed)
-        silos += [Silo(language, course)] if course else []
-    start_from_counts(student, [batch for s in silos for batch in s.course], SPREAD, seed)
-    return Lesson(student.to(_device()), tokenizer, silos=silos)
+    course = build_course(passages, tokenizer, None, BATCH_TOKENS, MASKINGS, seed)
+    start_from_counts(student, course, SPREAD, seed)
+    return Lesson(student.to(_device()), tokenizer, course)
 
 
 def _vocabulary(
@@ -258,11 +215,10 @@ def _facts(request: Request, corpus: Corpus, lesson: Lesson, run: Progress) -> C
         teacher=request.teacher.name if request.teacher else "",
         seed=seed,
         steps=run.step,
-        batch_tokens=SILO_BATCH_TOKENS if lesson.silos else BATCH_TOKENS,
-        course_batches=len(lesson.batches),
-        samples=sum(len(batch.student.ids) for batch in lesson.batches),
-        samples_seen=lesson.samples_seen(run.step, seed),
-        silos={silo.language: silo.num_examples for silo in lesson.silos},
+        batch_tokens=BATCH_TOKENS,
+        course_batches=len(lesson.course),
+        samples=sum(len(batch.student.ids) for batch in lesson.course),
+        samples_seen=samples_seen(lesson.course, run.step, seed),
         elapsed_s=run.elapsed_s,
         hardware=_hardware(lesson.student.device),
         parameters=sum(parameter.numel() for parameter in lesson.student.parameters()),

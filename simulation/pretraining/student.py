@@ -213,7 +213,6 @@ class _Pupil:
         return float(loss.detach())
 
     def parts(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
         return {
             "model": self.student.state_dict(),
             "bridges": self.bridges.state_dict(),
@@ -221,7 +220,6 @@ class _Pupil:
         }
 
     def load(self, parts: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint kept."""
         self.student.load_state_dict(parts["model"])
         self.bridges.load_state_dict(parts["bridges"])
         self.optimizer.load_state_dict(parts["optimizer"])
@@ -233,7 +231,6 @@ def identity_of(course: Sequence[CourseBatch]) -> tuple[int, int]:
 
 
 def samples_seen(course: Sequence[CourseBatch], steps: int, seed: int) -> int:
-    """How many samples the first steps of a run read."""
     rows = [len(batch.student.ids) for batch in course]
     epochs, rest = divmod(steps, len(rows))
     return epochs * sum(rows) + sum(rows[i] for i in _order(len(rows), epochs, seed)[:rest])

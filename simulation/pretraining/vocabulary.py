@@ -91,7 +91,6 @@ def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def token_list(tokenizer: Tokenizer) -> list[str]:
-    """A tokenizer's tokens in id order."""
     vocabulary = tokenizer.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
 

@@ -13,7 +13,6 @@ from edge_client.planning.layer_cost import linear_sizes
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
     DTYPE_BYTES,
-    TOKEN_BYTES,
     MemoryEstimate,
     adapter_bytes,
     elements,
@@ -59,8 +58,8 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 
 def host_bytes(work: Workload) -> int:
     """Estimated bytes that the process adds to its libraries: the tokenizer and mapped pages."""
-    tokenizer = TOKEN_BYTES * work.shape.vocabulary
-    return tokenizer + max(layer_pages(work), table_pages(work))
+    held, loading = work.tokenizer_bytes
+    return max(held + max(layer_pages(work), table_pages(work)), loading)
 
 
 def other_matrices(work: Workload) -> list[tuple[int, int]]:

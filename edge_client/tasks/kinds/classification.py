@@ -70,6 +70,7 @@ class Classification(TaskKind):
     has_patterns = is_one_label = is_labelled = True
 
     def check(self, task: Task) -> None:
+        """See `TaskKind`."""
         check_cloze(task)
 
     def head(self, task: Task) -> HeadSpec:
@@ -108,6 +109,7 @@ class Classification(TaskKind):
         accounting: Accounting,
         on_answer: Callable[[Answer], None],
     ) -> Scores:
+        """See `TaskKind`."""
         right, read, losses = list[int](), list[int](), list[float]()
         index = {label: number for number, label in enumerate(opened.task.labels)}
         for answer in answers(opened, texts, accounting):

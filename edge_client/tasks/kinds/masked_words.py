@@ -80,6 +80,7 @@ class MaskedWords(TaskKind):
     is_drawn = True
 
     def check(self, task: Task) -> None:
+        """See `TaskKind`."""
         task.refuse_patterns()
         said = f"task {task.name!r} of kind {self.name} has no labels; leave `labels` out"
         demand(not task.labels, said, TaskError)

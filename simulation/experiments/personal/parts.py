@@ -34,7 +34,6 @@ class Parts:
 
     @property
     def every(self) -> tuple[Experiment, ...]:
-        """All of them."""
         return (*self.rounds, *self.taught)
 
 

@@ -121,7 +121,6 @@ def condensed(rows: Sequence[Row]) -> Rows:
 
 
 def _is_counts(row: Row) -> bool:
-    """Whether a row has no more than what can be added up."""
     is_judged = row.score or row.kept_score or row.reported is not None
     is_more = row.labels or row.failed or row.trouble or row.ranks or row.between
     return not (is_judged or is_more)

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from edge_client.tables import Table
 from edge_client.tasks.kind import kind_of
-from simulation.papers.index.entry import MIXTURE, Entry, Given, Printed
-from simulation.papers.index.state import EntryState, Slot
+from simulation.papers.index.entry import MIXTURE, Entry, EntryState, Given, Printed, Slot
 from simulation.papers.paired import APART, APART_NOTE, apart_rows
 from simulation.papers.provenance import sizes, sources
-from simulation.papers.published.as_printed import printed_table
-from simulation.papers.published.figure import Figure
+from simulation.papers.published import Figure
 from simulation.papers.report import Piece
 from simulation.papers.scenario import Measured, lines_of, part_of_page
 
@@ -85,10 +83,10 @@ def _part(one: Printed, states: Sequence[EntryState], given: Given) -> str:
         lines += [f"    {one.command}", ""]
     is_lacking = not all(state.is_whole for state in states)
     for table in one.tables if is_lacking else ():
-        lines += part_of_page(printed_table(table))
+        lines += part_of_page(table)
     printed = [f"published: {_sentence(figure)}" for figure in one.figures if is_lacking]
     if one.counted is not None:
-        lines += part_of_page(one.counted())
+        lines += part_of_page(one.counted)
     page_of = [f"more about it: [{one.page}]({one.page})"] if one.page else []
     lines += [f"- {note}" for note in (*one.told, *printed, *page_of, *_notes(states, given))]
     return "\n".join([*_lines(lines), ""])
@@ -105,7 +103,6 @@ def _lines(lines: Iterable[str]) -> list[str]:
 
 
 def _shared(states: Sequence[EntryState]) -> str:
-    """The name of all of them."""
     first = states[0].entry.name
     return first if len(states) == 1 else first.rpartition("/")[0]
 
@@ -140,7 +137,6 @@ def _languages(slot: Sequence[Slot]) -> list[str]:
 
 
 def _grid(state: EntryState, columns: Sequence[str], given: Given) -> list[Row]:
-    """One row per row of the scenario."""
     rows = []
     for name in dict.fromkeys(one.cell.row for one in state.cells):
         here = {one.cell.column: one for one in state.cells if one.cell.row == name}
@@ -150,7 +146,6 @@ def _grid(state: EntryState, columns: Sequence[str], given: Given) -> list[Row]:
 
 
 def _spoken(state: EntryState, columns: Sequence[str], given: Given) -> list[Row]:
-    """One row per cell, by language."""
     rows = []
     for slot in state.cells:
         shares = slot.found.by_language() if slot.found else {}

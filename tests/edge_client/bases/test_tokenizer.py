@@ -44,12 +44,13 @@ def test_special_tokens_other_than_the_configured_ones_are_one_line(base: Base) 
     assert "puts [CLS] and [SEP] around a text" in found(base)
 
 
-def test_a_class_that_lowers_otherwise_is_one_line(base: Base) -> None:
+@pytest.mark.parametrize("name", ["BertTokenizerFast", "ElectraTokenizerFast", "MPNetTokenizer"])
+def test_a_class_that_lowers_otherwise_is_one_line(base: Base, name: str) -> None:
     def keep(config: dict[str, Any]) -> None:
-        config.update(tokenizer_class="BertTokenizerFast", do_lower_case=False)
+        config.update(tokenizer_class=name, do_lower_case=False)
 
     edit(base.folder / "tokenizer_config.json", keep)
-    assert "tokenizer.json lowers upper case, but BertTokenizerFast" in found(base)
+    assert f"tokenizer.json lowers upper case, but {name}" in found(base)
 
 
 def test_more_words_than_rows_are_one_line(base: Base) -> None:

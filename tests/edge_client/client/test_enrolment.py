@@ -305,8 +305,8 @@ def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) 
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    said = encode(replace(enrolled_as("hub"), protocol=12))
-    with pytest.raises(ClientError, match="speaks protocol 12, this client 11"):
+    said = encode(replace(enrolled_as("hub"), protocol=13))
+    with pytest.raises(ClientError, match="speaks protocol 13, this client 12"):
         home.join(Gate(home.terms, refusal=(200, said)))
 
 

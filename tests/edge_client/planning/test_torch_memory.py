@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
+from edge_client.bases.tokenizer import TOKENIZERS
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import plans
 from edge_client.planning.torch_memory import (
     FIXED_BYTES,
-    TOKEN_BYTES,
     dense_bytes,
     estimate,
     layer_parameters,
@@ -229,7 +229,7 @@ def test_weights_stored_as_they_are_computed_with_are_not_copied() -> None:
 def test_of_a_large_vocabulary_the_tokenizer_alone_is_felt() -> None:
     work, plan = large(), Plan("bfloat16", 4, ALL, 24, 256)
     wide = replace(work, shape=replace(LARGE, vocabulary=LARGE.vocabulary + 200_000))
-    assert total(wide, plan) - total(work, plan) == 200_000 * TOKEN_BYTES
+    assert total(wide, plan) - total(work, plan) == 200_000 * TOKENIZERS["WordLevel"].held
 
 
 def test_a_prompt_longer_than_the_base_reads_is_named() -> None:

@@ -13,8 +13,8 @@ from simulation.datasets.silos import (
     NEWS,
     side_of,
 )
-from simulation.papers.healthcare.setting import NAMES
-from simulation.papers.published.healthcare import SIZES
+from simulation.papers.grid import read_file
+from simulation.papers.tables.silos import NAMES
 from tests.conftest import shared
 
 WIKI = [
@@ -77,7 +77,8 @@ def test_a_language_alone_reads_its_own_files(data: Path) -> None:
 
 
 def test_the_most_of_each_silo_is_in_the_paper_s_proportions() -> None:
-    printed = {one: SIZES.at(NAMES[one], "train samples") for one in MOST}
+    sizes = read_file("healthcare")[1].tables["sizes"]
+    printed = {one: sizes[NAMES[one]].get("train samples") for one in MOST}
     for language, most in MOST.items():
         figure, smallest = printed[language], printed["he"]
         assert figure is not None and smallest is not None

@@ -34,10 +34,12 @@ from simulation.experiments.hostile import (
 )
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.virtual.zero_compute import ADDED, Echoes
-from simulation.papers.learning.attacks import MEANS
+from simulation.papers.grid import read_file
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
+
+MEANS = read_file("comparisons")[0]["scenarios"]["attacks-by-mean"]["vars"]["means"]
 
 NAMES = [f"client-{number:04d}" for number in range(1, 11)]
 LAST = frozenset(NAMES[-1:])

@@ -13,15 +13,8 @@ from edge_client.tables import render
 from simulation.commands import papers
 from simulation.experiments.result import mean_and_spread
 from simulation.experiments.runner import Place, run_all
-from simulation.papers.few_shot import scenarios as aug_fedprompt
-from simulation.papers.few_shot.setting import Size, size_of
 from simulation.papers.index.entry import Entry, Given, Printed
-from simulation.papers.multilingual import scenarios as mfpt
-from simulation.papers.multilingual.setting import MEAN, PROMPT
-from simulation.papers.multilingual.tables import distance_table, parse_mixture, traffic_table
-from simulation.papers.multilingual.typology import TypologyError
-from simulation.papers.published.aug_fedprompt import LABELS
-from simulation.papers.published.figure import Figure, Paper, Setting
+from simulation.papers.published import Figure
 from simulation.papers.report import Order, Piece, play
 from simulation.papers.scenario import (
     Cell,
@@ -34,11 +27,14 @@ from simulation.papers.scenario import (
     measured,
     summary,
 )
+from simulation.papers.tables.languages import distance_table, parse_mixture
+from simulation.papers.tables.traffic import traffic_table
+from simulation.papers.tables.typology import TypologyError
 from tests.command_line import smidgen
 from tests.simulation.experiments.test_runner import news, place, place_in  # noqa: F401 - a fixture
 
 SEEDS = (0, 1)
-EIGHTY_ONE = Figure(81.0, "%", Paper("a paper", ""), "table 3", "FL", "Avg", Setting("XLM-R", 3))
+EIGHTY_ONE = Figure(81.0, "%", "a paper", "table 3", "FL", "Avg", "XLM-R", 3)
 
 
 def scenario_of(base: Base) -> Scenario:
@@ -99,7 +95,7 @@ def test_a_played_scenario_leaves_figures_and_pictures(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    play(scenario_of(tiny_base), Order(SEEDS, place, 1, tmp_path / "told", True))
+    play(Piece(scenario_of(tiny_base)), Order(SEEDS, place, 1, tmp_path / "told", True))
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["cells"][0]["published_percent"] == 81.0 and told["seeds"] == [0, 1]
     assert told["bases"][0]["base_id"] == tiny_base.base_id
@@ -119,65 +115,6 @@ def test_mean_and_spread() -> None:
     mean, spread = mean_and_spread([2.0, 4.0])
     assert mean == 3.0 and spread == pytest.approx(2.0**0.5)
     assert mean_and_spread([5.0]) == (5.0, 0.0)
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_every_scenario_of_the_papers_can_be_put_together(quick: bool) -> None:
-    for dataset in LABELS:
-        for name in aug_fedprompt.NAMES:
-            chosen = aug_fedprompt.scenario(name, "embedded", dataset, "lora:8", size_of(quick))
-            assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
-    for name in mfpt.NAMES:
-        chosen = mfpt.scenario(name, "embedded", quick)
-        assert len({cell.experiment for cell in chosen.cells}) == len(chosen.cells) > 1
-
-
-def test_every_published_figure_stands_beside_its_own_cell() -> None:
-    few_shot = aug_fedprompt.table2("embedded", "ag_news", "lora:8", Size())
-    printed = {(cell.row, cell.column): cell.published for cell in few_shot.cells}
-    assert [str(figure) for figure in printed.values()] == [
-        *("None", "66.1±12.8", "64.8±3.1", "87.0±0.8", "68.4±2.4", "90.2±0.5", "90.2±0.5")
-    ]
-    mixed = mfpt.news_classification("embedded", quick=False)
-    assert {(cell.row, cell.column): str(cell.published) for cell in mixed.cells} == {
-        ("local LoRA", mfpt.UNMIXED): "64.3",
-        ("centralised LoRA", mfpt.UNMIXED): "77.5",
-        ("local full", mfpt.UNMIXED): "86.8",
-        ("centralised full", mfpt.UNMIXED): "88.3",
-        ("federated LoRA", mfpt.IID): "None",
-        ("federated LoRA", mfpt.HALF): "None",
-        ("federated LoRA", mfpt.APART): "79.9",
-        ("federated prompt", mfpt.IID): "83.6",
-        ("federated prompt", mfpt.HALF): "None",
-        ("federated prompt", mfpt.APART): "80.7",
-        ("federated full", mfpt.IID): "88.4",
-        ("federated full", mfpt.HALF): "None",
-        ("federated full", mfpt.APART): "86.7",
-    }
-    for chosen in (mfpt.masakhanews("embedded", False), mfpt.xnli("embedded", False)):
-        for cell in chosen.cells:
-            here = cell.published_by_language
-            assert not here or set(here) == {*cell.experiment.languages, MEAN}
-
-
-def test_labels_are_even_and_prompts_begin_as_in_the_papers() -> None:
-    cells = aug_fedprompt.table2("embedded", "ag_news", "lora:8", Size()).cells
-    assert {cell.experiment.deal.gamma for cell in cells} == {100.0, 0.001}
-    texts = {
-        cell.experiment.prompt_init
-        for cell in mfpt.masakhanews("embedded", False).cells
-        if cell.experiment.adapter == PROMPT
-    }
-    assert texts == {"Predict the category given the following news article"}
-
-
-@pytest.mark.parametrize("adapter", ["lora:8", "full"])
-def test_table_2_has_pseudo_labels_or_says_why_not(adapter: str) -> None:
-    chosen = aug_fedprompt.scenario("table2", "embedded", "ag_news", adapter, Size())
-    has_cell = any(cell.column == aug_fedprompt.AUGMENTED for cell in chosen.cells)
-    reasons = [note for note in chosen.notes if "no pseudo-labels here" in note]
-    assert has_cell == (adapter == "lora:8") == (not reasons)
-    assert all("90.2±0.5" in reason for reason in reasons)
 
 
 def test_traffic_recounts_the_papers_parameters() -> None:
@@ -249,7 +186,7 @@ def test_older_results_do_not_hide_that_nothing_was_run(
         return Piece(Scenario("small", "a title", tuple(cells), ()))
 
     entry = Entry("paper/small", make)
-    monkeypatch.setattr(papers, "PRINTED", (Printed("A paper", "Table 1", (entry,)),))
+    monkeypatch.setattr(papers, "printed", lambda: (Printed("A paper", "Table 1", (entry,)),))
     there = place_in(tmp_path)
     whole = tmp_path / "out" / "index.md"
     asked = ["simulate", "papers", "--seeds", "1", "--data", str(there.data), "--json"]

@@ -354,7 +354,6 @@ def test_the_command_replaces_nobodys_folder(tmp_path: Path) -> None:
     [
         ({}, "either --steps or --minutes"),
         ({"steps": 1, "minutes": 1.0}, "either --steps or --minutes"),
-        ({"steps": 1, "is_federated": True}, "name them: --languages all"),
         ({"steps": 1, "languages": "all", "teacher": Path("t")}, "leave it out, or --languages"),
         ({"steps": 1, "languages": "en,xx"}, "no texts in 'xx'"),
     ],

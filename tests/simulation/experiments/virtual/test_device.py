@@ -24,10 +24,9 @@ from simulation.experiments.result import Result
 from simulation.experiments.runner import run_all
 from simulation.experiments.stage import stage
 from simulation.experiments.virtual.in_process import InProcess, is_of_card, told_of_card
-from simulation.papers.index.entry import Entry
+from simulation.papers.index.entry import Entry, EntryState, Slot
 from simulation.papers.index.kept import NOTHING, read_kept, write_kept
 from simulation.papers.index.page import card_notes
-from simulation.papers.index.state import EntryState, Slot
 from simulation.papers.report import Piece
 from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen

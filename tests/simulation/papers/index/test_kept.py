@@ -18,11 +18,9 @@ from simulation.experiments.record import RecordError
 from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.scoring import Score, Tally
-from simulation.papers.index.entry import Given, chosen
+from simulation.papers.index.entry import EntryState, Given, chosen, looked, play_all
 from simulation.papers.index.kept import NOTHING, condensed, read_kept, write_kept
 from simulation.papers.index.page import page
-from simulation.papers.index.playing import looked, play_all
-from simulation.papers.index.state import EntryState
 from tests.simulation.papers.index.test_playing import given, played, printed_by
 
 __all__ = ["given"]  # a fixture
@@ -96,7 +94,7 @@ def test_what_was_run_elsewhere_is_shown_and_not_run_again(
         ran.extend(asked)
         return run_all(asked, place)
 
-    monkeypatch.setattr("simulation.papers.index.playing.run_all", noted)
+    monkeypatch.setattr("simulation.papers.index.entry.run_all", noted)
     ended: list[EntryState] = []
     play_all(states, other, lambda *said: None, ended.append)
     assert all(one.adapter == "lora:2/top9" for one in ran)

@@ -12,11 +12,17 @@ pytest.importorskip("matplotlib")
 from edge_client.bases.base import Base
 from edge_client.errors import WrongInput
 from simulation.experiments.runner import run_all
-from simulation.papers.index.entry import Entry, Given, Printed, chosen
+from simulation.papers.index.entry import (
+    Entry,
+    EntryState,
+    Given,
+    Printed,
+    chosen,
+    looked,
+    play_all,
+    printed,
+)
 from simulation.papers.index.page import page
-from simulation.papers.index.playing import Clock, looked, play_all
-from simulation.papers.index.printed import PRINTED
-from simulation.papers.index.state import EntryState
 from simulation.papers.report import Order, Piece
 from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen
@@ -53,15 +59,15 @@ def printed_by(base: Base) -> tuple[Printed, ...]:
     return (Printed("A paper", "Table 1", entries, page="few-shot.md"),)
 
 
-def played(printed: Sequence[Printed], given: Given) -> list[EntryState]:
-    states = looked(chosen(printed, ()), given)
+def played(every: Sequence[Printed], given: Given) -> list[EntryState]:
+    states = looked(chosen(every, ()), given)
     play_all(states, given, lambda *said: None, lambda state: None)
     return states
 
 
 def test_before_anything_was_run_each_row_says_what_fills_it(tiny_base: Base, given: Given) -> None:
-    printed = printed_by(tiny_base)
-    text = page(printed, looked(chosen(printed, ()), given), given)
+    every = printed_by(tiny_base)
+    text = page(every, looked(chosen(every, ()), given), given)
     assert f"| small | federated | not run [81.0] | `--only {SMALL}` |" in text
     assert f"no folder ag_news in DATA; put the data set there; then `--only {ABSENT}`" in text
     assert "    smidgen simulate papers --only paper/table1 --seeds 2 --base BASE" in text
@@ -69,25 +75,27 @@ def test_before_anything_was_run_each_row_says_what_fills_it(tiny_base: Base, gi
 
 
 def test_what_cannot_be_run_is_told_and_the_rest_goes_on(tiny_base: Base, given: Given) -> None:
-    printed = printed_by(tiny_base)
-    small, absent = states = played(printed, given)
+    every = printed_by(tiny_base)
+    small, absent = states = played(every, given)
     fits, too_large = small.cells
     assert fits.is_whole and not too_large.is_whole and "top9" in too_large.trouble
-    assert not absent.has_some and all("ag_news" in slot.trouble for slot in absent.cells)
-    text = page(printed, states, given)
+    assert not any(slot.found for slot in absent.cells) and all(
+        "ag_news" in slot.trouble for slot in absent.cells
+    )
+    text = page(every, states, given)
     assert fits.found is not None
     mean, spread = fits.found.accuracy()
     assert f"| {100 * mean:.1f} ± {100 * spread:.1f} [81.0] |" in text and "top9" in text
-    assert [one.is_whole for one in looked(chosen(printed, ()), given)[0].cells] == [True, False]
+    assert [one.is_whole for one in looked(chosen(every, ()), given)[0].cells] == [True, False]
 
 
 def test_a_whole_entry_leaves_its_files_and_no_gap(tiny_base: Base, given: Given) -> None:
     scenario = scenario_of(tiny_base, "masakhanews")
     fitting = replace(scenario, cells=scenario.cells[:1])
-    printed = (Printed("A paper", "Table 1", (Entry(SMALL, lambda given: Piece(fitting)),)),)
-    (state,) = states = played(printed, given)
+    every = (Printed("A paper", "Table 1", (Entry(SMALL, lambda given: Piece(fitting)),)),)
+    (state,) = states = played(every, given)
     assert state.is_whole and not state.left
-    text = page(printed, states, given)
+    text = page(every, states, given)
     assert "missing" not in text and "not run [" not in text and "- a note" in text
     files = {path.name for path in (given.order.out / SMALL).iterdir()}
     assert {"summary.json", "table.md"} <= files
@@ -96,18 +104,18 @@ def test_a_whole_entry_leaves_its_files_and_no_gap(tiny_base: Base, given: Given
 def test_seeds_that_are_there_are_told_while_others_are_not(tiny_base: Base, given: Given) -> None:
     (cell, *_) = scenario_of(tiny_base, "masakhanews").cells
     run_all([cell.experiment], given.order.place)
-    printed = printed_by(tiny_base)
-    (small, _) = states = looked(chosen(printed, ()), given)
-    assert small.has_some and not small.is_whole and len(small.left) == 3
-    assert "(1 of 2 seeds) [81.0]" in page(printed, states, given)
+    every = printed_by(tiny_base)
+    (small, _) = states = looked(chosen(every, ()), given)
+    assert any(slot.found for slot in small.cells) and not small.is_whole and len(small.left) == 3
+    assert "(1 of 2 seeds) [81.0]" in page(every, states, given)
 
 
 def test_published_figures_stay_where_an_entry_cannot_be_put_together(given: Given) -> None:
-    chosen_ones = chosen(PRINTED, ["healthcare"])
+    chosen_ones = chosen(printed(), ["healthcare"])
     astray = replace(given, multilingual="/nonexist")
     states = looked(chosen_ones, astray)
     assert all(state.piece is None for state in states)
-    text = page(PRINTED, states, astray)
+    text = page(printed(), states, astray)
     assert "| perplexity |" not in text and "no base at nonexist" in text
     assert "| It | 5.63 | 5.80 | 6.32 |" in text and "| Italian | 412,437 | 26,192 |" in text
     assert "| BC5CDR | 0.8913 |" in text and "| Federated | 0.6976 |" in text
@@ -116,9 +124,9 @@ def test_published_figures_stay_where_an_entry_cannot_be_put_together(given: Giv
 
 
 def test_the_command_of_distances_says_what_the_base_has_read(given: Given) -> None:
-    chosen_ones = chosen(PRINTED, ["mfpt/distance", "mfpt/nc"])
+    chosen_ones = chosen(printed(), ["mfpt/distance", "mfpt/nc"])
     read = replace(given, multilingual="embedded", mixture={"en": 0.6, "fr": 25850.0})
-    text = page(PRINTED, looked(chosen_ones, read), read)
+    text = page(printed(), looked(chosen_ones, read), read)
     assert (
         "mfpt/distance --seeds 2 --multilingual-base MULTILINGUAL --pretraining en=0.6,fr=" in text
     )
@@ -140,17 +148,9 @@ def test_a_quick_entry_runs_from_end_to_end_and_is_not_run_again(name: str, tmp_
 
 
 def test_entries_are_named_once_and_chosen_by_what_their_names_begin_with() -> None:
-    every = [entry.name for entry in chosen(PRINTED, ())]
+    every = [entry.name for entry in chosen(printed(), ())]
     assert len(set(every)) == len(every)
-    sets = [entry.name for entry in chosen(PRINTED, ["aug-fedprompt/table2", "mfpt/xnli"])]
+    sets = [entry.name for entry in chosen(printed(), ["aug-fedprompt/table2", "mfpt/xnli"])]
     assert sets == [name for name in every if "/table2/" in name or name == "mfpt/xnli"]
     with pytest.raises(WrongInput, match="--only 'aug-fedprompt/table': a name, or its part"):
-        chosen(PRINTED, ["aug-fedprompt/table"])
-
-
-def test_the_clock_goes_by_what_is_done_since_it_began() -> None:
-    clock = Clock(total=100.0, start_s=0.0)
-    assert clock.left_s(effort=20.0, done=4, total=8, now_s=5.0) is None
-    assert clock.left_s(effort=20.0, done=6, total=8, now_s=10.0) == pytest.approx(90.0)
-    clock.ended(20.0)
-    assert clock.left_s(effort=80.0, done=0, total=9, now_s=40.0) == pytest.approx(160.0)
+        chosen(printed(), ["aug-fedprompt/table"])
