@@ -50,7 +50,7 @@ def _sizes(name: str) -> dict[str, object]:
     if name == "albert":
         sizes |= {"embedding_size": 64, "num_hidden_groups": 1}
     if name == "modernbert":  # two local layers and a global one, windows of eight tokens
-        sizes |= {"local_attention": 8, "intermediate_size": 96}
+        sizes |= {"local_attention": 8, "norm_bias": True, "attention_bias": True}
         sizes |= dict.fromkeys(("bos_token_id", "cls_token_id"), 1)
         sizes |= dict.fromkeys(("eos_token_id", "sep_token_id"), 2)
     if name == "electra":

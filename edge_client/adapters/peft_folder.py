@@ -150,7 +150,9 @@ def _patterns(spec: AdapterSpec, architecture: str, state: AdapterState) -> dict
 
 def _carrier(architecture: str, state: AdapterState) -> str:
     """The linear that carries a bias adapter's LoRA of zeros, in the lowest of its layers."""
-    return family_of(architecture).linear(layers_of(state, architecture)[0], "q")
+    family = family_of(architecture)
+    square = "q" if len(family.fused("q")) == 1 else "o"
+    return family.linear(layers_of(state, architecture)[0], square)
 
 
 def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> AdapterState:
@@ -165,7 +167,7 @@ def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> Ada
     if not spec.bias:
         return state
     module = f"{PREFIX}{_carrier(architecture, state)}"
-    width = len(state[f"{module}.bias"])  # queries are as many as the states are wide
+    width = min(map(len, state.values()))  # as wide as the states, which the carrier keeps
     renamed = {
         name.replace(f"{module}.bias", f"{module}.base_layer.bias"): tensor
         for name, tensor in state.items()

@@ -19,9 +19,11 @@ IDLE = frozenset(  # of training, of generation, of other heads, of what is give
         *("output_hidden_states", "output_attentions", "return_dict", "use_cache"),
         *("chunk_size_feed_forward", "pretraining_tp"),  # the same sums in other pieces
         *("id2label", "label2id", "problem_type", "initializer_range"),
-        *("bos_token_id", "eos_token_id"),
+        *("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout"),
         *("classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout"),
+        *("embedding_dropout", "mlp_dropout", "initializer_cutoff_factor"),
+        *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
         *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
         "sinusoidal_pos_embds",  # how the table of positions began; the file holds the table
         *("sliding_window", "max_window_layers"),  # only with use_sliding_window

@@ -1,0 +1,148 @@
+"""ModernBERT of small random shapes and odd keys against transformers, on both engines."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.architectures import ArchitectureError
+from edge_client.bases.base import Base, open_base
+from edge_client.bases.configurations import shape_of
+from edge_client.planning.plan import Workload
+from edge_client.texts.tokens import Tokens
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("peft")
+gradients = pytest.importorskip("profiling.benchmarks.gradients")
+
+WORDS = [1010, 1020, 1030]
+LAYERS = 3
+KINDS = st.lists(
+    st.sampled_from(("full_attention", "sliding_attention")), min_size=LAYERS, max_size=LAYERS
+)
+ODD = st.fixed_dictionaries(
+    {},
+    optional={
+        "local_attention": st.sampled_from((2, 5, 8, 40, 400)),
+        "layer_types": KINDS,
+        "global_attn_every_n_layers": st.integers(1, 4),
+        "rope_parameters": st.just(
+            {
+                "full_attention": {"rope_type": "default", "rope_theta": 3000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 200.0},
+            }
+        ),
+        **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), st.booleans()),
+        **dict.fromkeys(("decoder_bias", "classifier_bias"), st.booleans()),
+        "tie_word_embeddings": st.booleans(),
+        "norm_eps": st.sampled_from((1e-5, 1e-3)),
+        "hidden_activation": st.sampled_from(("gelu", "gelu_new", "silu", "relu")),
+        "classifier_activation": st.sampled_from(("gelu", "silu")),
+        "num_attention_heads": st.sampled_from((1, 2, 8)),
+    },
+)
+
+
+def written(tiny: Base, folder: Path, keys: dict[str, Any]) -> tuple[Any, Base]:
+    """A random model, as transformers saves it, and ours of it."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 128, "max_position_embeddings": 320, "pad_token_id": 0}
+    sizes |= {"vocab_size": Tokens(tiny.folder).size}
+    special = dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 1)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model("modernbert", **sizes | special | keys)
+    model = transformers.AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        spread = 0.1 if parameter.dim() == 1 else 0.05
+        parameter.data.add_(torch.randn_like(parameter) * spread)
+    model.save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).write_bytes((tiny.folder / file).read_bytes())
+    return model.eval(), open_base(str(folder))
+
+
+def logits(base: Base, batch: Any) -> dict[str, np.ndarray]:
+    from edge_client.engine.onnx_backend.network import Network as Light
+    from edge_client.engine.torch_backend.network import Network
+
+    spec, words = parse_adapter("lora:2"), [[word] for word in WORDS]
+    first = gradients.random_adapter(spec, base, len(WORDS), seed=1)
+    state = {name: np.zeros_like(tensor) for name, tensor in first.items()}
+    whole, light = Network(base, spec, state, words), Light(base, spec, state, words, threads=2)
+    found = {"torch": whole.logits(batch, "float32").numpy(), "onnx": light.logits(batch)}
+    whole.close()
+    light.close()
+    return found
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(keys=ODD, tokens=st.sampled_from((4, 24, 140, 300)), data=st.data())
+def test_logits_and_gradients_of_any_shape_are_those_of_transformers_and_peft(
+    tiny_base: Base, keys: dict[str, Any], tokens: int, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as place:
+        model, base = written(tiny_base, Path(place), keys)
+        batch = gradients.random_batch(base, 3, tokens, len(WORDS), seed=2)
+        ids, attention = (torch.from_numpy(part) for part in (batch.ids, batch.attention))
+        with torch.no_grad():
+            exact = model(input_ids=ids, attention_mask=attention).logits
+        wanted = exact[range(3), batch.mask_positions][:, WORDS].numpy()
+        for engine, ours in logits(base, batch).items():
+            assert np.abs(ours - wanted).max() <= 1e-4, engine
+        spec = parse_adapter(data.draw(st.sampled_from(("lora:2", "lora:3@q,k,v,o,up,down"))))
+        plan = data.draw(st.sampled_from(gradients.every_plan(base, spec, 3, tokens)))
+        for engine in ("torch", "onnx"):
+            for error in gradients.gradient_errors(base, spec, [plan], batch, WORDS, engine):
+                assert error.worst_error <= 1e-5 and error.loss_error <= 1e-5, (engine, error)
+
+
+def test_keys_of_version_4_say_the_same_as_todays() -> None:
+    old = {"global_attn_every_n_layers": 2, "global_rope_theta": 5e4, "local_rope_theta": 3e3}
+    kinds = ["full_attention", "sliding_attention"] * 11
+    rope = {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": 3e3}}
+    found = [
+        shape_of({"model_type": "modernbert", **keys})
+        for keys in (old, {"layer_types": kinds, "rope_parameters": rope})
+    ]
+    assert found[0] == found[1]
+    theirs = transformers.AutoConfig.for_model("modernbert", **old)
+    assert theirs.layer_types == kinds
+    assert [found[0].window_of(layer) for layer in (0, 1)] == [None, theirs.sliding_window]
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"layer_types": ["chunked_attention"] * 22}, "layer_types"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters"),
+        ({"hidden_activation": "quick_gelu"}, "hidden_activation"),
+    ],
+)
+def test_what_is_not_computed_is_named(keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(ArchitectureError, match=named) as caught:
+        shape_of({"model_type": "modernbert", **keys})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fused_module_has_one_rank(tiny_base: Base, tmp_path: Path) -> None:
+    _, base = written(tiny_base, tmp_path, {})
+    with pytest.raises(AdapterError, match=r"1\.v lies in attn\.Wqkv with q; give both the same"):
+        Workload(base.shape, 32, parse_adapter("lora:4/1.v=2"), 4, 32)
+    Workload(base.shape, 32, parse_adapter("lora:4/1.q=2/1.v=2"), 4, 32)
+
+
+def test_a_cut_config_is_read_as_it_is_written(tiny_base: Base, tmp_path: Path) -> None:
+    _, base = written(tiny_base, tmp_path, {"local_attention": 6})
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert shape_of(config) == base.shape and base.shape.window == 3
