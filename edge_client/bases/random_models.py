@@ -101,6 +101,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
+    "mpnet-base": _ROBERTA
+    | {
+        "architectures": ["MPNetForMaskedLM"],
+        "model_type": "mpnet",
+        "vocab_size": 30527,
+        "relative_attention_num_buckets": 32,
+    },
     "roberta-base": _ROBERTA,
     "roberta-large": _ROBERTA | _LARGE,
     "xlm-roberta-base": _ROBERTA
@@ -149,6 +156,7 @@ _SPECIALS = {
         "sep": ("</s>", 6),
         "mask": ("<mask>", -1),
     },
+    "mpnet": _ROBERTA_SPECIALS | {"unk": ("[UNK]", 104)},
     "roberta": _ROBERTA_SPECIALS,
     "xlm-roberta": _ROBERTA_SPECIALS,
 }

@@ -16,6 +16,7 @@ PARAMETERS = {
     "distilbert": 66_985_530,
     "electra-base": 109_514_298,
     "electra-small": 13_546_682,
+    "mpnet-base": 109_518_527,
     "roberta-base": 124_697_433,
     "roberta-large": 355_412_057,
     "xlm-roberta-base": 278_295_186,
