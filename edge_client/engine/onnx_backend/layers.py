@@ -210,6 +210,7 @@ class PlacedLayer:
         if self.window is None and run.mask is not None:
             return run.mask[np.arange(run.texts), :, places][:, :, None], None  # (B, A, 1, T)
         rows = places[:, None, None, None]
+        assert self.window is not None  # else the mask, or none, is of keys
         return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
 
     def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
