@@ -244,7 +244,10 @@ def write_peft_folder(
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
+        told = asdict(known)
+        if not task.options:
+            del told["task"]["options"]
+        (part / ORIGIN).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
         (part / weights_name(spec, task)).write_bytes(body)
         if with_base and base is not None:
