@@ -94,7 +94,11 @@ def _flagged(row: Mapping[str, Any], labels: Sequence[str]) -> str | Fault:
 
 def has_gold(names: Sequence[str], labels: Sequence[str]) -> bool:
     """Whether columns of these names tell labels otherwise than by one called `label`."""
-    return find(names, MANY) is not None or all(find(names, one) is not None for one in labels)
+    if find(names, MANY) is not None:
+        return True
+    if not labels:  # nobody has said a task yet: a text and two labels at least
+        return len(names) > 2
+    return all(find(names, one) is not None for one in labels)
 
 
 class Multilabel(Classification):
