@@ -97,6 +97,8 @@ def test_a_family_of_another_package_is_packed_and_trained_like_ours(
 
 
 def trained(base: Base, batch: Batch, engine: str) -> tuple[float, list[bytes]]:
+    from profiling.benchmarks import gradients  # imports torch
+
     spec = parse_adapter("lora:2@q,v,up")
     first = initial_adapter(spec, base, 2, 0)
     state = {  # whatever its tensors are called
