@@ -17,8 +17,7 @@ from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace, check_blobs, place_of
 from coordinator.storage.rows.every import is_empty
 from coordinator.storage.store import Store
-from coordinator.upkeep.copying import copy_store, move_store
-from coordinator.upkeep.verifying import Found, look
+from coordinator.upkeep.backup import Found, copy_store, look, move_store
 from coordinator.upkeep.watch import TLS, note
 from edge_client.errors import Failed, demand
 from edge_client.files import sync_folder

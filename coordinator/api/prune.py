@@ -11,8 +11,8 @@ from coordinator.api.stores import AtStore, open_store
 from coordinator.storage.dialects.locks import SERVE, FileLocks
 from coordinator.storage.runs import find_run
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import LEAST_FREE, limits_of, rounds_kept
-from coordinator.upkeep.pruning import PATIENCE_S, Books, Busy, remove
+from coordinator.upkeep.disk_space import LEAST_FREE, limits_of, rounds_kept
+from coordinator.upkeep.retention import PATIENCE_S, Books, Busy, remove
 from edge_client.errors import Failed
 
 OLDEST_S = 3600.0  # that a part is kept without another byte

@@ -15,7 +15,7 @@ from coordinator.api.stores import AtStore, Place
 from coordinator.config import RunConfig
 from coordinator.serving.limit import LIMIT_S
 from coordinator.storage.place import place_of
-from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE
+from coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE
 from edge_client.errors import Failed
 
 

@@ -8,7 +8,7 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.operator.told import Told
-from coordinator.rounds.measures import heads_of, measures_of
+from coordinator.rounds.metrics import heads_of, measures_of
 from edge_client.tables import Column, Table, share_within, show, span
 from edge_client.tasks.kind import kind_named
 

@@ -22,7 +22,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.rounds.history import KNOWN_ROUNDS
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.scoring import Score
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service

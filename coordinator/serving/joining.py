@@ -9,7 +9,7 @@ from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_failure
 from coordinator.rounds.events import Left, Returned
-from coordinator.rounds.learning.handing import spec_at_rank
+from coordinator.rounds.learning.exact import spec_at_rank
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.packs import LatePacks
 from coordinator.storage.rows.devices import Device

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from coordinator.rounds.pace.heard import Heard
+from coordinator.rounds.scheduling.participation import Heard
 from edge_client.wire.reported.confidences import Confidences
 
 Chosen: TypeAlias = tuple[tuple[str, ...], Mapping[str, str]]

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.machine import devices_needed, kept_of
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.scoring import scored
 from coordinator.serving.ledger import Live
 from coordinator.serving.telling import MOST_NAMES, Names, missing_of

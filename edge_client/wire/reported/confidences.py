@@ -1,7 +1,7 @@
 """How sure a device is of its unlabelled texts, as counts; nothing else of them leaves it.
 
 For each label a histogram over 40 bins of equal width in log-odds, the first of which begins at a
-confidence of 0.5. From all devices' counts `coordinator.rounds.thresholds` sets how sure a label
+confidence of 0.5. From all devices' counts `coordinator.rounds.metrics` sets how sure a label
 must be. A threshold is always the start of a bin, so both sides agree exactly on what is above it.
 
     told = counted(30, [0, 1], [0.93, 0.4], 2)  # 30 texts, two of them read; the second unsure

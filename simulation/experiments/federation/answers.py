@@ -5,7 +5,7 @@ from itertools import repeat
 
 from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.measures import judged
+from coordinator.rounds.metrics import judged
 from coordinator.rounds.scoring import Score as Told
 from coordinator.rounds.scoring import scored
 from edge_client.client.state import Answer

@@ -24,7 +24,7 @@ from coordinator.rounds.events import (
     StepOpened,
 )
 from coordinator.rounds.guidance import context_of, guidance_of, step_orders
-from coordinator.rounds.learning.handing import handed, spec_at_rank
+from coordinator.rounds.learning.exact import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory
@@ -35,7 +35,7 @@ from coordinator.rounds.machine import (
     kept_of,
     thresholds_before,
 )
-from coordinator.rounds.pace.patience import after_score
+from coordinator.rounds.scheduling.participation import after_score
 from coordinator.rounds.scoring import Good
 from coordinator.rounds.state import State, evolve, with_score
 from edge_client.codecs.codec import PLAIN

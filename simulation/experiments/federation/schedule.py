@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.adapters.forms.linear import steps_of
 from edge_client.tasks.registry import DEFAULT
 from edge_client.updates.settings import Updates, steps_of_run

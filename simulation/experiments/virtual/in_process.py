@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.rounds.learning.handing import handed
+from coordinator.rounds.learning.exact import handed
 from edge_client.adapters.spec import net_in
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of

@@ -19,7 +19,7 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.machine import decide, labels_with, thresholds_before
-from coordinator.rounds.pace.patience import Patience
+from coordinator.rounds.scheduling.participation import Patience
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.labelling import Labelling

@@ -24,7 +24,7 @@ from coordinator.storage.orders import add_order, taken_up
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
-from coordinator.upkeep.pruning import Busy
+from coordinator.upkeep.retention import Busy
 from tests.coordinator.serving.many.conftest import Start
 
 

@@ -9,7 +9,7 @@ from coordinator.api.prune import prune
 from coordinator.api.serve import serve
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import rounds_kept
+from coordinator.upkeep.disk_space import rounds_kept
 from tests.coordinator.upkeep.stores import filled, names
 
 

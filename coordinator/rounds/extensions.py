@@ -1,24 +1,181 @@
-"""Extensions as we let them in: what they get they cannot change, what they give is looked at.
+"""Means, server optimizers and selections of other packages.
+
+What becomes of errors in somebody else's code: one line that names it.
+
+How somebody else's code is called: plainly, or by whoever serves, who does not wait for ever.
+
+Means, server optimizers and policies of selection that are not ours, by their names.
+
+A run file names them as it names ours: `mean = "signs:0.001"` makes the extension `signs` with the
+argument `"0.001"`. What is here was installed beside us or put into the folder of `--plugins` by
+whoever starts the process (`coordinator.plugins`); no run file, device or operator adds to it.
+
+Extensions as we let them in: what they get they cannot change, what they give is looked at.
 
 Whatever goes wrong in one is a `PluginError` in one line that names it; what goes wrong in ours
 while it runs (a file that cannot be read, say) stays what it is.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.extensions.calls import called
-from coordinator.rounds.extensions.failures import FAILURES, PluginError, line_of, plain
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.selections.selection import Asking, Chosen
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
+
+# What somebody else's code may end with; a signal of ours stays what it is.
+FAILURES = (Exception, SystemExit)
+
+
+class PluginError(Failed):
+    """An extension that is not there, or did not do its part; one line that names it."""
+
+
+def line_of(error: BaseException) -> str:
+    """An error of somebody else's code in one line, whatever is in it."""
+    try:
+        said = plain(str(error))
+    except Exception:  # its text is somebody else's code too
+        said = ""
+    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
+
+
+def plain(text: str) -> str:
+    """Somebody else's text as one line that can be written anywhere."""
+    return " ".join(text.encode(errors="replace").decode().split())
+
+
+T = TypeVar("T")
+Call = Callable[[str, Callable[[], Any]], Any]
+"""Called with what the code is called, where it fails, and the work; gives what the work gives."""
+
+
+@contextmanager
+def calling_by(call: Call) -> Iterator[None]:
+    """A block in which `called` is done by this."""
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+def called(name: str, work: Callable[[], T]) -> T:
+    """What the work gives or raises, or what the block's way to call raises instead.
+
+    Args:
+        name: What the code is called where it fails.
+        work: The call.
+    """
+    found: T = _CALL.get()(name, work)
+    return found
+
+
+def _plainly(_name: str, work: Callable[[], T]) -> T:
+    return work()
+
+
+_CALL: ContextVar[Call] = ContextVar("call", default=_plainly)
+
+
+Kind: TypeAlias = Literal["mean", "optimizer", "selection"]
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A class of somebody else's.
+
+    Attributes:
+        kind: What it is.
+        name: As run files say it.
+        origin: Where it comes from, for people.
+        factory: Makes it, from the arguments behind its name, as texts.
+    """
+
+    kind: Kind
+    name: str
+    origin: str
+    factory: Callable[..., Any]
+
+
+_KNOWN: dict[tuple[Kind, str], Extension] = {}
+
+
+def add(one: Extension, ours: Collection[str] = ()) -> None:
+    """Let run files of this process name an extension; again the same changes nothing.
+
+    Raises:
+        WrongInput: Its name makes no sense, is ours, or is another extension's.
+    """
+    said = f"{one.origin} names a {one.kind} {one.name!r}"
+    is_name = NAME.fullmatch(one.name) and ":" not in one.name
+    demand(bool(is_name), f"{said}; letters, digits, - and _ are expected", WrongInput)
+    demand(one.name not in ours, f"{said}, which is built in; choose another name", WrongInput)
+    known = _KNOWN.get((one.kind, one.name), one)
+    demand(known.origin == one.origin, f"{said}, and so does {known.origin}", WrongInput)
+    _KNOWN[one.kind, one.name] = one
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """A block in which only what is added inside is known, and which leaves nothing behind."""
+    before = dict(_KNOWN)
+    _KNOWN.clear()
+    try:
+        yield
+    finally:
+        _KNOWN.clear()
+        _KNOWN.update(before)
+
+
+def names_of(kind: Kind) -> list[str]:
+    """The extensions of a kind that this process knows."""
+    return sorted(name for of, name in _KNOWN if of == kind)
+
+
+def find(kind: Kind, name: str) -> Extension | None:
+    """An extension by its name; None where this process has none of it."""
+    return _KNOWN.get((kind, name))
+
+
+def split(text: str) -> tuple[str, list[str]]:
+    """`krum:2` as its name and its arguments."""
+    name, *arguments = text.split(":")
+    return name, arguments
+
+
+def made(kind: Kind, text: str) -> tuple[Any, str]:
+    """What a run file names, made; and what it is called where it fails.
+
+    Raises:
+        PluginError: This process does not know it, or it cannot be made.
+    """
+    name, arguments = split(text)
+    one = find(kind, name)
+    if one is None:
+        raise PluginError(
+            f"{kind} {name!r} is not known here; start with --plugins FOLDER or install its package"
+        )
+    at_work = f"{kind} {text!r} of {one.origin}"
+    try:
+        return called(at_work, lambda: one.factory(*arguments)), at_work
+    except PluginError:
+        raise
+    except FAILURES as error:
+        raise PluginError(f"{at_work} cannot be made: {line_of(error)}") from error
+
 
 # What safetensors holds of numpy's types.
 KEPT = tuple(np.dtype(f"{kind}{size}") for kind in ("int", "uint") for size in (8, 16, 32, 64))
