@@ -26,8 +26,8 @@ from coordinator.rounds.learning.optimizers import ServerOptimizer
 from coordinator.rounds.scheduling.participation import Heard
 from coordinator.rounds.selections.selection import Asking, Selection
 from edge_client.updates.step import Contribution
-from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.confidences import counted as counted_texts
+from edge_client.wire.reports import Confidences
+from edge_client.wire.reports import counted as counted_texts
 from edge_client.wire.tensors import AdapterState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coordinator.api.ready import Endpoint, Serving, listening, ready
-from coordinator.api.workers import check_workers, end_with_parent, inherited, serve_together
+from coordinator.api.serve import check_workers, end_with_parent, inherited, serve_together
 from coordinator.commands.console import JsonOption, at_store
 from coordinator.commands.create import announce
 from coordinator.serving import limit

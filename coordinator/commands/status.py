@@ -17,7 +17,7 @@ from coordinator.upkeep.disk_space import Room, noted
 from edge_client.tables import Column, Table, share_within, show, size, span, tell
 from edge_client.tasks.kind import kind_named
 from edge_client.wire.messages import ENDED
-from edge_client.wire.reported.failures import SAID, Failure
+from edge_client.wire.reports import SAID, Failure
 
 MOST = 20  # devices that a screen lists; --json has all
 FIRST = (

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from coordinator.api import keeping
-from coordinator.api.prune import Pruned
-from coordinator.api.prune import prune as prune_store
+from coordinator.api.keeping import Pruned
+from coordinator.api.keeping import prune as prune_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, answer, at_store
 from coordinator.upkeep.backup import Found
 from edge_client.errors import Failed

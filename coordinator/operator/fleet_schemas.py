@@ -10,7 +10,7 @@ from pydantic import Field
 from coordinator.operator.schemas import ANSWER, Answer, Asked, Model, example
 from coordinator.storage.operators import Role
 from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS, DeviceFacts
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 
 TOKEN = {
     "token_id": "t0a1b2c3d4e",

@@ -31,7 +31,7 @@ from coordinator.storage.figures import rows_of_round
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.reports import counts_by_round
 from edge_client.wire.figures import Row
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 
 Trouble = dict[str, Any]
 MOST = 30

@@ -13,7 +13,7 @@ How sure a pseudo-label must be, class by class: no class floods, none is left o
 
 A model is surer of some classes than of others. Held to one confidence, a federation soon trains on
 the easiest class alone and answers it to everything. So devices tell how many of their texts they
-are how sure of (`edge_client.wire.reported.confidences`), and each class gets a threshold above
+are how sure of (`edge_client.wire.reports`), and each class gets a threshold above
 which the whole population holds about the same number of it.
 
 As in FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a class that is harder to be sure of gets a
@@ -33,7 +33,7 @@ from edge_client.tasks.scores import Measure
 from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling, share_of
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.confidences import BINS, STARTS, Confidences, as_bin, bin_above
+from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_above
 
 
 def measures_of(kinds: Iterable[str]) -> list[Measure]:

@@ -49,8 +49,7 @@ from coordinator.rounds.scheduling.step import (
     step_of,
 )
 from coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
-from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Confidences, Failure
 
 
 @dataclass(frozen=True)

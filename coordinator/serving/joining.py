@@ -17,7 +17,7 @@ from coordinator.watch.logs import about
 from edge_client.adapters.spec import parse_adapter
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt
-from edge_client.wire.reported.failures import SAID, Failure
+from edge_client.wire.reports import SAID, Failure
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from edge_client.adapters.spec import AdapterError
 from edge_client.client.state import ClientState, StateError
 from edge_client.files import from_json
 from edge_client.labelling.book import Book, FileNotes
-from edge_client.metering.link import Link
+from edge_client.metering.traffic import Link
 from edge_client.personal.choice import CHOICE, FOLDER, chosen_in
 from simulation.experiments.record import ROWS, RecordError, read_rows
 

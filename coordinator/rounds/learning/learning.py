@@ -29,7 +29,7 @@ from coordinator.rounds.learning.exact import (
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.optimizers import is_scale_free
-from coordinator.rounds.learning.robust.means import TooFewError
+from coordinator.rounds.learning.robust import TooFewError
 from coordinator.rounds.learning.settings import Learning
 from edge_client.codecs.blocks import CodecError
 from edge_client.codecs.codec import PLAIN

@@ -24,7 +24,7 @@ from coordinator.rounds.learning.optimizers import (
     adam,
     yogi,
 )
-from coordinator.rounds.learning.robust.means import GeometricMedian, Krum, Median, TrimmedMean
+from coordinator.rounds.learning.robust import GeometricMedian, Krum, Median, TrimmedMean
 from edge_client.errors import WrongInput, demand
 
 # By name: how a mean is written, and what makes it of the texts behind its name.

@@ -12,7 +12,7 @@ from edge_client.tables import size
 from edge_client.tasks.kind import kind_named
 from edge_client.tasks.scores import perplexity
 from edge_client.wire.messages import DOING, ENDED, Report
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 
 GOES_ON = (
     "`smidgen coordinator resume` asks again, `smidgen coordinator rollback --round N` goes back "

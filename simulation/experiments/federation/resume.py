@@ -12,7 +12,7 @@ from coordinator.rounds.scoring import Good, Score
 from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reports import Confidences
 from simulation.experiments.federation.carried import Carried
 
 

@@ -41,12 +41,18 @@ from coordinator.rounds.state import State, evolve, with_score
 from edge_client.codecs.codec import PLAIN
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
-from simulation.experiments.federation.answers import admitted, gate_answer, told_of
 from simulation.experiments.federation.carried import Carried
-from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
-from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
+from simulation.experiments.federation.devices import (
+    NOTHING,
+    Devices,
+    Looking,
+    Round,
+    SimulationError,
+    Standing,
+    TooFew,
+)
 from simulation.experiments.federation.resume import recalled, remembered
-from simulation.experiments.federation.schedule import Rounds
+from simulation.experiments.federation.schedule import Rounds, admitted, gate_answer, told_of
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
 

@@ -16,7 +16,7 @@ from coordinator.rounds.metrics import class_thresholds
 from coordinator.rounds.scoring import FAR_NATS, Score, bounded, prior_of
 from coordinator.rounds.state import State, evolve
 from edge_client.wire.labelling import Labelling, keep_in
-from edge_client.wire.reported.confidences import BINS, STARTS, Confidences, as_bin
+from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin
 from tests.coordinator.rounds.test_label_steps import (
     FEWER,
     LABELLING,

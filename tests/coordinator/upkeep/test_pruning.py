@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.prune import prune
+from coordinator.api.keeping import prune
 from coordinator.rounds.learning.kept import Kept
 from coordinator.rounds.state import State
 from coordinator.storage.dialects.locks import FileLocks

@@ -20,7 +20,7 @@ from edge_client.wire.training import Training
 from simulation.demo.messages import TASK
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.experiment_file import read_experiment
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds
 from simulation.experiments.hostile import (

@@ -35,7 +35,7 @@ from coordinator.rounds.selections.selection import Asking
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task
-from edge_client.wire.reported.confidences import counted
+from edge_client.wire.reports import counted
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 NAMES = tuple(f"d{index}" for index in range(10))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.workers import Worker
+from coordinator.api.serve import Worker
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Paused, Resumed, StepOpened
 from coordinator.serving.ledger import Ledger

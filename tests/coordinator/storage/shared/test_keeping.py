@@ -4,8 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.api.keeping import backup, move
-from coordinator.api.prune import prune
+from coordinator.api.keeping import backup, move, prune
 from coordinator.api.serve import serve
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store

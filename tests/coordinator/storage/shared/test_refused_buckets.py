@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from coordinator.api.keeping import move
-from coordinator.api.prune import prune
+from coordinator.api.keeping import move, prune
 from coordinator.storage.blobs.blobs import BlobsAway
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.metrics import class_thresholds
 from edge_client.wire.labelling import Labelling, share_of
-from edge_client.wire.reported.confidences import (
+from edge_client.wire.reports import (
     BINS,
     STARTS,
     Confidences,

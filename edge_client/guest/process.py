@@ -1,4 +1,6 @@
-"""How this process is told to end, by SIGTERM or Ctrl-C, and where it may be left.
+"""The client's process: how it is told to end, what the service manager hears, what it lets go of.
+
+How this process is told to end, by SIGTERM or Ctrl-C, and where it may be left.
 
     with listening():                 # in the command, once
         with working():               # what is done here ends between two steps ...
@@ -10,15 +12,32 @@ Where the process only waits, `Ended` is raised at once, which ends a long poll,
 a flag is set that `look` turns into `Ended`. What takes longer than `CUT_S` after the signal is cut
 where that changes nothing: in `cuttable` blocks, whose results nobody has seen yet. Without
 `listening` all of it does nothing.
+
+What the service manager is told, sd_notify(3): ready, alive, what it does, ending.
+
+    tell("READY=1", "STATUS=waiting for work")
+
+Where nobody has set NOTIFY_SOCKET, and where it is not heard, nothing happens.
+
+What a client that waits lets go of beside its heap: the code of libraries that compute.
+
+Pages of programs and libraries are the files' own. Unmapped from this process they stay in the
+kernel's cache for as long as nobody else wants the room, and come back by themselves when used.
 """
 
+import ctypes
+import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
+
+from edge_client.planning.cgroups import kernel_text
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 CUT_S = 4.0  # after the signal: a step that is over by then is whole
@@ -187,3 +206,63 @@ def nap(seconds: float) -> None:
     while (left_s := end_s - time.monotonic()) > 0:
         time.sleep(min(left_s, NAP_S))
         look()
+
+
+LEAST_S = 1.0  # between two signs of life
+PATIENCE_S = 0.1  # with a manager that hangs
+LONGEST = 300  # characters of a status
+
+
+def tell(*fields: str) -> None:
+    """Send `NAME=VALUE` fields, which may not hold line ends."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if place[:1] not in ("/", "@"):
+        return
+    address = "\0" + place[1:] if place[0] == "@" else place  # an abstract socket
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(PATIENCE_S)  # a manager that does not read stops nobody
+        sender.connect(address)
+        sender.sendall("\n".join(fields).encode())
+
+
+def status(text: str) -> None:
+    """Say what the client does now."""
+    tell(f"STATUS={' '.join(text.split())[:LONGEST]}")
+
+
+class Alive:
+    """Signs of life, for a watchdog; given only where something was really done."""
+
+    def __init__(self) -> None:
+        self._told_s = -LEAST_S
+
+    def __call__(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= LEAST_S:
+            self._told_s = now_s
+            tell("WATCHDOG=1")
+
+
+DONT_NEED = 4  # MADV_DONTNEED, madvise(2), the same on x86-64 and arm64
+LEAST_BYTES = 1 << 20
+
+
+def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
+    """Unmap resident pages of executable file mappings, which nobody can have written to.
+
+    Args:
+        maps: See proc(5).
+
+    Returns:
+        Bytes of the mappings that were let go of, whether resident or not.
+    """
+    libc, let_go = ctypes.CDLL(None), 0
+    for line in kernel_text(maps).splitlines():
+        place, mode, *rest = line.split(maxsplit=5)
+        first, last = (int(end, 16) for end in place.split("-"))
+        is_file = len(rest) == 4 and rest[3].startswith("/")
+        if mode == "r-xp" and is_file and last - first >= LEAST_BYTES:
+            size = last - first
+            address, length = ctypes.c_void_p(first), ctypes.c_size_t(size)
+            let_go += 0 if libc.madvise(address, length, DONT_NEED) else size
+    return let_go

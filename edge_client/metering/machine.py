@@ -1,4 +1,10 @@
-"""How warm this machine is, how fast it is clocked, and whether heat slows it down.
+"""This machine by the kernel's files.
+
+Small files of the kernel, under any root, so that a made-up tree can stand for a board.
+
+What this machine is called by its firmware, and whether it runs from the mains.
+
+How warm this machine is, how fast it is clocked, and whether heat slows it down.
 
 Read before and after a piece of work; what the machine does not tell is None or missing.
 
@@ -20,7 +26,64 @@ from pathlib import Path
 
 import psutil
 
-from edge_client.metering.sysfs import folders, number, text
+
+def text(file: Path) -> str:
+    """What a file says, without its end; empty where there is none or it may not be read."""
+    with suppress(OSError):
+        return file.read_text(errors="replace").strip("\0\n ")
+    return ""
+
+
+def number(file: Path) -> int | None:
+    """A file's whole number, or None."""
+    with suppress(OSError, ValueError):
+        return int(file.read_text(errors="replace"))
+    return None
+
+
+def folders(place: Path) -> list[Path]:
+    """Folders in a folder, by name; none where it is not there or may not be read."""
+    with suppress(OSError):
+        return sorted(path for path in place.iterdir() if path.is_dir())
+    return []
+
+
+LONGEST_BOARD = 100  # characters
+MAINS = ("Mains", "UPS")  # what a supply is that feeds the machine alone
+
+
+def board(root: Path = Path("/")) -> str:
+    """The board's model, such as `Raspberry Pi 5 Model B Rev 1.0`; empty where nothing tells.
+
+    Args:
+        root: Where `proc` and `sys` lie; another folder in tests.
+    """
+    said = text(root / "proc/device-tree/model")
+    return "".join(letter for letter in said if letter.isprintable())[:LONGEST_BOARD]
+
+
+def is_on_mains(root: Path = Path("/")) -> bool | None:
+    """Whether the machine's power comes from outside; None where the kernel names no supply.
+
+    A supply that is plugged in decides, then a battery that is not being used up, then the mains'
+    own plug: a USB port without anything in it says nothing. Nor does a battery of something else,
+    such as a mouse.
+    """
+    supplies = [
+        folder
+        for folder in folders(root / "sys/class/power_supply")
+        if text(folder / "scope") != "Device"
+    ]
+    batteries = [folder for folder in supplies if text(folder / "type") == "Battery"]
+    plugs = {folder: number(folder / "online") for folder in supplies if folder not in batteries}
+    if any(plugs.values()):
+        return True
+    states = {text(folder / "status") for folder in batteries} - {"", "Unknown"}
+    if states:
+        return "Discharging" not in states
+    outs = [folder for folder, online in plugs.items() if online == 0]
+    return False if any(text(folder / "type") in MAINS for folder in outs) else None
+
 
 CPUS = "sys/devices/system/cpu"
 NO_TEMPERATURES = ("PMIC-Die",)  # always says 100 degrees
