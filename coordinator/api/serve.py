@@ -1,13 +1,13 @@
-"""Several processes of this machine that serve one shared store on one address.
+"""A coordinator in a thread, for a notebook or a test.
+
+    with serve("store", port=0) as server:
+        run_client(server.url, ...)
+
+Several processes of this machine that serve one shared store on one address.
 
 The parent holds the socket and serves nothing. Each child is the same command again and takes
 connections from that socket, so one that is killed leaves those that wait to the others; it is
 started again.
-
-A coordinator in a thread, for a notebook or a test.
-
-with serve("store", port=0) as server:
-    run_client(server.url, ...)
 """
 
 import atexit

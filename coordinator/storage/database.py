@@ -1,8 +1,8 @@
-"""Doing at once what several threads ask at the same time, such as one commit for all of them.
-
-One database of a store: reading rows, and writes that are on disk when they return.
+"""One database of a store: reading rows, and writes that are on disk when they return.
 
 SQLite's or PostgreSQL's: `storage.dialects` holds all that differs.
+
+Doing at once what several threads ask at the same time, such as one commit for all of them.
 """
 
 import threading

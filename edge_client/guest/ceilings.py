@@ -1,12 +1,4 @@
-"""Hours of the day in which a client may work, in the device's local time.
-
-    windows = (parse_window("22:30-05:00"), parse_window("12:00-13:00"))
-    is_open(windows, minute_of(time.localtime()))
-    opening(windows, 15 * 60)  # "22:30"
-
-They go by the wall clock: where it jumps, or summer begins, they go by the new time.
-
-What a device's owner lets its client disturb, and when work pauses for it: pure, told readings.
+"""What a device's owner lets its client disturb, and when work pauses for it: pure, told readings.
 
     gate = Gate(Rules(most_celsius=70.0))
     gate.look(minute, Readings(celsius=71.0), now_s)  # ("71.0 C, 70 at most",): pause
@@ -14,6 +6,14 @@ What a device's owner lets its client disturb, and when work pauses for it: pure
 
 A ceiling that was met is left alone until the reading is clearly below it, and has been for a
 while. What cannot be read forbids nothing.
+
+Hours of the day in which a client may work, in the device's local time.
+
+    windows = (parse_window("22:30-05:00"), parse_window("12:00-13:00"))
+    is_open(windows, minute_of(time.localtime()))
+    opening(windows, 15 * 60)  # "22:30"
+
+They go by the wall clock: where it jumps, or summer begins, they go by the new time.
 """
 
 import re

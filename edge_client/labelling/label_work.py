@@ -1,10 +1,10 @@
-"""The terms on which a device labels its texts and trains on them: a piece of work, read once.
-
-A device's label work: read its own texts, the most informative first, until enough are clear.
+"""A device's label work: read its own texts, the most informative first, until enough are clear.
 
 Texts are read a few at a time and every answer is noted before the next are read, so work that is
 cut short goes on where it was. What is noted are answers; which of them are trained on is decided
 when training comes, by the thresholds that go with that work (`pseudo_texts`).
+
+The terms on which a device labels its texts and trains on them: a piece of work, read once.
 """
 
 from collections.abc import Callable, Mapping, Sequence

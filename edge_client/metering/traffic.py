@@ -10,9 +10,9 @@ it; Ethernet's and IP's own headers are not.
 
 How fast updates get through a device's link, by those that were sent; kept between starts.
 
-link = Link(folder / "link.json")
-link.sent(1_186_440, 4.2)
-link.rate()  # bytes per second, or None before anything was sent
+    link = Link(folder / "link.json")
+    link.sent(1_186_440, 4.2)
+    link.rate()  # bytes per second, or None before anything was sent
 """
 
 import logging

@@ -1,14 +1,4 @@
-"""Where time goes: seconds by phase, each second in one phase alone.
-
-Deep code says what it does without knowing who listens:
-
-    with phase("tokenize"):
-        prompts = encoder.prompts(texts)
-
-Without a clock that is nothing at all. With one, the seconds inside go to `tokenize` and not to the
-phase around it.
-
-What one piece of work costs: seconds by phase, memory, faults, disk, traffic and energy.
+"""What one piece of work costs: seconds by phase, memory, faults, disk, traffic and energy.
 
     meter = WorkMeter(traffic)
     with meter.phase("wait"): ...
@@ -17,6 +7,16 @@ What one piece of work costs: seconds by phase, memory, faults, disk, traffic an
 
 Everything is read from the kernel when it is asked for; while work is done a thread looks at memory
 ten times a second, since the kernel keeps no peak of its anonymous part.
+
+Where time goes: seconds by phase, each second in one phase alone.
+
+Deep code says what it does without knowing who listens:
+
+    with phase("tokenize"):
+        prompts = encoder.prompts(texts)
+
+Without a clock that is nothing at all. With one, the seconds inside go to `tokenize` and not to the
+phase around it.
 """
 
 import logging

@@ -1,4 +1,8 @@
-"""How the numbers that a device trains for itself become an adapter, and gradients theirs.
+"""Training by a form: the engine's gradients, the form's numbers, AdamW in numpy.
+
+    fitted = fit(engine, Bank(), numbers, examples, Terms(steps=10), seed)
+
+How the numbers that a device trains for itself become an adapter, and gradients theirs.
 
 The engine knows LoRA's A and B alone. Whoever trains something that these are made of, such as a
 factor for every rank, gives the engine an adapter and takes its gradients back by the chain rule:
@@ -7,10 +11,6 @@ one form in numpy serves both engines.
     engine.put(form.adapter(numbers))
     loss, gradients = engine.gradients(batch)
     pulled = form.pull(numbers, gradients, num_examples)
-
-Training by a form: the engine's gradients, the form's numbers, AdamW in numpy.
-
-fitted = fit(engine, Bank(), numbers, examples, Terms(steps=10), seed)
 """
 
 import math

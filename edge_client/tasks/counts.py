@@ -1,11 +1,4 @@
-"""How many texts of each label were read as which: accuracy and the figures per label.
-
-    table = Confusion.of(("a", "b"), [0, 0, 1], [0, 1, 1])
-    table.accuracy, table.scores()
-
-Pure: indices in, figures out. What has no texts to be a share of is None, never 0.
-
-How many entities of tagged texts were found: counts that add up over devices, and their F1.
+"""How many entities of tagged texts were found: counts that add up over devices, and their F1.
 
     scores_of(entities).strict
     pooled([(mine, 1.0), (yours, 0.5)]).by_type  # yours count half
@@ -15,6 +8,13 @@ An entity is some words in a row and a type. Found is what the tags told say; ri
 with one of its type; `partial`: its words are one's, whatever its type, which counts two halves, or
 it shares some with one, which counts one half. Of `typed` and `partial` an entity that is there
 counts once (Segura-Bedmar et al. 2013, SemEval task 9).
+
+How many texts of each label were read as which: accuracy and the figures per label.
+
+    table = Confusion.of(("a", "b"), [0, 0, 1], [0, 1, 1])
+    table.accuracy, table.scores()
+
+Pure: indices in, figures out. What has no texts to be a share of is None, never 0.
 """
 
 import math

@@ -1,15 +1,15 @@
-"""How data sets lie on the Hugging Face hub: which columns, which split, which numbers mean what.
-
-The known ones are the originals of the sets in `datasets.catalogue`; for any other set the user
-names the columns and gives a task.
-
-Data sets from the Hugging Face hub: its split files, read without the `datasets` library.
+"""Data sets from the Hugging Face hub: its split files, read without the `datasets` library.
 
 Two files of a set are all that is wanted, so huggingface_hub gets them and pyarrow reads them;
 `datasets` would bring pandas, fsspec and multiprocess for the same rows. A set that is not yet a
 Parquet file is read from the copy that the hub itself converts. Nothing from the hub is executed.
 
     data = read_hub("masakhane/masakhanews@main", languages=("hau", "yor"))
+
+How data sets lie on the Hugging Face hub: which columns, which split, which numbers mean what.
+
+The known ones are the originals of the sets in `datasets.catalogue`; for any other set the user
+names the columns and gives a task.
 """
 
 import json

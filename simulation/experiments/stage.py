@@ -1,6 +1,6 @@
-"""Bases as folders that experiments begin from: written whole, each named by its hash as others.
+"""What an experiment runs on, found and read: base, texts, clients, engine and first adapter.
 
-What an experiment runs on, found and read: base, texts, clients, engine and first adapter.
+Bases as folders that experiments begin from: written whole, each named by its hash as others.
 """
 
 import json

@@ -1,10 +1,4 @@
-"""A teacher for the embedded base: what it would put under each mask, and where it puts words.
-
-The teacher's answer is kept as the state its output layer sees (384 numbers a mask for a MiniLM),
-not as a distribution (20,000): the distribution over the shared tokens is exact and one small
-matrix product away.
-
-Train the embedded base: a small masked language model, from scratch or after a teacher.
+"""Train the embedded base: a small masked language model, from scratch or after a teacher.
 
     course = build_course(...)
     student = new_student(len(vocabulary))
@@ -12,6 +6,12 @@ Train the embedded base: a small masked language model, from scratch or after a 
 
 The same seed, course, steps and machine give the same weights bit for bit, interrupted or not; by
 minutes each step's rate goes by the clock.
+
+A teacher for the embedded base: what it would put under each mask, and where it puts words.
+
+The teacher's answer is kept as the state its output layer sees (384 numbers a mask for a MiniLM),
+not as a distribution (20,000): the distribution over the shared tokens is exact and one small
+matrix product away.
 """
 
 import hashlib

@@ -1,8 +1,4 @@
-"""Server optimizers.
-
-How far a server's step goes: its learning rate by round, and what a server optimizer goes by.
-
-Server optimizers: what is made of a cohort's mean delta, which is a gradient's negative.
+"""Server optimizers: what is made of a cohort's mean delta, which is a gradient's negative.
 
 FedAvgM, FedAdagrad, FedAdam and FedYogi: server optimizers that remember earlier rounds.
 

@@ -1,11 +1,4 @@
-"""A cohort's updates side by side, for means that need all of them at each number of the adapter.
-
-They lie in a scratch file without a name (in `$TMPDIR`), 4 bytes for each number of each update; it
-is gone when the mean is there, or the process is. What is held in memory is a block of columns at
-a time, with what is computed of it at most 32 MiB whatever the cohort, and 12 bytes for each number
-of the adapter: the mean in float64, and as what goes on.
-
-Means that a few hostile devices cannot move far, whatever they send.
+"""Means that a few hostile devices cannot move far, whatever they send.
 
 Each comes after the norm bound: an update longer than that is shortened first. In all of them
 every device has one voice: what it says of its number of examples does not count. The order of
@@ -13,6 +6,13 @@ arrival changes no byte. What they hold is said in `robust.cohort`; `Krum` and `
 add a number for each pair of devices, or two for each number of the adapter.
 
     TrimmedMean(0.2).mean(contributions, adapter)
+
+A cohort's updates side by side, for means that need all of them at each number of the adapter.
+
+They lie in a scratch file without a name (in `$TMPDIR`), 4 bytes for each number of each update; it
+is gone when the mean is there, or the process is. What is held in memory is a block of columns at
+a time, with what is computed of it at most 32 MiB whatever the cohort, and 12 bytes for each number
+of the adapter: the mean in float64, and as what goes on.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
-"""How a piece of work stands: of the open step, or of asynchronous training that goes on.
-
-Whom a step asks, and asynchronous training: whoever is idle is asked, from the newest version.
+"""Whom a step asks, and asynchronous training: whoever is idle is asked, from the newest version.
 
 Nothing here waits or loops; `rounds.machine.decide` asks when it is time.
+
+How a piece of work stands: of the open step, or of asynchronous training that goes on.
 """
 
 import hashlib

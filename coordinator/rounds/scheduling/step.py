@@ -1,20 +1,17 @@
-"""The open step of a run, and how long it waits.
-
-How a run's rounds keep from waiting, as its run file says it.
+"""The open step: what was asked of whom, which answers count, and how long it waits.
 
 Answers of an open step, by work id: a mapping that never changes and grows at the cost of one.
 
 All that grew from one another share what they hold; each knows how many of it are its own.
 
-The open step: what was asked of whom, who has answered, and which answers count.
-
-How long a step waits, by how long the steps before it took: fixed and journaled as it opens.
+How long it waits goes by how long the steps before it took, fixed and journaled as it opens.
 
 A fleet that answers within a minute need not wait ten for a device that hangs. So the deadline of a
 step is a multiple of what the last steps of its kind took nearly all who answered, never above the
 run's own `deadline_s`. It holds only once half of those asked are done: where most are slow, the
-work is, and the run's own deadline counts. Whoever comes back from a rest (`pace.silence`) is given
-longer each time, so a slow device gets to answer, and is measured then.
+work is, and the run's own deadline counts. Whoever comes back from a rest
+(`scheduling.participation`) is given longer each time, so a slow device gets to answer, and is
+measured then.
 """
 
 import math

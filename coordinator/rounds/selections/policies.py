@@ -1,4 +1,4 @@
-"""The policies of selection.
+"""The policies of selection by their names, as a run file says them: ours, then extensions.
 
 Draws in which some devices have better odds than others, within a bound that no claim moves.
 
@@ -28,10 +28,8 @@ Oort (Lai et al. 2021, arXiv:2010.06081): a device's statistical utility times h
 compares, with a bonus for those not heard of lately, and a share of the cohort for those never
 asked. A device is explored once: if it fails, or comes late, it has the least weight until its
 training counts. Oort's |B| sqrt(mean of squared losses) is |B| times the mean loss here, all that
-a device reports. What it claims is held to a few times the median (`selections.weights`), so a
+a device reports. What it claims is held to a few times the median (`drawn_by`), so a
 claim of 1e30 wins no more than one of a few medians; and how long it took is measured, not said.
-
-The policies of selection by their names, as a run file says them: ours, then extensions.
 """
 
 import math

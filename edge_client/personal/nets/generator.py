@@ -10,8 +10,8 @@ float64.
 
 What the spread of a device's texts is held against: that of texts which nobody wrote.
 
-ground = ground_of(engine, bank)
-features = ground.standard(engine.spread(examples))
+    ground = ground_of(engine, bank)
+    features = ground.standard(engine.spread(examples))
 
 Means and deviations of a base's layers differ far more between layers than between languages. So
 each is taken relative to drawn texts: groups of random words of the base's vocabulary, each group

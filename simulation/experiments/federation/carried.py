@@ -1,12 +1,12 @@
-"""Which adapter of a run each client holds, and what it took to fetch, where steps are coded.
-
-A client keeps the last adapter that it was handed, as a device does, and is led from it by steps
-where they lead there. One that trains on what it was handed to evaluate fetches it once.
-
-What one round hands to the next beside the adapter: the server's memory, and what clients keep.
+"""What one round hands to the next beside the adapter: the server's memory, and what clients keep.
 
 A roll-back forgets the server's memory and what goes with the adapters that were left; what clients
 have fetched stays with them.
+
+Which adapter of a run each client holds, and what it took to fetch, where steps are coded.
+
+A client keeps the last adapter that it was handed, as a device does, and is led from it by steps
+where they lead there. One that trains on what it was handed to evaluate fetches it once.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""What the rounds of a federated run give and cost, and where it stands between two of them.
+"""What a federated run asks of its devices, and the errors that end it.
 
-What a federated run asks of its devices, and the errors that end it.
+What the rounds of a federated run give and cost, and where it stands between two of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
