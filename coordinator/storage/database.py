@@ -97,7 +97,7 @@ class Database:
 
     Attributes:
         is_file: Whether it is SQLite's.
-        lack: Why it must not be used now, as `upkeep.database_file` has found; empty: nothing.
+        lack: Why it must not be used now, as `upkeep.backup` has found; empty: nothing.
         look: Called at the end of each transaction: nothing is written if it raises.
     """
 

@@ -2,7 +2,7 @@
 
 Each comes after the norm bound: an update longer than that is shortened first. In all of them
 every device has one voice: what it says of its number of examples does not count. The order of
-arrival changes no byte. What they hold is said in `robust.cohort`; `Krum` and `GeometricMedian`
+arrival changes no byte. What they hold is said below; `Krum` and `GeometricMedian`
 add a number for each pair of devices, or two for each number of the adapter.
 
     TrimmedMean(0.2).mean(contributions, adapter)
