@@ -13,16 +13,15 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.rounds.measures import heads_of, measures_of
+from coordinator.rounds.metrics import heads_of, measures_of
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
-from coordinator.upkeep.limits import noted
-from coordinator.upkeep.room import Room
+from coordinator.upkeep.disk_space import Room, noted
 from edge_client.tables import Column, Table, plain, share, share_within, show, size, span, tell
 from edge_client.tasks.kind import kind_named
 from edge_client.wire.messages import ENDED
-from edge_client.wire.reported.failures import SAID, Failure
+from edge_client.wire.reports import SAID, Failure
 
 EVERY_S = 1.0
 REST = 4  # times as long as a look took: following takes a fifth of a core at most
