@@ -15,6 +15,7 @@ d bytes of a number.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from edge_client.adapters.forms.linear import is_lora
 from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank, layer_modules
 from edge_client.bases.architectures import Shape
 from edge_client.bases.families import family_of, has_bias
@@ -179,8 +180,10 @@ def adapter_bytes(work: Workload, plan: Plan) -> int:
     each = [layer_parameters(work, layer) for layer in range(stored)]
     lowest = max(0, stored - plan.depth)
     trained, resting = sum(each[lowest:]) + other_parameters(work), sum(each[:lowest])
+    # A form has beside LoRA's numbers its fixed factors and its own numbers with the optimizer's.
+    kept = work.kept_numbers + (0 if is_lora(work.spec.form) else 2)
     # What rests has the optimizer's numbers, but no gradient.
-    return 4 * ((2 + work.kept_numbers) * trained + (1 + work.kept_numbers) * resting)
+    return 4 * ((2 + kept) * trained + (1 + kept) * resting)
 
 
 def vector_elements(shape: Shape) -> int:
