@@ -10,12 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.adapters.initial import check_asked, initial_adapter
+from edge_client.adapters.peft_import import read_peft_adapter
+from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.configurations import shape_of
 from edge_client.planning.plan import Workload
+from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
+from edge_client.wire.tensors import AdapterState
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -23,6 +27,7 @@ pytest.importorskip("peft")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
 
 WORDS = [1010, 1020, 1030]
+NOTHING = parse_adapter("lora:1")  # its B is zero
 LAYERS = 3
 KINDS = st.lists(
     st.sampled_from(("full_attention", "sliding_attention")), min_size=LAYERS, max_size=LAYERS
@@ -68,13 +73,17 @@ def written(tiny: Base, folder: Path, keys: dict[str, Any]) -> tuple[Any, Base]:
     return model.eval(), open_base(str(folder))
 
 
-def logits(base: Base, batch: Any) -> dict[str, np.ndarray]:
+def logits(
+    base: Base,
+    batch: Any,
+    spec: AdapterSpec = NOTHING,
+    state: AdapterState | None = None,
+) -> dict[str, np.ndarray]:
     from edge_client.engine.onnx_backend.network import Network as Light
     from edge_client.engine.torch_backend.network import Network
 
-    spec, words = parse_adapter("lora:2"), [[word] for word in WORDS]
-    first = gradients.random_adapter(spec, base, len(WORDS), seed=1)
-    state = {name: np.zeros_like(tensor) for name, tensor in first.items()}
+    words = [[word] for word in WORDS]
+    state = initial_adapter(spec, base, len(WORDS), seed=1) if state is None else state
     whole, light = Network(base, spec, state, words), Light(base, spec, state, words, threads=2)
     found = {"torch": whole.logits(batch, "float32").numpy(), "onnx": light.logits(batch)}
     whole.close()
@@ -146,3 +155,50 @@ def test_a_cut_config_is_read_as_it_is_written(tiny_base: Base, tmp_path: Path) 
     _, base = written(tiny_base, tmp_path, {"local_attention": 6})
     config = json.loads((tmp_path / "config.json").read_text())
     assert shape_of(config) == base.shape and base.shape.window == 3
+
+
+@pytest.mark.parametrize("targets", [["Wqkv"], ["Wqkv", "Wi", "Wo"], r".*\.1\.mlp\.W[io]"])
+def test_an_adapter_that_peft_made_has_pefts_logits(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, targets: list[str] | str
+) -> None:
+    import peft
+
+    model, base = written(tiny_base, tmp_path / "base", {})
+    config = peft.LoraConfig(r=3, lora_alpha=5, target_modules=targets)
+    adapted = peft.get_peft_model(model, config).eval()
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(0, 0.1)
+    adapted.save_pretrained(tmp_path / "adapter")
+    spec, state = read_peft_adapter(tmp_path / "adapter", base, hub_task)
+    batch = gradients.random_batch(base, 3, 40, len(WORDS), seed=2)
+    ids, attention = (torch.from_numpy(part) for part in (batch.ids, batch.attention))
+    with torch.no_grad():
+        exact = adapted(input_ids=ids, attention_mask=attention).logits
+    wanted = exact[range(3), batch.mask_positions][:, WORDS].numpy()
+    for engine, ours in logits(base, batch, spec, state).items():
+        assert np.abs(ours - wanted).max() <= 1e-4, engine
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+@pytest.mark.parametrize("tokens", [24, 150])
+def test_a_head_of_tags_has_the_gradients_of_plain_peft(
+    tiny_base: Base, tmp_path: Path, engine: str, tokens: int
+) -> None:
+    _, base = written(tiny_base, tmp_path, {})
+    spec = parse_adapter("lora:2@q,up+head")
+    batch = gradients.random_tags(gradients.random_batch(base, 3, tokens, 4, seed=3), seed=4)
+    plans = gradients.every_plan(base, spec, 3, tokens)
+    for error in gradients.gradient_errors(
+        base, spec, plans, batch, None, engine, tags=gradients.TAGS
+    ):
+        assert error.worst_error <= 1e-5 and not error.zero_tensors, error
+
+
+def test_a_head_on_a_base_that_reads_the_mean_of_all_tokens_is_refused(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    _, base = written(tiny_base, tmp_path, {"classifier_pooling": "mean"})
+    with pytest.raises(AdapterError, match=r"reads the mean of all tokens \(classifier_pooling\)"):
+        check_asked(parse_adapter("lora:2+head"), hub_task, base)
+    check_asked(parse_adapter("lora:2"), hub_task, base)
