@@ -20,7 +20,7 @@ from edge_client.bases.architectures import Shape
 from edge_client.bases.families import family_of, has_bias
 from edge_client.bases.layout import module_size
 from edge_client.bases.quantization import BLOCK
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS, score_rows
 from edge_client.planning.layer_cost import (
     adapted_linears,
     autograd_keeps,
@@ -255,7 +255,7 @@ def _sizes(work: Workload, plan: Plan) -> _Sizes:
     texts = min(plan.micro_batch, work.batch)
     tokens = plan.tokens + work.spec.prompt_tokens
     numbers = texts * tokens
-    one_text = shape.heads * tokens * tokens
+    one_text = shape.heads * score_rows(tokens) * tokens
     return _Sizes(
         state=numbers * shape.hidden * width,
         kv=numbers * shape.kv_heads * shape.head_dim * width,

@@ -16,7 +16,7 @@ import numpy as np
 from edge_client.bases.quantization import PAIRS, Stored
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
-from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks
+from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks, window_of
 from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
@@ -400,7 +400,7 @@ class Attention:
         window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        is_whole = window is None or k.shape[1] <= window + 1
+        is_whole = q.shape[1] < k.shape[1] or window_of(k.shape[1], window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
@@ -418,7 +418,8 @@ class Attention:
     ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
-        if window is None or keys <= window + 1:
+        window = None if queries < keys else window_of(keys, window)
+        if window is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
             for start in range(0, texts, step):
                 part = (slice(start, start + step), slice(None))

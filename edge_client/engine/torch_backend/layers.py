@@ -21,7 +21,7 @@ from torch.nn import functional
 from edge_client.bases import architectures as ops
 from edge_client.bases.architectures import Block, dying_registers
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks, window_of
 
 
 class _Frozen(torch.autograd.Function):
@@ -223,10 +223,11 @@ def attend(
     """
     texts, heads, queries, width = q.shape
     group = heads // kv_heads
-    if window is not None and k.shape[2] <= window + 1:
-        window = None  # each sees all
+    is_causal = mask is not None and mask.shape[2] > 1
+    if queries == k.shape[2] and group == 1 and not is_causal:
+        window = window_of(queries, window)
+    assert window is None or group == 1, "shared heads see all tokens"
     if group > 1:
-        assert window is None, "shared heads see all tokens"
         q = q.reshape(texts, kv_heads, group * queries, width)
         mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
     out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask, window)
