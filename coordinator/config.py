@@ -36,14 +36,16 @@ from coordinator.rounds.learning.settings import (
 )
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
+from edge_client.adapters.linear import steps_of
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED
-from edge_client.codecs.settings import Updates
-from edge_client.errors import WrongInput, demand
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.tasks.ready_tasks import find_task
 from edge_client.tasks.task import Task, small_text, task_from_mapping
+from edge_client.updates.registry import made
+from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training
@@ -138,6 +140,11 @@ class RunConfig:
     labelling: Labelling | None = None
     devices: DeviceChoice = field(default_factory=DeviceChoice)
 
+    @property
+    def update_steps(self) -> tuple[str, ...]:
+        """What devices' updates go through, step by step."""
+        return steps_of_run(self.training, self.updates, steps_of(self.adapter))
+
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
         _demand(bool(self.base), "base: a folder, a hub name or `embedded`")
@@ -150,6 +157,8 @@ class RunConfig:
             _demand(self.asynchronous is None, said)
             said = f"learning: lora_mean = product: adapter {spec}: leave alphas by module out"
             _demand(all(one.alpha == LORA_ALPHA for one in spec.ranks), said)
+            said = f"learning: lora_mean = product: the mean of adapter {spec} is exact as it is"
+            _demand(not spec.form, said)
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
@@ -208,9 +217,11 @@ class RunConfig:
         )
         if self.asynchronous is not None:
             buffer, over = self.asynchronous.buffer, self.over_selection
-            is_plain = not self.training.scaffold
+            form, is_plain = steps_of(self.adapter), not self.training.scaffold
             is_float = self.updates.is_plain
             _demand(is_float, "updates: up and down are float32 alone in asynchronous rounds")
+            said = f"asynchronous: adapter {spec}: rounds that overlap have no turns"
+            _demand(not form, said)
             _demand(is_plain, "scaffold: not in asynchronous rounds; leave out one of the two")
             _demand(
                 over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"
@@ -290,6 +301,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     try:
         config = msgspec.convert(merged, RunConfig)
         check_known(config.learning)
+        check_steps(config)
         return config
     except ConfigError:
         raise
@@ -371,3 +383,15 @@ def _check_names(table: Any, names: list[str], origin: str) -> None:
     _demand(isinstance(table, dict), f"{origin}: a table is expected")
     for key in sorted(set(table) - set(names)):
         raise ConfigError(f"{origin}: unknown key {key!r}; known are {', '.join(names)}")
+
+
+def check_steps(config: RunConfig) -> None:
+    """Refuse update steps that this process does not know.
+
+    Raises:
+        ConfigError: Names one, or the package that cannot be used.
+    """
+    try:
+        made(config.update_steps)
+    except (WrongInput, Failed) as error:
+        raise ConfigError(f"updates: {error}") from error

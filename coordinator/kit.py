@@ -20,11 +20,12 @@ from coordinator.rounds.extensions.checked import (
     CheckedSelection,
     counted,
 )
-from coordinator.rounds.learning.mean import Contribution, Mean
+from coordinator.rounds.learning.mean import Mean
 from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory
 from coordinator.rounds.learning.optimizers import ServerOptimizer
 from coordinator.rounds.pace.heard import Heard
 from coordinator.rounds.selections.selection import Asking, Selection
+from edge_client.updates.step import Contribution
 from edge_client.wire.reported.confidences import Confidences
 from edge_client.wire.reported.confidences import counted as counted_texts
 from edge_client.wire.tensors import AdapterState

@@ -7,7 +7,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.texts.tokens import Tokens
 
 FAMILIES = (
-    *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra"),
+    *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra", "mpnet"),
     "modernbert",
     *("llama", "qwen2"),
 )

@@ -31,6 +31,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("texts", "codecs"),
         ("tasks",),
         ("wire",),
+        ("updates",),
         ("metering",),
         ("bases",),
         ("adapters",),
@@ -54,11 +55,12 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("encoder", "kinds"),
     ),
     "edge_client.engine": (
-        ("watch", "ensemble", "activation_cache", "frozen_base", "limits", "tether"),
+        ("watch", "ensemble", "activation_cache", "frozen_base", "limits"),
         ("frozen_prefix",),
         ("backend",),
         ("engine",),
         ("torch_backend", "onnx_backend", "devices"),
+        ("linear",),
         ("opening",),
         ("trainer", "budgeted"),
         ("scoring",),
@@ -118,7 +120,7 @@ BELOW_LABELLING = {
         "adapters",
         "planning",
     ),
-    *("codecs", "guest", "engine", "metering"),
+    *("codecs", "updates", "guest", "engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
 # package -> other package -> the rooms of it that it sees
@@ -135,6 +137,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "tasks",
             "codecs",
             "wire",
+            "updates",  # both halves of a step lie beside each other; pure numpy
             "bases",
             "adapters",
             "planning",

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from edge_client.errors import WrongInput, demand
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 WEIGHT = "num-examples"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.config import ConfigError, RunConfig
+from coordinator.config import ConfigError, RunConfig, check_steps
 from coordinator.operator.order_schemas import NewRun
 from coordinator.presets import laid_under
 from coordinator.rounds.choice import DeviceChoice
@@ -16,10 +16,10 @@ from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.tasks.ready_tasks import READY
 from edge_client.tasks.task import task_from_mapping
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -60,6 +60,7 @@ def config_from(asked: NewRun, store: Store) -> RunConfig:
     try:
         config = msgspec.convert(told, RunConfig)
         config.learning.check_known()
+        check_steps(config)
         return config
     except WrongInput as error:
         raise ConfigError(f"the run: learning: {error}") from error

@@ -5,10 +5,14 @@ Pure: a body, its headers and what was asked go in; an update or a `Refusal` com
 
 import numpy as np
 
-from coordinator.rounds.bounds import LARGEST
+from coordinator.rounds.bounds import bounds_of
+from coordinator.rounds.events import StepOpened
 from coordinator.rounds.schedule import Schedule
+from edge_client.errors import WrongInput
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
+from edge_client.updates.registry import made, sent_shapes
+from edge_client.updates.step import ServerContext
 from edge_client.wire.messages import Report, WireError
 from edge_client.wire.reported.failures import Failure
 from edge_client.wire.tensors import (
@@ -18,7 +22,6 @@ from edge_client.wire.tensors import (
     decode_update,
     shapes_of,
 )
-from edge_client.wire.training import Training
 
 COUNTS = ("num_examples", "labelled", "pseudo_labels", "layer_forwards")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -40,7 +43,11 @@ class Refusal(ValueError):
 
 
 def check_update(
-    body: bytes, work_id: str, adapter: AdapterState, schedule: Schedule | None = None
+    body: bytes,
+    work_id: str,
+    adapter: AdapterState,
+    schedule: Schedule | None = None,
+    round_index: int = 0,
 ) -> Update:
     """Decode an update and check that it can be folded into the adapter it answers.
 
@@ -50,20 +57,22 @@ def check_update(
         adapter: What the device was given; names, shapes and the range of the sum are compared.
         schedule: The run, whose settings say how many steps are possible; None: they are not
             looked at.
+        round_index: The round that it was trained in.
 
     Raises:
         Refusal: 422; says what is wrong with it.
     """
     try:
-        shapes = shapes_of(adapter)
+        steps = () if schedule is None else schedule.update_steps
+        shapes = sent_shapes(steps, shapes_of(adapter), round_index)
         update = decode_update(body, shapes)
         check_same_parameters(update.delta, shapes)
     except WireError as error:
         raise Refusal(422, str(error)) from error
     if update.work_id != work_id:
         raise Refusal(422, f"the update is for work {update.work_id[:64]!r}, sent for {work_id!r}")
-    if schedule is not None and schedule.training.scaffold:
-        _check_steps(update, schedule.training, schedule.labelling is not None)
+    if schedule is not None:
+        _check_by_steps(update, schedule)
     for name, tensor in update.delta.items():
         # A mean of states inside float32's range is inside it: no infinity can reach the adapter.
         if _largest(adapter[name]) + _largest(tensor) <= FLOAT32_MAX:
@@ -73,31 +82,34 @@ def check_update(
     return update
 
 
-def _check_steps(update: Update, training: Training, is_weighted: bool) -> None:
-    """Refuse a number of steps that the examples do not take; 0 says nothing and changes nothing.
-
-    Pseudo-labelled texts weigh less than one each, so there may be more of them than the weight.
-    Where a round draws its texts, how many it draws follows from the examples.
+def _check_by_steps(update: Update, schedule: Schedule) -> None:
+    """Refuse what a run's update steps say no honest device sends.
 
     Raises:
         Refusal: 422.
     """
-    steps, texts = update.steps, training.samples_of(update.num_examples)
-    least = training.epochs * -(-texts // training.batch)
-    is_possible = steps == least or (is_weighted and steps > least and not steps % training.epochs)
-    if steps and not is_possible:
-        raise Refusal(
-            422,
-            f"the update says {steps} steps; {update.num_examples} examples in batches of "
-            f"{training.batch} take {least}{' or more' if is_weighted else ''} in "
-            f"{training.epochs} epochs",
-        )
+    context = ServerContext(schedule.training, is_labelling=schedule.labelling is not None)
+    try:
+        for step in made(schedule.update_steps):
+            step.check(update, context)
+    except WrongInput as error:
+        raise Refusal(422, str(error)) from error
 
 
-def counted_steps(update: Update, norm: float, training: Training) -> int:
-    """Steps by which an update's control variate is known; 0 where it is none to compute with."""
-    is_fit = training.scaffold and norm <= LARGEST * update.steps * training.lr
-    return update.steps if is_fit else 0
+def counted(update: Update, norm: float, opened: StepOpened, schedule: Schedule) -> tuple[str, ...]:
+    """The update steps whose state on the device counts with its update.
+
+    Args:
+        update: As it was let in.
+        norm: Its length (`learning.length_of`).
+        opened: The step that it answers.
+        schedule: The run.
+    """
+    context = ServerContext(schedule.training, opened.round_index)
+    share, steps = bounds_of(opened).share(norm), made(opened.updates)
+    return tuple(
+        step.name for step in steps if step.keeps and step.counts(update, norm, share, context)
+    )
 
 
 def _largest(tensor: np.ndarray) -> float:

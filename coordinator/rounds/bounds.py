@@ -21,6 +21,7 @@ from statistics import median, median_low
 import numpy as np
 
 from coordinator.rounds.events import Answered, StepOpened
+from edge_client.updates.clip import LARGEST, Bounds
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import SGD, Training
 
@@ -30,40 +31,12 @@ PULL_FACTOR = 3.0  # times the product of the two medians
 LEAST_SHARE = 0.05  # of the wide bound: no answers, however short, make a bound less than this
 WIDE_FACTOR = 2.0  # times the longest update of the median device, before any round is closed
 STEP_FACTOR = 10.0  # times the median norm of the last rounds: a longer step of a run is not taken
-LARGEST = 1e18  # what is larger in an adapter leaves float32's range when it is squared
 REMEMBERED = 5  # closed rounds whose medians are known
 FEWEST = 3  # updates whose median is no single device's word
 GRADIENT_NORM = 4.0  # of a batch's mean loss by the adapter; SGD steps are lr times that
 UNTOLD_STEPS = 16  # optimizer steps of a pass over the texts, where nobody said how many it has
 MOST_STEPS = 10_000  # of a pass that are believed, however many texts a device says it has
 MOST_APART = 64  # times the lower median of texts, above which the mean of two is not believed
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Of one step's updates; by default none.
-
-    Attributes:
-        norm: Longest update that counts unshortened; None: any.
-        most_examples: Largest weight; 0: any.
-        pull: Largest product of weight and length; None: any.
-    """
-
-    norm: float | None = None
-    most_examples: int = 0
-    pull: float | None = None
-
-    def weight(self, num_examples: int, norm: float) -> float:
-        """Weight in the mean of an update of this norm."""
-        weight = float(min(num_examples, self.most_examples or num_examples))
-        length = norm * self.share(norm)
-        if self.pull is not None and weight * length > self.pull:
-            return self.pull / length
-        return weight
-
-    def share(self, norm: float) -> float:
-        """What an update of this norm is multiplied by: 1, or less where it is longer."""
-        return 1.0 if self.norm is None or norm <= self.norm else self.norm / norm
 
 
 @dataclass(frozen=True)

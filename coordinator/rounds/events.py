@@ -1,6 +1,7 @@
 """What happened in a run, event by event; each is one line of JSON in its journal."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -41,7 +42,7 @@ class StepOpened:
         members: (work_id, device_id) of everyone asked, by device id.
         opened_at_s: Unix time; the deadline counts from here.
         population: Devices that its members stand for, of an evaluation, and of training with
-            control variates; 0 where not said.
+            update steps; 0 where not said.
         norm_bound: Longest update that counts unshortened, by its Euclidean norm; None: any.
         most_examples: Largest weight of a member in a mean; 0: whatever it says.
         most_pull: Largest product of a member's weight and its update's norm; None: any.
@@ -52,7 +53,7 @@ class StepOpened:
         ranks: (device_id, rank) of the members that take a lower rank than the run's.
         lower: (rank, SHA-256) of the adapter in each of those ranks.
         passed: Why others that were there are not asked.
-        codec: What updates of its members are coded as; empty: they are not.
+        updates: What its members' updates go through, step by step (`edge_client.updates.step`).
         test_share: Share of its test texts that each member of an evaluation draws.
     """
 
@@ -79,7 +80,7 @@ class StepOpened:
         return rank, dict(self.lower).get(rank, self.adapter_sha256)
 
     passed: tuple[Passed, ...] = ()
-    codec: str = ""
+    updates: tuple[str, ...] = ()
     test_share: float = 1.0
 
 
@@ -125,7 +126,7 @@ class Answered:
         mean_log_probabilities: One per label, over the texts evaluated.
         failure: Why it failed.
         norm: Euclidean norm of the update as it came; of training that is done.
-        steps: Optimizer steps that made it, where its device's control variate may count; else 0.
+        counted: Update steps whose state on the device counts with this update.
         took_s: Seconds since its step opened, or the coordinator came back; None where nobody
             measured. Two answers that differ in it alone are equal.
         entities: What was found of the entities in the texts evaluated; of tagging.
@@ -142,7 +143,7 @@ class Answered:
     mean_log_probabilities: tuple[float, ...] = ()
     failure: Failure | None = None
     norm: float | None = None
-    steps: int = 0
+    counted: tuple[str, ...] = ()
     took_s: float | None = field(default=None, compare=False)
     entities: Entities | None = None
     loss: float | None = None
@@ -187,7 +188,7 @@ class StepClosed:
         refused: Why the new adapter of a training step was not taken: the one before stays; empty
             where it was.
         memory_sha256: What the coordinator remembers for the next round, a blob; empty: nothing.
-        control_sha256: The control variate that devices of the next round fetch; empty: zero.
+        shared: What update steps hand out to devices of the next round, a blob each, by step.
         lost: Share of the mean's squared norm that the run's rank leaves out; None where nothing is
             left out by the way that its mean is taken.
         step_sha256: What leads from the adapter before to this one in fewer bytes, a blob; empty
@@ -199,7 +200,7 @@ class StepClosed:
     closed_at_s: float
     refused: str = ""
     memory_sha256: str = ""
-    control_sha256: str = ""
+    shared: Mapping[str, str] = field(default_factory=dict)
     lost: float | None = None
     step_sha256: str = ""
     step_bytes: int = 0

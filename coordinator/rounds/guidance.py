@@ -5,8 +5,8 @@ of each class there are already, it can only be told.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from coordinator.rounds.events import StepOpened
@@ -15,7 +15,9 @@ from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.selection import trainable
 from coordinator.rounds.state import State
 from edge_client.tasks.kind import kind_named
+from edge_client.updates.step import ServerContext
 from edge_client.wire.labelling import keep_in
+from edge_client.wire.messages import StepOrder
 
 FEWEST = 8
 
@@ -68,3 +70,40 @@ def most_of_a_class(state: State, thresholds: Sequence[float]) -> int:
     """
     found = trainable(state.texts, state.confidences, thresholds)
     return max(FEWEST, math.ceil(median(found))) if found else 0
+
+
+def step_orders(
+    state: State, opened: StepOpened, device_id: str, bytes_of: Callable[[str], int]
+) -> tuple[StepOrder, ...]:
+    """The update steps of a device's training, with the state that each goes on from.
+
+    Args:
+        state: The run's.
+        opened: A training step.
+        device_id: Who is asked.
+        bytes_of: Sizes of blobs by their SHA-256.
+    """
+    orders = (StepOrder(step) for step in opened.updates)
+    known = (
+        (one, state.kept.rounds.get(one.name, {}), state.shared.get(one.name)) for one in orders
+    )
+    return tuple(
+        replace(
+            order,
+            round_index=rounds.get(device_id, 0),
+            shared_sha256=shared or "",
+            shared_bytes=bytes_of(shared) if shared else 0,
+        )
+        for order, rounds, shared in known
+    )
+
+
+def context_of(schedule: Schedule, state: State, opened: StepOpened) -> ServerContext:
+    """What update steps may know as a training step is aggregated."""
+    return ServerContext(
+        schedule.training,
+        opened.round_index,
+        opened.population,
+        schedule.labelling is not None,
+        state.kept.rounds,
+    )

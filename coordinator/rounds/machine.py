@@ -391,7 +391,8 @@ def _train(
     round_index = state.round_index + 1
     least = thresholds_before(config, state, round_index)
     if config.asynchronous is not None:
-        return train_on(config, state, alive, least, secret, now_s, attempt, facts)
+        begun = train_on(config, state, alive, least, secret, now_s, attempt, facts)
+        return begun and replace(begun, updates=config.update_steps)
     most, sha256 = config.max_cohort, state.adapter_sha256
     at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
@@ -404,9 +405,7 @@ def _train(
             passed = passed_over(state, alive, names, chosen, why_not)
             enough = size if size < len(chosen) else 0
             opened = replace(opened, enough=enough, passed=passed)
-            if config.training.scaffold:
-                opened = replace(opened, population=len(names))
-            if config.updates.is_coded:
-                opened = replace(opened, codec=config.updates.up)
+            steps = config.update_steps
+            opened = replace(opened, updates=steps, population=len(names) if steps else 0)
             return _timed(config, state, opened)
     return None

@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
-from edge_client.codecs.settings import Updates
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 
@@ -31,6 +31,10 @@ class Schedule(Protocol):
     @property
     def updates(self) -> Updates:
         """What devices' updates are coded as."""
+
+    @property
+    def update_steps(self) -> tuple[str, ...]:
+        """What devices' updates go through, step by step."""
 
     @property
     def patience(self) -> int:

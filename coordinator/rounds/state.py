@@ -81,7 +81,7 @@ class State:
         failing: The devices that were asked in those.
         trouble: What last went wrong with it, or why it ended early, in words; empty of nothing.
         memory_sha256: What the last closed round left for the next, a blob; empty: nothing.
-        control_sha256: The population's control variate, a blob; empty: zero.
+        shared: What update steps hand out to devices, a blob each, by step.
         kept: What counts of what devices keep: variates, what updates left out, adapters.
         patience: How many evaluations in a row found nothing better.
         heard: What asking devices to train last gave, of those that were.
@@ -120,7 +120,7 @@ class State:
     silences: Mapping[str, Silence] = field(default_factory=dict)
     times: Times = field(default_factory=dict)
     memory_sha256: str = ""
-    control_sha256: str = ""
+    shared: Mapping[str, str] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     patience: Patience = field(default_factory=Patience)
     underway: Mapping[str, Underway] = field(default_factory=dict)
@@ -341,7 +341,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         scores=scores,
         priors=priors,
         memory_sha256="",  # it belongs to the adapter that was left
-        control_sha256="",  # nor does the other path's drift say anything
+        shared={},  # nor does the other path's drift say anything
         kept=Kept(),
         medians=state.medians.without(state.round_index - event.round_index),
         good=known,
@@ -366,7 +366,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             closed,
             adapter_sha256=adapter_sha256,
             memory_sha256=event.memory_sha256,
-            control_sha256=event.control_sha256,
+            shared=event.shared,
             kept=kept_after(state.kept, step, event),
             medians=medians,
         )

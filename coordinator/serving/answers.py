@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
-from coordinator.rounds.admission import Refusal, check_report, check_update, counted_steps
+from coordinator.rounds.admission import Refusal, check_report, check_update, counted
 from coordinator.rounds.events import Answered, LossTold, StepOpened
 from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import length_of
@@ -104,10 +104,16 @@ class Answers:
         config = self._live(asked).config
         rank, _ = asked.opened.given(asked.device_id)
         given = handed(adapter, spec_at_rank(config.adapter, rank)) if rank else adapter
-        update = check_update(path.read_bytes(), work_id, given, config)
+        update = check_update(path.read_bytes(), work_id, given, config, asked.opened.round_index)
         norm = length_of(config.learning, adapter)(update.delta)
-        steps = counted_steps(update, norm, config.training)
-        answer = Answered(work_id, "done", name, update.num_examples, norm=norm, steps=steps)
+        answer = Answered(
+            work_id,
+            "done",
+            name,
+            update.num_examples,
+            norm=norm,
+            counted=counted(update, norm, asked.opened, config),
+        )
         if (receipt := self._known(asked, work_id, name)) is not None:
             return receipt
         with self._store.claiming():

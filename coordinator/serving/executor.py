@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
 from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.guidance import context_of
 from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer, learn
-from coordinator.rounds.learning.memory import decode_memory, encode_memory, part_of
-from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
+from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import NOBODY, bounded, decide
 from coordinator.rounds.pace.step import Step
 from coordinator.rounds.selections.selection import Facts
@@ -18,6 +18,7 @@ from coordinator.serving.log.rests import pace_texts
 from coordinator.serving.log.steps import step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
+from edge_client.updates.registry import sent_shapes
 from edge_client.wire.tensors import (
     UPDATES_SINCE,
     decode_adapter,
@@ -147,14 +148,14 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     """Store the adapter after a training step; the step with it, or without where it is unfit."""
     opened, state, rule = step.opened, live.state, live.config.asynchronous
     adapter = decode_adapter(store.read(opened.adapter_sha256))
-    shapes = shapes_of(adapter)
+    shapes = sent_shapes(opened.updates, shapes_of(adapter), opened.round_index)
     answers = (
         Answer(
             device_id,
             decode_update(store.read(one.update_sha256 or ""), shapes, UPDATES_SINCE),
             one.norm,
             rule.share(step.staleness(one.work_id)) if rule else 1.0,
-            one.steps,
+            one.counted,
         )
         for device_id, one in step.updates()
     )
@@ -167,15 +168,14 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
         adapter,
         decode_memory(remembered or b""),
         state.medians.norms,
-        scaffold=scaffold_of(live.config.training, state.kept.controls),
+        context=context_of(live.config, state, opened),
         down=live.config.updates.down,
     )
     if found.lack:
-        kept = state.memory_sha256, state.control_sha256
+        kept = state.memory_sha256, state.shared
         return StepClosed(opened.adapter_sha256, now_s, found.lack, *kept)
     memory = store.put(encode_memory(found.memory)) if found.memory else ""
-    control = control_in(part_of(found.memory, CONTROL))
-    handed_out = store.put(encode_adapter(control)) if control else ""
+    shared = {step: store.put(encode_adapter(given)) for step, given in found.shared.items()}
     coded = store.put(found.step) if found.step else ""
     name = store.put(encode_adapter(found.adapter))
-    return StepClosed(name, now_s, "", memory, handed_out, found.lost, coded, len(found.step))
+    return StepClosed(name, now_s, "", memory, shared, found.lost, coded, len(found.step))

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TypeVar
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.guidance import guidance_of, step_orders
 from coordinator.rounds.learning.handing import spec_at_rank
 from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, kept_of
 from coordinator.rounds.scoring import Score
@@ -92,18 +92,7 @@ def work_of(
         work = replace(work, steps=state.kept.steps_to(work.adapter_bytes))
     if opened.kind != "train":
         return work
-    if opened.codec:
-        before = state.kept.residuals.get(device_id, 0)
-        work = replace(work, codec=opened.codec, residual_round=before)
-    if not live.config.training.scaffold:
-        return work
-    control = state.control_sha256
-    return replace(
-        work,
-        control_sha256=control,
-        control_bytes=bytes_of(control) if control else 0,
-        control_round=state.kept.controls.get(device_id, 0),
-    )
+    return replace(work, updates=step_orders(state, opened, device_id, bytes_of))
 
 
 def waiting_of(

@@ -103,7 +103,7 @@ def remembered_kept(state: State) -> set[str]:
 def beside(state: State) -> set[str]:
     """What devices fetch beside adapters, or in their place."""
     coded = {step.step_sha256 for step in state.kept.steps}
-    return coded | ({state.control_sha256} - {""})
+    return coded | set(state.shared.values())
 
 
 def of_finished(shelf: Shelf) -> Shelf:

@@ -27,13 +27,13 @@ def bank_spec(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
 
 
 def computed(spec: AdapterSpec, shape: Shape) -> AdapterSpec:
-    """The adapter that an engine computes with: of a net, the LoRA that it is for.
+    """The adapter that an engine computes with: of a net, the LoRA that it is for; of a form, LoRA.
 
     Args:
         spec: What is trained.
         shape: The base's.
     """
-    return bank_spec(spec, shape) if spec.net else spec
+    return bank_spec(spec, shape) if spec.net else replace(spec, form="")
 
 
 def with_ranks(

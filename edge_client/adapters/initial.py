@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from edge_client.adapters.linear import form_of, is_lora
 from edge_client.adapters.nets import net_of
 from edge_client.adapters.spec import (
     PREFIX,
@@ -26,7 +27,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, shapes_of
 
 NAMELESS = 1000  # tokens at a vocabulary's beginning, special ones and single letters
 
@@ -76,7 +77,7 @@ def initial_adapter(
     if spec.head:
         linears = head_sizes(base.architecture, is_of_words=is_of_words)
         state |= _initial_head(linears, base.hidden, num_labels, generator)
-    return state
+    return state if is_lora(spec.form) else form_of(spec.form, shapes_of(state)).first(state)
 
 
 def _initial_lora(

@@ -20,6 +20,7 @@ import numpy as np
 
 from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
 from edge_client.adapters.fitting import fitting
+from edge_client.adapters.linear import LORA_A, LORA_B, form_of, is_lora
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
     PREFIX,
@@ -28,12 +29,14 @@ from edge_client.adapters.spec import (
     has_peft_form,
     head_modules,
     layers_of,
+    lora_modules,
     parse_adapter,
     reads_words,
     target_pattern,
 )
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of
+from edge_client.bases.layout import linear_size
 from edge_client.errors import demand
 from edge_client.files import from_json
 from edge_client.outputs import check_out_folder, new_folder
@@ -229,6 +232,9 @@ def write_peft_folder(
         Failed: It cannot be written.
     """
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
+    if spec.form:
+        spec, state = as_lora(spec, base, state)
+        exported, body = replace(exported, adapter=str(spec)), encode_adapter(state)
     known = replace(exported, base_name=portable_name(exported.base_name))
     if base is not None:
         known = _asked_of(known, spec, base)
@@ -244,7 +250,10 @@ def write_peft_folder(
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        (part / ORIGIN).write_text(json.dumps(asdict(known), indent=2, sort_keys=True) + "\n")
+        told = asdict(known)
+        if not task.options:
+            del told["task"]["options"]
+        (part / ORIGIN).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
         (part / weights_name(spec, task)).write_bytes(body)
         if with_base and base is not None:
@@ -252,6 +261,31 @@ def write_peft_folder(
             for file in COPIED:
                 if (base.folder / file).is_file():
                     shutil.copyfile(base.folder / file, part / COPY / file)
+
+
+def as_lora(
+    spec: AdapterSpec, base: Base | None, state: AdapterState
+) -> tuple[AdapterSpec, AdapterState]:
+    """An adapter of which other numbers are trained, as the LoRA that it is.
+
+    Raises:
+        AdapterError: The base is not here, whose shapes the fixed factors have.
+    """
+    lora = replace(spec, form="")
+    if is_lora(spec.form):
+        return lora, state
+    if base is None:
+        raise AdapterError(
+            f"adapter {spec}: its base is needed to write it as LoRA, and is not here"
+        )
+    shapes = {
+        f"{PREFIX}{module}{part}": (one.rank, columns) if part == LORA_A else (rows, one.rank)
+        for module, one in lora_modules(lora, base.shape).items()
+        for rows, columns in (linear_size(base.shape, one.target),)
+        for part in (LORA_A, LORA_B)
+    }
+    heads = {name: tensor.shape for name, tensor in state.items() if ".lora_" not in name}
+    return lora, form_of(spec.form, shapes | heads).expand(state)
 
 
 def _asked_of(exported: Exported, spec: AdapterSpec, base: Base) -> Exported:

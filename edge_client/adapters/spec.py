@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from edge_client.adapters.linear import FORMS
 from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
 from edge_client.bases.architectures import Family, Shape
 from edge_client.bases.families import family_of
@@ -28,6 +29,7 @@ GRAMMAR = (
     "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
     "lora:R+generator: a net that tells which of R ranks each device needs; "
     "lora:R+rates: one that tells how fast it trains which part; "
+    f"{', '.join(f'lora:R+{form}' for form in FORMS)}: LoRA of which less is trained and sent; "
     "lora and bias of the top N layers alone: lora:R/topN, bias/topN; "
     "modules of another rank or alpha, 0 for none: lora:8/0-3=0/11.v=16:32 "
     "(R and N from 1 to 9999)"
@@ -55,6 +57,8 @@ class AdapterSpec:
         ranks: Modules whose rank or alpha is another than `rank` and 16, by layer and name.
         net: What is trained in that LoRA's place, a net that tells each device how to train one of
             its own: `generator`, which ranks of a bank; `rates`, how fast each tensor; or nothing.
+        form: How LoRA is written by the numbers that are trained, of `linear.FORMS`; empty: by A
+            and B.
     """
 
     rank: int = 0
@@ -65,6 +69,7 @@ class AdapterSpec:
     top: int = 0
     ranks: tuple[ModuleRank, ...] = ()
     net: Net = ""
+    form: str = ""
 
     @property
     def scaling(self) -> float:
@@ -118,8 +123,7 @@ class AdapterSpec:
             parts[-1] += rank_parts(self.ranks, self.targets)
         if self.head:
             parts.append("head")
-        if self.net:
-            parts.append(self.net)
+        parts += [name for name in (self.net, self.form) if name]
         return "+".join(parts)
 
 
@@ -148,7 +152,7 @@ def parse_adapter(text: str) -> AdapterSpec:
     match = re.fullmatch(
         r"(lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?|prompt:(?P<prompt>[1-9]\d{0,3})"
         rf"|(?P<bias>bias))(/top(?P<top>[1-9]\d{{0,3}}))?(?P<ranks>({PART})*)(?P<and_head>\+head)?"
-        rf"(\+(?P<net>{'|'.join(NETS)}))?"
+        rf"(\+(?P<net>{'|'.join(NETS)}))?(\+(?P<form>{'|'.join(FORMS)}))?"
         r"|(?P<head>head)",
         text.strip(),
     )
@@ -167,6 +171,9 @@ def parse_adapter(text: str) -> AdapterSpec:
             f"adapter {text!r}: +{net} is for the same rank in all layers, asked by cloze, "
             f"such as lora:16@q,k,v,o,up,down+{net}"
         )
+    form = match["form"] or ""
+    if form and (not rank or match["net"]):
+        raise AdapterError(f"adapter {text!r}: +{form} is for LoRA, such as lora:8+{form}")
     return AdapterSpec(
         rank=rank,
         targets=targets if match["rank"] else (),
@@ -176,6 +183,7 @@ def parse_adapter(text: str) -> AdapterSpec:
         top=top,
         ranks=_ranks(text, match["ranks"] or "", targets, rank, top),
         net=net,
+        form=form,
     )
 
 

@@ -173,6 +173,7 @@ class Shape:
         return self.local_rope_theta if layer in self.local_layers else self.rope_theta
 
 
+BUCKETS, FURTHEST = 32, 128  # of distances, and the distance from which all share the last
 ALL_BIASED = ("q", "k", "v", "o", "gate", "up", "down", "norm", "head", "decoder")
 Read = Callable[[Shape, Mapping[str, Any], Mapping[str, Any]], Shape]
 
@@ -198,6 +199,8 @@ class Family:
         read: Completes a `Shape` by the values read and the configuration as it is.
         positions: Table of positions, or "".
         token_types: Table of segment types, or "".
+        relative_bias: Table of what is added to the scores by distance, a row for each of
+            `BUCKETS`, a column for each head, shared by all layers (MPNet, after T5), or "".
         embedding_norm: Normalization of the embeddings, or "".
         embedding_map: Linear from the word table's width to `hidden` (ALBERT), or "".
         is_map_optional: Whether it is there only where both widths differ (ELECTRA).
@@ -232,6 +235,7 @@ class Family:
     read: Read = lambda shape, _values, _config: shape
     positions: str = ""
     token_types: str = ""
+    relative_bias: str = ""
     embedding_norm: str = ""
     embedding_map: str = ""
     is_map_optional: bool = False

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
 from edge_client.bases.architectures import (
+    BUCKETS,
     Activate,
     Answers,
     ArchitectureError,
@@ -251,6 +252,29 @@ _LLAMA = Family(
     fixed=_DECODER | {"attention_bias": False, "mlp_bias": False},
     read=_decoder,
 )
+
+
+def _mpnet(shape: Shape, values: Mapping[str, Any], _config: Mapping[str, Any]) -> Shape:
+    """Positions are counted behind row 1, whatever the padding's id."""
+    return replace(shape, pad_id=1, positions=values["max_position_embeddings"] - 2)
+
+
+_MPNET = replace(
+    _ROBERTA,
+    prefix="mpnet",
+    words="mpnet.embeddings.word_embeddings",
+    layer="mpnet.encoder.layer.{layer}.",
+    linears=_BERT_LINEARS | {name: f"attention.attn.{name}" for name in "qkvo"},
+    attention_norm="attention.LayerNorm",
+    positions="mpnet.embeddings.position_embeddings",
+    token_types="",
+    relative_bias="mpnet.encoder.relative_attention_bias",
+    embedding_norm="mpnet.embeddings.LayerNorm",
+    defaults={key: value for key, value in _XLM_ROBERTA_KEYS.items() if key != "type_vocab_size"}
+    | {"vocab_size": 30527},
+    fixed=_ENCODER | {"relative_attention_num_buckets": BUCKETS},
+    read=_mpnet,
+)
 _ELECTRA = _bert(
     "electra",
     _BERT_KEYS
@@ -339,6 +363,7 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "electra": _ELECTRA,
+    "mpnet": _MPNET,
     "albert": Family(
         prefix="albert",
         words="albert.embeddings.word_embeddings",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_client.bases.architectures import ArchitectureError, Family, Shape
+from edge_client.bases.architectures import BUCKETS, ArchitectureError, Family, Shape
 from edge_client.bases.configurations import shape_of
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.bases.header import SCALE, Entry, write_header
@@ -152,6 +152,8 @@ def _embeddings(family: Family, shape: Shape) -> list[Tensor]:
         found.append(Tensor(f"{family.positions}.weight", (rows, width)))
     if family.token_types:
         found.append(Tensor(f"{family.token_types}.weight", (shape.segments, width)))
+    if family.relative_bias:
+        found.append(Tensor(f"{family.relative_bias}.weight", (BUCKETS, shape.heads)))
     if family.embedding_norm:
         found += _norm(family.embedding_norm, width, has_bias(shape, "norm"))
     if has_embedding_map(shape):

@@ -125,6 +125,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16,
         "intermediate_size": 2624,
     },
+    "mpnet-base": _ROBERTA
+    | {
+        "architectures": ["MPNetForMaskedLM"],
+        "model_type": "mpnet",
+        "vocab_size": 30527,
+        "relative_attention_num_buckets": 32,
+    },
     "roberta-base": _ROBERTA,
     "roberta-large": _ROBERTA | _LARGE,
     "xlm-roberta-base": _ROBERTA
@@ -180,6 +187,7 @@ _SPECIALS = {
         "pad": ("[PAD]", 50283),
         "mask": ("[MASK]", 50284),
     },
+    "mpnet": _ROBERTA_SPECIALS | {"unk": ("[UNK]", 104)},
     "roberta": _ROBERTA_SPECIALS,
     "xlm-roberta": _ROBERTA_SPECIALS,
 }

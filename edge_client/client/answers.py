@@ -6,10 +6,10 @@ one without a network: equal work gives equal bytes.
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from edge_client.adapters.spec import net_in
 from edge_client.client.state import Answer
-from edge_client.codecs.codec import AUTO, PLAIN
 from edge_client.engine.engine import Engine
 from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train, weight_of
@@ -22,19 +22,11 @@ from edge_client.labelling.terms import terms_of
 from edge_client.metering.phases import phase
 from edge_client.personal.nets.teaching import teach
 from edge_client.texts.examples import ClientData
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs, steps_of
+from edge_client.updates.step import DeviceContext
 from edge_client.wire.messages import Report, Work
-from edge_client.wire.residual import residual_file, residual_in
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import (
-    AdapterState,
-    Update,
-    check_same_parameters,
-    encode_adapter,
-    encode_coded,
-    encode_update,
-    shapes_of,
-)
+from edge_client.wire.tensors import AdapterState, Update, encode_update
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +39,7 @@ def answer(
     device_id: str,
     notes: Notes,
     keeper: Keeper | None = None,
-    held: Held | None = None,
+    inputs: StepInputs | None = None,
 ) -> Answer:
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
@@ -59,19 +51,19 @@ def answer(
         device_id: The device.
         notes: What it knows of its unlabelled texts.
         keeper: Knows where training was left; None: it never is.
-        held: Control variates, for training in a run that has them.
+        inputs: What the work's update steps start from; None: nothing yet.
 
     Raises:
         TrainingError: No texts to train on, or the loss is no longer finite.
     """
     before = engine.layer_forwards
     if net_in(work.adapter_spec):
-        finished = _of_net(engine, start, own, work, device_id, held)
+        finished = _of_net(engine, start, own, work, device_id, inputs)
         spent = engine.layer_forwards - before
         return replace(finished, report=replace(finished.report, layer_forwards=spent))
     engine.load_adapter(start)
     if work.kind == "train":
-        finished = _train(engine, own, work, device_id, notes, keeper, held)
+        finished = _train(engine, own, work, device_id, notes, keeper, inputs)
     elif work.kind == "label":
         finished = _label(engine, own, work, notes)
     else:
@@ -87,7 +79,7 @@ def _train(
     device_id: str,
     notes: Notes,
     keeper: Keeper | None,
-    held: Held | None,
+    inputs: StepInputs | None,
 ) -> Answer:
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first.
 
@@ -103,6 +95,7 @@ def _train(
         rows = sampled(len(texts), work.training, seed)
     else:
         rows = capped([text.label for text in texts], len(gold), work.most, seed)
+    steps, context = steps_of(work, inputs), _context(work, inputs)
     trained = train(
         engine,
         [texts[row] for row in rows],
@@ -110,15 +103,14 @@ def _train(
         seed,
         [weighed[row] for row in rows] if pseudo else None,
         keeper,
-        _shift(engine, held),
+        partial(steps.correction, context=context),
     )
     if terms is not None:
         _note(notes, TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
-    steps = trained.steps if held and held.own is not None else 0
     num_examples = trained.num_examples
     if is_sampled:
         num_examples = weight_of(len(texts), weighed if pseudo else None)
-    update = Update(work.work_id, num_examples, trained.delta, steps)
+    update = Update(work.work_id, num_examples, trained.delta)
     report = Report(
         work.work_id,
         "done",
@@ -128,10 +120,9 @@ def _train(
         layer_forwards=trained.earlier_forwards,
     )
     with phase("encode"):
-        body, sent, residual = _encoded(update, work, held)
-        after = held.own_after(sent, steps, work.training.lr) if held and steps else None
-    control = None if after is None else encode_adapter(after)
-    return Answer(report, body, control=control, residual=residual)
+        context = replace(context, optimizer_steps=trained.steps)
+        body = encode_update(steps.outgoing(update, context))
+    return Answer(report, body, states=steps.states())
 
 
 def _note(notes: Notes, done: TrainingDone) -> None:
@@ -149,39 +140,22 @@ def _of_net(
     own: OwnTexts,
     work: Work,
     device_id: str,
-    held: Held | None,
+    inputs: StepInputs | None,
 ) -> Answer:
     """Teach a net; nothing is to be evaluated, for it answers no text."""
     if work.kind != "train":
         return Answer(Report(work.work_id, "done", labelled=len(own.data.labelled)), None)
     update, report = teach(engine, start, own, work, device_id)
     with phase("encode"):
-        body, _, residual = _encoded(update, work, held)
-    return Answer(report, body, residual=residual)
+        steps = steps_of(work, inputs)
+        body = encode_update(steps.outgoing(update, _context(work, inputs)))
+    return Answer(report, body, states=steps.states())
 
 
-def _encoded(
-    update: Update, work: Work, held: Held | None
-) -> tuple[bytes, AdapterState, bytes | None]:
-    """The update's file, its delta as the coordinator will have it, and what it leaves out."""
-    if work.codec == PLAIN:
-        return encode_update(update), update.delta, None
-    before = residual_in(held.residual, work, shapes_of(update.delta)) if held else {}
-    is_open, chosen = work.codec == AUTO, held.codec if held else PLAIN
-    body, sent, left = encode_coded(update, chosen if is_open else work.codec, before)
-    return body, sent, residual_file(left, work)
-
-
-def _shift(engine: Engine, held: Held | None) -> AdapterState:
-    """What control variates add to each gradient; empty: nothing.
-
-    Raises:
-        WireError: They are of another adapter.
-    """
-    shift = held.shift() if held else {}
-    if shift:
-        check_same_parameters(shift, {name: one.shape for name, one in engine.adapter().items()})
-    return shift
+def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
+    """What update steps may know before training."""
+    rate = inputs.bytes_per_s if inputs else None
+    return DeviceContext(work.training, work.round_index, rate)
 
 
 def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:

@@ -215,7 +215,7 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
             return Membership("joined", None, plan.predicted_peak_bytes, most_rank)
         except BudgetError as error:
             lack = lack or error
-            if rank > 1 and not spec.net:
+            if rank > 1 and not (spec.net or spec.form):
                 rank //= 2
                 continue
             if settings.budget_bytes is not None:

@@ -294,14 +294,17 @@ class Client:
         self, coordinator: Coordinator, work: Work, standing: Standing, meter: WorkMeter
     ) -> Answer:
         base_name = standing.terms.base_name if standing.terms else "of that run"
-        control, most = b"", len(self._standings.joined) * (2 if work.control_sha256 else 1)
+        orders = [order for order in work.updates if order.shared_sha256]
+        most = len(self._standings.joined) * (1 + len(orders))
         with meter.phase("download"), waiting():
             fetch, body_of = partial(coordinator.adapter, meter=meter), self._adapters.body
             known = work.adapter_sha256, work.adapter_bytes
             body = body_of(*known, fetch, most, steps=work.steps)
-            if sha256 := work.control_sha256:
-                control = body_of(sha256, work.control_bytes, fetch, most)
-        return self._worker.do(work, base_name, self._me.device_id, body, meter, control)
+            shared = {
+                order.name: body_of(order.shared_sha256, order.shared_bytes, fetch, most)
+                for order in orders
+            }
+        return self._worker.do(work, base_name, self._me.device_id, body, meter, shared)
 
     def _count(
         self, run_id: str, standing: Standing, error: Exception | None, finished: Answer

@@ -8,8 +8,7 @@ adapter/               the adapter of the run finished last, for `smidgen client
 finished/RUN/          the same for each finished run by its name, the last sixteen
 personal/              an adapter of its own, see `edge_client.client.runs.own`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
-controls/RUN/N.st      its control variates of round N, see `edge_client.client.scaffold.controls`
-residuals/RUN/N.st     what its coded updates left out in round N, kept alike
+updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder.step_states`
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
 link.json              how fast its updates got through, see `edge_client.metering.link`
@@ -26,9 +25,9 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -36,8 +35,8 @@ from typing import Any
 import msgspec
 
 from edge_client.client.folder.names import TODO, close_own, foreign_in, in_words, sweep_halves
+from edge_client.client.folder.step_states import StepStates
 from edge_client.client.runs.terms import KEPT_TERMS, Joined, file_name
-from edge_client.client.scaffold.controls import Controls
 from edge_client.errors import WrongInput
 from edge_client.files import (
     PRIVATE,
@@ -90,16 +89,13 @@ class Answer:
         report: Its figures.
         update: The update's bytes, or None for work without one.
         reason: Why it failed, for people at this device; never sent, and not kept.
-        control: The device's control variate after it, a safetensors file that is never sent; None
-            where there is none.
-        residual: What its coded update left out, likewise.
+        states: What the device's update steps go on from after it, by step; never sent.
     """
 
     report: Report
     update: bytes | None
     reason: str = ""
-    control: bytes | None = None
-    residual: bytes | None = None
+    states: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class ClientState:
@@ -117,9 +113,8 @@ class ClientState:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
         self._joined, self._steps = Joined(folder / "runs"), folder / "steps"
-        self.controls = Controls(folder / "controls")
+        self.updates = StepStates(folder / "updates")
         self.link = Link(folder / "link.json")
-        self.residuals = Controls(folder / "residuals", "what an update left out")
         try:
             if (held := foreign_in(folder, given)) is not None:
                 raise StateError(f"{in_words(folder, held)}; {TODO}")
@@ -174,8 +169,7 @@ class ClientState:
         labels.sort(key=lambda path: places.get(path.name, -1))  # in equal places as before
         for old in labels[:-KEPT_LABELS]:
             old.unlink()
-        for kept in (self.controls, self.residuals):
-            kept.forget_all_but(set(joined[-KEPT_TERMS:]))
+        self.updates.forget_all_but(set(joined[-KEPT_TERMS:]))
 
     def identity(self) -> Identity | None:
         """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
@@ -252,8 +246,7 @@ class ClientState:
                 self._joined.forget_all()
                 for path in self._steps.glob("*.st"):
                     path.unlink()
-                self.controls.forget_all_but(())
-                self.residuals.forget_all_but(())
+                self.updates.forget_all_but(())
             if before != identity:
                 self._write_identity(identity)
             (self.folder / DRAWN).unlink(missing_ok=True)
@@ -279,8 +272,7 @@ class ClientState:
     def forget_terms(self, run_id: str) -> None:
         """Drop the terms of a run whose adapter is at home."""
         self._joined.forget(run_id)
-        self.controls.forget(file_name(run_id))
-        self.residuals.forget(file_name(run_id))
+        self.updates.forget(file_name(run_id))
 
     def labels(self, run_id: str) -> Path:
         """The file of what this device has read of its texts in a run."""

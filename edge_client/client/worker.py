@@ -5,7 +5,8 @@ work are read again; those that cannot be read leave what was read before in use
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from weakref import ReferenceType, ref
 
 from edge_client.adapters.spec import net_in, parse_adapter
@@ -16,8 +17,6 @@ from edge_client.client.runs.terms import file_name
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer, ClientState
 from edge_client.client.telling import Progress, texts_in
-from edge_client.codecs.codec import AUTO, PLAIN
-from edge_client.codecs.settings import codec_for
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
@@ -36,7 +35,7 @@ from edge_client.tasks.encoder import cuts_in_words
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.parts import Labels, wanted_by
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import decode_adapter
@@ -86,7 +85,7 @@ class Worker:
         device_id: str,
         body: bytes,
         meter: WorkMeter,
-        control: bytes = b"",
+        shared: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Answer:
         """Do one piece of work.
 
@@ -96,7 +95,7 @@ class Worker:
             device_id: The device's.
             body: The adapter to start from, a safetensors file.
             meter: Counts.
-            control: The population's control variate, likewise; empty: zero.
+            shared: What the server halves of its update steps hand out, by step; likewise.
 
         Raises:
             OverLimits: It is more than the device's owner allows.
@@ -123,32 +122,23 @@ class Worker:
                 leave = self._guest.between if work.kind == "label" else stay
                 engine.on_texts = left_after(watched, leave)
         with meter.phase(work.kind):
-            held = self._held(work, control, len(body))
-            finished = answer(engine, start, own, work, device_id, notes, self._keeper(work), held)
-            if finished.control is not None:  # before the outbox, so that both are there or neither
-                told = work.round_index, work.control_round
-                self._state.controls.keep(file_name(work.run_id), *told, finished.control)
-            if finished.residual is not None:
-                told = work.round_index, work.residual_round
-                self._state.residuals.keep(file_name(work.run_id), *told, finished.residual)
+            inputs, keeper = self._inputs(work, shared), self._keeper(work)
+            finished = answer(engine, start, own, work, device_id, notes, keeper, inputs)
+            if finished.states:  # before the outbox, so that both are there or neither
+                began = {order.round_index for order in work.updates}
+                run = file_name(work.run_id)
+                self._state.updates.keep(run, work.round_index, began, finished.states)
             if work.kind == "train":
                 engine.end_round()
         peak = engine.device_peak()
         meter.accelerator_peak_bytes = peak.allocated_bytes if peak else None
         return finished
 
-    def _held(self, work: Work, control: bytes, plain_bytes: int) -> Held | None:
-        """What to go on from in training; None in a run that keeps nothing."""
-        is_coded = work.codec != PLAIN
-        if work.kind != "train" or not (work.training.scaffold or is_coded):
-            return None
-        run, own, residual = file_name(work.run_id), None, b""
-        if work.training.scaffold:
-            own = self._state.controls.own(run, work.control_round)
-        if is_coded:
-            residual = self._state.residuals.own(run, work.residual_round) or b""
-        rate = self._state.link.rate() if work.codec == AUTO else None
-        return Held(control, own, residual, codec_for(plain_bytes, rate))
+    def _inputs(self, work: Work, shared: Mapping[str, bytes]) -> StepInputs:
+        """What the update steps of a piece of work start from."""
+        run, kept = file_name(work.run_id), self._state.updates
+        states = {one.name: kept.of(run, one.round_index, one.name) for one in work.updates}
+        return StepInputs(states, shared, self._state.link.rate() if work.updates else None)
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings
@@ -159,7 +149,7 @@ class Worker:
             "base": work.base_id,
             "form of adapter": work.adapter_spec,
             "engine or version": " ".join(how),
-            "control variates": f"{work.control_sha256} {work.control_round}",
+            "update steps": repr(work.updates),
         }
         return StepFile(self._state.steps(work.work_id), bound, self._guest.between)
 

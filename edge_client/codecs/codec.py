@@ -2,6 +2,7 @@
 
     float32      as they are
     int8, int4   whole numbers with a scale per block, see `edge_client.codecs.blocks`
+    int4:128     the same with a scale for 128 numbers, not for 64: 4.25 bits a number, not 4.5
     topk:0.01    the largest hundredth, see `edge_client.codecs.largest`
 
 What a codec loses is not lost: who encodes keeps the difference and adds it to what comes next
@@ -15,6 +16,7 @@ adapter, and nothing larger than it is ever allocated.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -26,13 +28,14 @@ from edge_client.errors import demand
 Tensors = dict[str, np.ndarray]
 Shapes = Mapping[str, tuple[int, ...]]
 
-Kind = Literal["float32", "int8", "int4", "topk"]
+Kind = Literal["float32", "int8", "int4", "int4:128", "topk"]
 PLAIN: Literal["float32"] = "float32"
-TOPK, AUTO = "topk", "auto"
+TOPK: Literal["topk"] = "topk"
+AUTO = "auto"
 KINDS: tuple[Kind, ...] = get_args(Kind)
-WIDTHS = {"int8": INT8, "int4": INT4}
+WIDTHS = {"int8": INT8, "int4": INT4, "int4:128": replace(INT4, block=128)}
 NUMBERS, SCALES, PLACES, VALUES = "q", "s", "i", "v"  # tensors' names: short, for each is sent
-KNOWN = "float32, int8, int4, {}or topk:SHARE such as topk:0.01"
+KNOWN = "float32, int8, int4, int4:128, {}or topk:SHARE such as topk:0.01"
 
 
 def check_codec(name: str, more: str = "") -> None:
@@ -113,7 +116,7 @@ def encode(delta: Tensors, codec: str, residual: Tensors) -> tuple[Tensors, Tens
 def kind_of(codec: str) -> Kind:
     """What a codec's tensors are read by: its name without a share."""
     check_codec(codec)
-    return next(kind for kind in KINDS if kind == codec.partition(":")[0])
+    return next((kind for kind in KINDS if kind == codec), TOPK)
 
 
 def decode(coded: Mapping[str, np.ndarray], kind: Kind, shapes: Shapes) -> Tensors:

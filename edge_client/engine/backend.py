@@ -6,12 +6,12 @@ from typing import Protocol
 import numpy as np
 
 from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.tether import Tether
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState
 
 # Texts, is_quick -> log-probabilities.
@@ -36,8 +36,8 @@ class Backend(Protocol):
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Take the states at the cut from a prefix, in `step` and `read`; None: compute them."""
 
-    def hold(self, tether: Tether | None) -> None:
-        """Add a tether's share to every gradient from now on; None: nothing."""
+    def hold(self, correction: Correction | None) -> None:
+        """Add a correction to every gradient from now on; None: nothing."""
 
     def step(self, batch: Batch, plan: Plan) -> float:
         """One optimizer step on the adapter; the batch's mean loss in nats, before the step.
@@ -49,7 +49,7 @@ class Backend(Protocol):
     def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
         """The batch's mean loss in nats and copies of its gradients; nothing moves.
 
-        Without a tether's share. Tensors below the plan's depth have zeros.
+        Without a correction. Tensors below the plan's depth have zeros.
         """
 
     def put(self, state: AdapterState) -> None: ...

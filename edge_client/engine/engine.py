@@ -24,7 +24,6 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.backend import Backend
 from edge_client.engine.ensemble import averaged
 from edge_client.engine.frozen_prefix import FrozenPrefix, open_prefix
-from edge_client.engine.tether import Tether
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
 from edge_client.guest.steps import Moments, Steps
@@ -40,6 +39,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState
 
 Computed = TypeVar("Computed")
@@ -188,7 +188,7 @@ class Engine:
         """The batch's mean loss in nats, and its gradients at the adapter in place; nothing moves.
 
         For whoever trains numbers that an adapter is made of: `put` is how they come back. Without
-        a tether's share, float32, every tensor of the adapter; within a budget as `train_step`.
+        a correction, float32, every tensor of the adapter; within a budget as `train_step`.
 
         Raises:
             MemoryRanOut: Even the smallest plan needs more memory than there is.
@@ -241,9 +241,9 @@ class Engine:
         """
         self._backend.put(state)
 
-    def hold(self, tether: Tether | None) -> None:
-        """Add a tether's share to every gradient from now on; None: nothing."""
-        self._backend.hold(tether)
+    def hold(self, correction: Correction | None) -> None:
+        """Add a correction to every gradient from now on; None: nothing."""
+        self._backend.hold(correction)
 
     def moments(self) -> Moments:
         """A copy of the optimizer's state."""

@@ -7,11 +7,13 @@
 Whatever is read here comes as float32 of its own; the layers' matrices come as they are stored.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from edge_client.bases.architectures import BUCKETS, FURTHEST
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias
 from edge_client.bases.layout import linear_size
@@ -124,6 +126,25 @@ class FrozenBase:
                 rows = self.weights.rows(table, np.arange(highest + 1))
                 found.append(rows[np.pad(segments, ((0, 0), (prompt, 0)))])
         return found
+
+    def score_bias(self, tokens: int) -> np.ndarray | None:
+        """What is added to the scores by distance, (heads, T, T); None where nothing is.
+
+        Distances have buckets of their own up to a quarter of these, then logarithmic ones, one
+        half of all for what stands before and one for what follows (Raffel et al. 2020,
+        arXiv:1910.10683).
+        """
+        if not self.family.relative_bias:
+            return None
+        table = self.weights.rows(f"{self.family.relative_bias}.weight", np.arange(BUCKETS))
+        distances = np.arange(tokens) - np.arange(tokens)[:, None]  # of a key from a query
+        half, exact = BUCKETS // 2, BUCKETS // 4
+        far = np.log(np.maximum(np.abs(distances), 1).astype(np.float32) / np.float32(exact))
+        far = far / np.float32(math.log(FURTHEST / exact)) * np.float32(half - exact)
+        large = np.minimum(exact + far.astype(np.int64), half - 1)
+        buckets = np.where(np.abs(distances) < exact, np.abs(distances), large)
+        biases = table[buckets + half * (distances > 0)]  # (T, T, heads)
+        return np.ascontiguousarray(biases.transpose(2, 0, 1))
 
     def label_rows(self, words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """The head's row of each label word, (labels, embedding), and its bias, (labels,).

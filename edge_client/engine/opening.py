@@ -9,11 +9,13 @@ from typing import Any
 
 from edge_client.adapters.banks import computed
 from edge_client.adapters.initial import check_asked, initial_adapter
+from edge_client.adapters.linear import is_lora
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.engine.devices import check_device
 from edge_client.engine.engine import Engine, EngineError
+from edge_client.engine.linear import in_form
 from edge_client.errors import installing
 from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
 from edge_client.planning.budget import Budget
@@ -105,7 +107,7 @@ def open_engine(
         EngineError: The engine's libraries are not installed, or it is not for this device.
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
-    module, spec = load_engine(kind, device), computed(spec, base.shape)
+    module, form, spec = load_engine(kind, device), spec.form, computed(spec, base.shape)
     if base.shape.is_decoder:
         raise EngineError(
             f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
@@ -123,6 +125,7 @@ def open_engine(
         words = tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
     backend = module.open_backend(base, spec, state, words, training, loss=head.loss, **elsewhere)
+    backend = backend if is_lora(form) else in_form(backend, form, state, training)
     cut = frozen_layers(spec, base.shape.layers)
     by = plan or unplanned(base.shape, training, base.shape.layers - cut)
     return Engine(backend, encoder, base.shape, by, cut, budget)

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from edge_client.engine.engine import Engine
-from edge_client.engine.tether import Tether
 from edge_client.guest.steps import Keeper, Place, Steps
 from edge_client.guest.stopping import Ended
 from edge_client.metering.phases import phase
@@ -19,6 +18,8 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import TrainingError
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Prompt
+from edge_client.updates.states import local_correction
+from edge_client.updates.step import Correction
 from edge_client.wire.messages import WireError
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, sha256
@@ -68,7 +69,7 @@ def train(
     seed: int,
     weights: Sequence[float] | None = None,
     keeper: Keeper | None = None,
-    shift: AdapterState | None = None,
+    correct: Callable[[AdapterState], Correction | None] | None = None,
 ) -> Trained:
     """Train the engine's adapter from where it stands.
 
@@ -79,11 +80,12 @@ def train(
     Args:
         engine: Holds the adapter to start from.
         examples: Labelled texts.
-        training: Epochs, batch size and the proximal term.
+        training: Epochs, batch size and learning rate.
         seed: Seed of the order of the texts.
         weights: Each text's weight in the loss; None: every one has 1.
         keeper: Knows where this training was left, and says when it is to be; None: never.
-        shift: Added to each gradient; None or empty: nothing.
+        correct: Says what is added to each gradient, by the adapter that training starts from;
+            None: FedProx's term alone, where `training` has it.
 
     Raises:
         TrainingError: No texts, or the loss is no longer finite.
@@ -92,8 +94,8 @@ def train(
     if not examples:
         raise TrainingError("no labelled texts to train on")
     before, keeper = engine.adapter(), keeper or NotKept()
-    tether = Tether(before, training.proximal, shift or {})
-    engine.hold(tether if tether.proximal or tether.shift else None)
+    correction = correct(before) if correct else local_correction(before, training)
+    engine.hold(correction)
     asked = prompts_by_epoch(engine.encoder, examples, seed)
     offsets = None
     if training.adjusted:

@@ -28,6 +28,7 @@ from edge_client.planning.torch_memory import (
     elements,
     layer_pages,
     lowest_trained,
+    score_bias_bytes,
     table_pages,
     vector_elements,
     while_loading,
@@ -70,7 +71,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
-        scratch=_dense_bytes(work),
+        scratch=_dense_bytes(work) + score_bias_bytes(work, plan),
         weights=max(layer_pages(work), table_pages(work)),
         kept=_waiting_bytes(work, plan) + _room_bytes(work, plan),
         transient=max(

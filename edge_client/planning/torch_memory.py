@@ -97,7 +97,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
-        scratch=_scratch_bytes(work, plan),
+        scratch=_scratch_bytes(work, plan) + score_bias_bytes(work, plan),
         weights=peak.weights,
         kept=peak.kept,
         transient=peak.transient,
@@ -189,6 +189,14 @@ def vector_elements(shape: Shape) -> int:
     biases = sum(rows for name, (rows, _) in linear_sizes(shape).items() if has_bias(shape, name))
     outside = norms * shape.hidden + 2 * shape.embedding
     return shape.stored_layers * (norms * shape.hidden + biases) + outside
+
+
+def score_bias_bytes(work: Workload, plan: Plan) -> int:
+    """What is added to all scores by distance, with its padding mask and what it is made of."""
+    if not family_of(work.shape.architecture).relative_bias:
+        return 0
+    texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + work.spec.prompt_tokens
+    return (4 * texts * work.shape.heads + 32) * tokens * tokens
 
 
 def _scratch_bytes(work: Workload, plan: Plan) -> int:

@@ -24,7 +24,6 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dat
 from math import isfinite
 from typing import Any, Literal, TypeVar
 
-from edge_client.codecs.codec import PLAIN, check_setting
 from edge_client.errors import Failed, demand
 from edge_client.files import from_json
 from edge_client.tasks.counts import Entities
@@ -41,6 +40,7 @@ from edge_client.wire.training import Training
 PROTOCOL = 12
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
+LONGEST_STEP = 600  # of an update step's name with its arguments
 
 Message = TypeVar("Message")
 DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}  # work, for people
@@ -77,6 +77,37 @@ class CodedStep:
 
 
 @dataclass(frozen=True)
+class StepOrder:
+    """One update step of a training.
+
+    Attributes:
+        step: Its name and arguments, such as `scaffold` or `codec:int8`.
+        round_index: The last round in which this device's update counted for it, 0 for none: the
+            step goes on from the state that it had after that one.
+        shared_sha256: SHA-256 of what its server half hands out, fetched as adapters are; empty:
+            nothing, or all zero.
+        shared_bytes: Size of that file.
+    """
+
+    step: str
+    round_index: int = 0
+    shared_sha256: str = ""
+    shared_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        demand(0 < len(self.step) <= LONGEST_STEP, f"step: 1 to {LONGEST_STEP} characters")
+        demand(self.round_index >= 0, "round_index: 0 or more")
+        demand(self.shared_bytes >= 0, "shared_bytes: 0 or more")
+        if self.shared_sha256:
+            check_id("shared_sha256", self.shared_sha256)
+
+    @property
+    def name(self) -> str:
+        """The step's name, without its arguments."""
+        return self.step.partition(":")[0]
+
+
+@dataclass(frozen=True)
 class Work:
     """One piece of work for one device.
 
@@ -102,14 +133,7 @@ class Work:
         thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
         most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
         test_share: Share of its test texts that a device evaluates on, drawn anew in every round.
-        control_sha256: SHA-256 of the population's control variate, fetched as adapters are; empty:
-            it is zero. Of training with control variates.
-        control_bytes: Size of that file.
-        control_round: The last round in which this device's update changed it, 0 for none: the
-            device goes on from the variate of its own that it had after that one.
-        codec: How the update is to be coded, or `auto`; see `edge_client.codecs`. Of training.
-        residual_round: The last round in which this device's coded update counted, 0 for none: what
-            that one left out is added to what training gives.
+        updates: The run's update steps in order, see `edge_client.updates.step`. Of training.
         steps: The newest steps up to the adapter, the oldest first: who holds what one of them is
             added to fetches it and those after it, and not the adapter; none: it is fetched whole.
     """
@@ -132,21 +156,12 @@ class Work:
     thresholds: tuple[float, ...] = ()
     most: int = 0
     test_share: float = 1.0
-    control_sha256: str = ""
-    control_bytes: int = 0
-    control_round: int = 0
-    codec: str = PLAIN
-    residual_round: int = 0
+    updates: tuple[StepOrder, ...] = ()
     steps: tuple[CodedStep, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("work_id", "run_id", "adapter_sha256"):
             check_id(name, getattr(self, name))
-        if self.control_sha256:
-            check_id("control_sha256", self.control_sha256)
-        demand(self.control_round >= 0, "control_round: 0 or more")
-        check_setting(self.codec)
-        demand(self.residual_round >= 0, "residual_round: 0 or more")
         is_whole = self.kind != "label" or self.labelling is not None
         demand(is_whole, "labelling: expected with label work")
         check_by_labels(self.task, self.labelling, self.training)

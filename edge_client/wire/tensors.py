@@ -14,7 +14,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from edge_client.codecs.blocks import CodecError
-from edge_client.codecs.codec import PLAIN, Kind, Shapes, decode, encode, kind_of
+from edge_client.codecs.codec import PLAIN, Kind, Shapes, check_residual, decode, encode, kind_of
 from edge_client.errors import demand
 from edge_client.wire.messages import PROTOCOL, WireError, encode_brief
 from edge_client.wire.messages import decode as decode_message
@@ -63,10 +63,13 @@ class StepHeader:
     Attributes:
         start_sha256: The adapter that it is added to.
         codec: How its tensors are coded.
+        moved: Which tensors it holds, in order of their names a bit each, as hexadecimal digits;
+            empty: all.
     """
 
     start_sha256: str
     codec: Kind
+    moved: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,16 @@ class Update:
         num_examples: The update's weight in the mean.
         delta: Trained minus received weights, float32, PEFT's own names.
         steps: Optimizer steps that made it, of a run with control variates; 0: not said.
+        coded: The tensors that are sent in the delta's place, where they are coded.
+        codec: How; `delta` is then as whoever decodes them has it.
     """
 
     work_id: str
     num_examples: int
     delta: AdapterState
     steps: int = 0
+    coded: AdapterState | None = None
+    codec: Kind = PLAIN
 
 
 def encode_adapter(state: AdapterState, header: str = "") -> bytes:
@@ -137,38 +144,18 @@ def codec_of(body: bytes) -> str:
     """In what an update's tensors are coded.
 
     Args:
-        body: As `encode_update` or `encode_coded` gave it.
+        body: As `encode_update` gave it.
     """
     return decode_message(header_of(body), UpdateHeader).codec
 
 
 def encode_update(update: Update) -> bytes:
-    """Encode an update: the delta's tensors, its header in the file's metadata."""
-    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples, update.steps)
-    return encode_adapter(update.delta, encode_brief(header).decode())
-
-
-def encode_coded(
-    update: Update, codec: str, residual: AdapterState
-) -> tuple[bytes, AdapterState, AdapterState]:
-    """Encode an update in a codec's tensors, with what earlier ones left out.
-
-    Args:
-        update: What training gave.
-        codec: The codec's name; `float32` leaves nothing out.
-        residual: What earlier updates left out; empty: nothing.
-
-    Returns:
-        The file, its delta as whoever decodes it has it, and what is left out now.
-
-    Raises:
-        CodecError: NaN or an infinity, or a residual of another adapter.
-    """
-    coded, left = encode(update.delta, codec, residual)
-    header = UpdateHeader(
-        PROTOCOL, update.work_id, update.num_examples, update.steps, kind_of(codec)
-    )
-    return _file(coded, header), decode(coded, kind_of(codec), shapes_of(update.delta)), left
+    """Encode an update: its tensors, or what codes them, and its header in the file's metadata."""
+    codec = PLAIN if update.coded is None else update.codec
+    header = UpdateHeader(PROTOCOL, update.work_id, update.num_examples, update.steps, codec)
+    if update.coded is None or codec == PLAIN:
+        return encode_adapter(update.delta, encode_brief(header).decode())
+    return _file(update.coded, header)
 
 
 def _file(coded: Mapping[str, np.ndarray], header: UpdateHeader | StepHeader) -> bytes:
@@ -213,7 +200,12 @@ def _decoded(tensors: AdapterState, kind: Kind, shapes: Shapes) -> AdapterState:
 
 
 def encode_step(
-    adapter: AdapterState, after: AdapterState, codec: str, residual: AdapterState, start: str
+    adapter: AdapterState,
+    after: AdapterState,
+    codec: str,
+    residual: AdapterState,
+    start: str,
+    moved: Collection[str] | None = None,
 ) -> tuple[bytes, AdapterState, AdapterState]:
     """Encode a step in a codec's tensors, with what earlier ones left out.
 
@@ -228,6 +220,8 @@ def encode_step(
         codec: The codec's name, not `float32`.
         residual: What earlier steps left out; empty: nothing.
         start: SHA-256 of the adapter's file.
+        moved: Tensors that this round was to change; those of others stay, and so does what steps
+            left out of them. None: all.
 
     Returns:
         The file, the adapter after it, and what is left out now.
@@ -236,10 +230,35 @@ def encode_step(
         CodecError: NaN or an infinity, or a residual of another adapter.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # the codec says what it cannot hold
-        kind, step = kind_of(codec), {name: after[name] - adapter[name] for name in adapter}
-    coded, left = encode(step, codec, residual)
-    body = _file(coded, StepHeader(start, kind))
-    return body, _added(adapter, decode(coded, kind, shapes_of(adapter))), left
+        names = [name for name in adapter if moved is None or name in moved]
+        kind, step = kind_of(codec), {name: after[name] - adapter[name] for name in names}
+    if not residual.keys() <= adapter.keys():
+        check_residual(residual, shapes_of(adapter))  # which raises
+    known = {name: residual[name] for name in names if name in residual}
+    coded, left = encode(step, codec, known)
+    told = _bits(adapter, names) if len(names) < len(adapter) else ""
+    body = _file(coded, StepHeader(start, kind, told))
+    decoded = decode(coded, kind, {name: adapter[name].shape for name in names})
+    return body, adapter | _added({name: adapter[name] for name in names}, decoded), residual | left
+
+
+def _bits(adapter: AdapterState, names: Collection[str]) -> str:
+    return np.packbits([name in names for name in sorted(adapter)]).tobytes().hex()
+
+
+def _moved(state: AdapterState, bits: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that a step holds.
+
+    Raises:
+        WireError: It is of another adapter.
+    """
+    shapes, size = shapes_of(state), -(-len(state) // 8)
+    if not bits:
+        return shapes
+    if not re.fullmatch(f"([0-9a-f]{{2}}){{{size}}}", bits):
+        raise WireError(f"moved: {2 * size} hexadecimal digits expected, {len(bits)} came")
+    there = np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))
+    return {name: shapes[name] for name, bit in zip(sorted(state), there, strict=False) if bit}
 
 
 def add_step(adapter: bytes, step: bytes) -> bytes:
@@ -259,10 +278,10 @@ def add_step(adapter: bytes, step: bytes) -> bytes:
             f"a step of adapter {header.start_sha256[:12]}, not of {start[:12]}, which is here"
         )
     state = decode_adapter(adapter)
-    shapes = shapes_of(state)
+    shapes = _moved(state, header.moved)
     found = _checked(_decoded(tensors, header.codec, shapes))
     check_same_parameters(found, shapes)
-    return encode_adapter(_added(state, found))
+    return encode_adapter(state | _added({name: state[name] for name in shapes}, found))
 
 
 def _added(adapter: AdapterState, step: AdapterState) -> AdapterState:

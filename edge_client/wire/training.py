@@ -21,7 +21,7 @@ class Training:
         momentum: Of SGD: v = momentum * v + gradient is what a step follows.
         proximal: mu of FedProx (Li et al. 2020, arXiv:1812.06127): each step's objective has
             mu/2 * ||w - received||^2 beside the loss; 0 for none.
-        scaffold: Whether devices hold control variates (`edge_client.wire.control`).
+        scaffold: Whether devices hold control variates (`edge_client.updates.scaffold`).
         adjusted: Whether the loss knows a device's own mix of labels (Menon et al. 2021,
             arXiv:2007.07314): how often it has each is added to the logits, as a logarithm, so that
             what it lacks is not unlearned.

@@ -2,7 +2,7 @@
 
 The package brings an import package `onnxruntime` of its own, so it cannot be installed beside
 the device's; `scripts/ort_training_env` makes an environment for it. What runs there is
-`ort_artifacts` (once per base and adapter) and `ort_child` (the peer). They read our base's own
+`ort_graph` (once per base and adapter) and `ort_child` (the peer). They read our base's own
 weights.
 """
 

@@ -29,11 +29,11 @@ from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.codec import AUTO
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
 from edge_client.personal.way import FROM_SHARED
 from edge_client.tasks.registry import DEFAULT
 from edge_client.tasks.task import Task
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.hostile import Hostile

@@ -10,8 +10,8 @@ import msgspec
 from coordinator.plugins import check_known
 from coordinator.presets import laid_under
 from coordinator.rounds.learning.settings import Learning
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput, demand
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment, ExperimentError

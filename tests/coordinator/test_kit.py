@@ -18,12 +18,12 @@ from coordinator.rounds.extensions.catalogue import Extension, add, apart
 from coordinator.rounds.extensions.checked import counted
 from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.policies import SELECTIONS, selection_of
 from coordinator.rounds.selections.selection import Asking, Chosen
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState, Update
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -15,11 +15,11 @@ from coordinator.api.create import create_run
 from coordinator.api.ready import Endpoint, Serving, ready
 from coordinator.config import ConfigError, read_run_config
 from coordinator.rounds.extensions.catalogue import apart
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.named import mean_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.place import StorePlace
 from edge_client.errors import WrongInput
+from edge_client.updates.step import Contribution
 from tests.command_line import smidgen
 
 MEAN = """

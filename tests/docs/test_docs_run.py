@@ -172,8 +172,16 @@ def test_a_toml_file_is_read_by_what_takes_it(block: Block, tmp_path: Path) -> N
     file.write_text(block.text)
     told = tomllib.loads(block.text)
     if "project" in told:
-        kinds = ("means", "optimizers", "selections", "formats", "tasks", "families")
-        groups = {f"smidgen.{kind}" for kind in kinds}
+        kinds = (
+            "means",
+            "optimizers",
+            "selections",
+            "formats",
+            "tasks",
+            "families",
+            "update_steps",
+        )
+        groups = {f"smidgen.{kind}" for kind in (*kinds, "update_steps")}
         assert set(told["project"]["entry-points"]) <= groups
     elif told.keys() & {"labels", "kind"}:
         assert read_task(file)

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="u
 ROUTE = re.compile(r"^ +(GET|PUT|POST) +(\S+) +(?:(\w+) -> )?(.+)", re.MULTILINE)
 ATTRIBUTE = re.compile(r"^ {4}(\w+): ((?:.|\n {5,})+)", re.MULTILINE)
 UPDATE = "safetensors"  # a message whose header travels as `UpdateHeader`
-IN_HEADER = {"Update.work_id", "Update.num_examples", "Update.steps"}
+IN_HEADER = {f"Update.{name}" for name in ("work_id", "num_examples", "steps", "codec", "coded")}
 OF_THE_RUN = {  # what a device gets that says nothing of others
     "Enrolled": {"protocol", "device_id"},
     "Terms": {
@@ -32,7 +32,6 @@ OF_THE_RUN = {  # what a device gets that says nothing of others
     "Work": {
         *("protocol", "work_id", "kind", "run_id", "round_index", "base_id", "adapter_spec"),
         *("adapter_bytes", "task", "training", "seed", "labelling", "keep", "test_share"),
-        *("control_bytes", "control_round", "codec", "residual_round"),
     },
     "Waiting": {"run_name", "round_index", "rounds", "closes_in_s"},
     "Over": {"run_id", "run_name", "ended", "rounds", "kept_round"},

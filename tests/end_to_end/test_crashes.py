@@ -55,7 +55,7 @@ def test_kill_9_changes_no_byte_of_a_run_with_control_variates(
     for round_index, victim in ((2, "a"), (3, "b")):
         said = f"round {round_index} of 3: train"
         wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
-        kept = scene.folder / "state" / victim / "controls" / scene.run_id
+        kept = scene.folder / "state" / victim / "updates" / scene.run_id
         assert (kept / f"{round_index - 1}.st").is_file()
         scene.kill(victim)
         scene.client(victim, url, "--engine", engine)

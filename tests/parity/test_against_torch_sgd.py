@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_client.engine.onnx_backend import optimizer as numpy_optimizer
-from edge_client.engine.tether import Tether
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from tests.parity.test_against_torch_adamw import SHAPES, STEPS, gradient
@@ -68,12 +68,14 @@ def references(training: Training, start: AdapterState) -> list[AdapterState]:
 @ways
 def test_twenty_steps_of_numpy_are_torchs(training: Training) -> None:
     start = {name: little(name, 99) for name in SHAPES}
-    tether = Tether({name: array.copy() for name, array in start.items()}, training.proximal)
+    correction = Correction(
+        {name: array.copy() for name, array in start.items()}, training.proximal
+    )
     ours = {name: array.copy() for name, array in start.items()}
     optimizer = numpy_optimizer.open_optimizer(ours, training)
     for step, expected in enumerate(references(training, start)):
         gradients = {name: little(name, step) for name in moving(step)}
-        numpy_optimizer.add_tether(gradients, ours, tether)
+        numpy_optimizer.add_correction(gradients, ours, correction)
         optimizer.step(gradients)
         for name, tensor in ours.items():  # the last places of float32, gathered over the steps
             np.testing.assert_allclose(tensor, expected[name], rtol=5e-6, atol=5e-7)
@@ -82,14 +84,16 @@ def test_twenty_steps_of_numpy_are_torchs(training: Training) -> None:
 @ways
 def test_twenty_steps_of_torch_are_torchs(training: Training) -> None:
     start = {name: little(name, 99) for name in SHAPES}
-    tether = Tether({name: array.copy() for name, array in start.items()}, training.proximal)
+    correction = Correction(
+        {name: array.copy() for name, array in start.items()}, training.proximal
+    )
     ours = {n: torch.from_numpy(array.copy()).requires_grad_() for n, array in start.items()}
     optimizer = torch_optimizer.open_optimizer(ours, training)
     for step, expected in enumerate(references(training, start)):
         for name, tensor in ours.items():
             is_moving = name in moving(step)
             tensor.grad = torch.from_numpy(little(name, step)) if is_moving else None
-        torch_optimizer.add_tether(ours, tether)
+        torch_optimizer.add_correction(ours, correction)
         optimizer.step()
         for name, tensor in ours.items():
             np.testing.assert_allclose(

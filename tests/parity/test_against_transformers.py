@@ -29,7 +29,7 @@ TEXTS = [
     Example("rain at nine", label="weather"),
     Example("your parcel is on the way and will be there at noon", label="mail"),
 ]
-FAMILIES = ["roberta", "distilbert", "albert", "electra"]
+FAMILIES = ["roberta", "distilbert", "albert", "electra", "mpnet"]
 
 
 def full_model_rows(model: object, base: Base, task: Task, virtual: int) -> np.ndarray:

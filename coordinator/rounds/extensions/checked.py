@@ -14,10 +14,10 @@ import numpy as np
 from coordinator.rounds.bounds import is_computable
 from coordinator.rounds.extensions.calls import called
 from coordinator.rounds.extensions.failures import FAILURES, PluginError, line_of, plain
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.selections.selection import Asking, Chosen
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 # What safetensors holds of numpy's types.

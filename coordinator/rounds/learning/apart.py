@@ -10,8 +10,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from coordinator.rounds.learning.exact import Product, at_rank
-from coordinator.rounds.learning.mean import Contribution, Sum
+from coordinator.rounds.learning.mean import Sum
 from coordinator.rounds.learning.products import LORA_A, LORA_B, lora_modules, others
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 

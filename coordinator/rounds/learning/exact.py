@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.rounds.learning.mean import Contribution, Sum
+from coordinator.rounds.learning.mean import Sum
 from coordinator.rounds.learning.products import (
     LORA_A,
     LORA_B,
@@ -31,6 +31,7 @@ from coordinator.rounds.learning.products import (
     product_norm,
 )
 from edge_client.adapters.ranks import LORA_ALPHA
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 ROW_NORM = 1 / math.sqrt(3)  # of A's rows: about what they are drawn with, so lr means the same

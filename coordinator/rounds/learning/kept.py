@@ -1,6 +1,6 @@
-"""What devices keep and go on from: control variates, what coded updates left out, adapters.
+"""What devices keep and go on from: the states of their update steps, and adapters.
 
-A device keeps both by round, beside those of the round before: whether an update counted is known
+A device keeps states by round, beside those of the round before: whether an update counted is known
 when its step is closed, and said with the next work. So what a device made of an update that came
 late, was turned away, or went into an adapter that was not taken, counts no more than that update.
 
@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.rounds.bounds import bounds_of
 from coordinator.rounds.events import Answered, StepClosed, StepOpened
-from coordinator.rounds.learning.scaffold import counts
 from edge_client.wire.messages import CodedStep
 
 MOST_STEPS = 8  # that a device is led by; each is a request
@@ -34,13 +32,11 @@ class Kept:
     """What counts of what devices keep.
 
     Attributes:
-        controls: The last rounds in which their update changed the population's control variate.
-        residuals: The last rounds in which their coded update counted.
+        rounds: By update step the last rounds in which their update counted for it.
         steps: The newest coded steps up to the run's adapter, the oldest first.
     """
 
-    controls: Rounds = field(default_factory=dict)
-    residuals: Rounds = field(default_factory=dict)
+    rounds: Mapping[str, Rounds] = field(default_factory=dict)
     steps: tuple[CodedStep, ...] = ()
 
     def steps_to(self, adapter_bytes: int) -> tuple[CodedStep, ...]:
@@ -66,14 +62,11 @@ def kept_after(kept: Kept, step: Closed, event: StepClosed) -> Kept:
         step: The step.
         event: That it closed.
     """
-    has_control = bool(event.control_sha256)
-    opened, controls, residuals = step.opened, dict(kept.controls), dict(kept.residuals)
-    for name, one in step.updates():
-        if has_control and counts(bounds_of(opened), one.norm, one.steps):
-            controls[name] = opened.round_index
-        if opened.codec:
-            residuals[name] = opened.round_index
+    opened, rounds = step.opened, dict(kept.rounds)
+    for device_id, answer in step.updates():
+        for name in answer.counted:
+            rounds[name] = {**rounds.get(name, {}), device_id: opened.round_index}
     if not event.step_sha256:
-        return Kept(controls, residuals)
+        return Kept(rounds)
     coded = CodedStep(opened.adapter_sha256, event.step_sha256, event.step_bytes)
-    return Kept(controls, residuals, (*kept.steps, coded)[-MOST_STEPS:])
+    return Kept(rounds, (*kept.steps, coded)[-MOST_STEPS:])

@@ -2,7 +2,7 @@
 
 A real coordinator and the simulation both come through here, so that they end in the same bytes:
 
-    updates -> contributions (bounded weight and length) -> mean -> server optimizer -> coded step
+    updates -> update steps backwards, then clipping -> mean -> server optimizer -> coded step
     -> check
 
 Each arrow is a small protocol: `mean.Mean`, `optimizers.ServerOptimizer`. The exact mean of LoRA's
@@ -10,31 +10,34 @@ products (`exact`) is mean and step in one. Where steps are coded, the next adap
 makes of the coded step, and what that left out goes into the next one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from coordinator.rounds.bounds import Bounds, bounds_of, lack_of, norm_of
+from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.learning.apart import factors_mean
 from coordinator.rounds.learning.exact import Product, product_gain, product_mean, product_norm_of
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.learning.robust.means import TooFewError
-from coordinator.rounds.learning.scaffold import CONTROL, Scaffold, Tally
 from coordinator.rounds.learning.settings import Learning
 from edge_client.codecs.blocks import CodecError
 from edge_client.codecs.codec import PLAIN
-from edge_client.wire.tensors import AdapterState, Update, encode_step
+from edge_client.updates.clip import Clip
+from edge_client.updates.registry import made, sent_shapes
+from edge_client.updates.step import Contribution, ServerContext
+from edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
+from edge_client.wire.training import Training
 
 Length: TypeAlias = Callable[[AdapterState], float]
 
 OPTIMIZER = "optimizer"  # the part of the memory that is the server optimizer's
+STEPS = "step."  # before an update step's name: the part that is its state
 LEFT_OUT = "left_out"  # that is what coded steps left out
 
 
@@ -47,15 +50,14 @@ class Answer:
         update: What it sent.
         norm: How long it is (`length_of`); None where that is not known.
         share: How much it counts: 1, or less where it is of an older version.
-        steps: Optimizer steps that made it, by which its device's control variate is known; 0: it
-            is not.
+        counted: Update steps whose state on the device counts with this update.
     """
 
     device_id: str
     update: Update
     norm: float | None = None
     share: float = 1.0
-    steps: int = 0
+    counted: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Learned:
         lost: Share of the mean's squared norm that the run's rank leaves out; None where all of it
             is kept by definition.
         step: What leads from the one before to it, a file; empty where steps are not coded.
+        shared: What update steps hand out to devices of the next round, by step.
     """
 
     adapter: AdapterState
@@ -76,6 +79,7 @@ class Learned:
     lack: str = ""
     lost: float | None = None
     step: bytes = b""
+    shared: Mapping[str, AdapterState] = field(default_factory=dict)
 
 
 def learn(
@@ -87,7 +91,7 @@ def learn(
     memory: Memory,
     norms: Sequence[float],
     is_guarded: bool = True,
-    scaffold: Scaffold | None = None,
+    context: ServerContext | None = None,
     down: str = PLAIN,
 ) -> Learned:
     """The adapter after a training step.
@@ -101,39 +105,50 @@ def learn(
         memory: What the rounds before gave.
         norms: Medians of the rounds before.
         is_guarded: Whether a new adapter is checked before it is taken.
-        scaffold: Of a run whose devices hold control variates.
+        context: What the round's update steps may know; None: nothing of the run.
         down: What steps are coded as.
 
     Raises:
         PluginError: An extension that is not known here, or did not do its part; the step stands.
     """
-    tally = None if scaffold is None else Tally(scaffold, opened, part_of(memory, CONTROL))
-    heard = answers if tally is None else tally.heard(answers)
-    length = length_of(learning, adapter)
-    bounded = contributions(bounds_of(opened), heard, length)
+    length, steps = length_of(learning, adapter), made(opened.updates)
+    shapes = shapes_of(adapter)
+    context = context or ServerContext(Training(), opened.round_index)
+    context = replace(context, shapes=shapes)
+    for step in steps:
+        step.state = part_of(memory, f"{STEPS}{step.name}")
+    cohort = contributions(answers, length)
+    for step in (*reversed(steps), Clip(bounds_of(opened))):
+        cohort = step.incoming(cohort, context)
     lost, held, kept = None, None, part_of(memory, OPTIMIZER)
     try:
         if learning.lora_mean == "factors":
-            mean = mean_of(learning.mean).mean(bounded, adapter)
+            mean = mean_of(learning.mean).mean(cohort, adapter)
+            for step in reversed(steps):
+                mean = step.finish(mean, context)
             optimizer = optimizer_of(learning.optimizer, learning.rates)
             after, kept = optimizer.step(adapter, mean, kept, opened.round_index, rounds)
             held = mean if is_scale_free(optimizer) else None
         else:
-            found = _products(learning.lora_mean)(bounded, adapter)
+            found = _products(learning.lora_mean)(cohort, adapter)
             after, lost = found.adapter, found.lost
     except TooFewError as error:
         return Learned(adapter, memory, str(error))
     learned = with_part(memory, OPTIMIZER, kept)
-    learned = learned if tally is None else with_part(learned, CONTROL, tally.part())
-    step, body = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}, b""
+    for one in steps:
+        learned = with_part(learned, f"{STEPS}{one.name}", one.state or {})
+    moved, body = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}, b""
     if down != PLAIN:
-        known = part_of(memory, LEFT_OUT), opened.adapter_sha256
+        names = sent_shapes(opened.updates, shapes, opened.round_index).keys()
+        known = part_of(memory, LEFT_OUT), opened.adapter_sha256, names
         try:
             body, after, left = encode_step(adapter, after, down, *known)
         except CodecError as error:
             return Learned(adapter, memory, f"its step cannot be coded: {error}")
         learned = with_part(learned, LEFT_OUT, left)
-    moved, what = (step, "its step") if held is None else (held, "the mean of its updates")
+    what = "its step"
+    if held is not None:
+        moved, what = held, "the mean of its updates"
     lack = lack_of(after, moved, norms, opened.norm_bound, length, what) if is_guarded else ""
     if not all(np.isfinite(one).all() for one in kept.values()):
         lack = (
@@ -141,7 +156,8 @@ def learn(
         )
     if lack:
         return Learned(adapter, memory, lack)
-    return Learned(after, learned, lost=lost, step=body)
+    shared = {one.name: given for one in steps if (given := one.handed_out())}
+    return Learned(after, learned, lost=lost, step=body, shared=shared)
 
 
 def length_of(learning: Learning, adapter: AdapterState) -> Length:
@@ -174,12 +190,17 @@ def _products(
     return partial(factors_mean, is_padded=lora_mean == "padded")
 
 
-def contributions(
-    bounds: Bounds, answers: Iterable[Answer], length: Length = norm_of
-) -> Iterator[Contribution]:
-    """Each answer within the bounds of its step; inside them to the last bit as it came."""
+def contributions(answers: Iterable[Answer], length: Length = norm_of) -> Iterator[Contribution]:
+    """Each answer as it came; weights and lengths are not bounded yet."""
     for answer in answers:
-        delta = answer.update.delta
-        norm = length(delta) if answer.norm is None else answer.norm
-        weight = bounds.weight(answer.update.num_examples, norm)
-        yield Contribution(answer.device_id, delta, weight, bounds.share(norm) * answer.share)
+        update = answer.update
+        norm = length(update.delta) if answer.norm is None else answer.norm
+        yield Contribution(
+            answer.device_id,
+            update.delta,
+            float(update.num_examples),
+            answer.share,
+            norm,
+            update.steps,
+            answer.counted,
+        )

@@ -6,32 +6,14 @@ feeds updates sorted by device id; then the order of arrival cannot change a byt
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 Weighted = tuple[AdapterState, float] | tuple[AdapterState, float, float]
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """A device's say in a mean.
-
-    Attributes:
-        device_id: Whose; errors name it, and order goes by it.
-        delta: What training changed, float32.
-        weight: Above 0.
-        share: What the delta is multiplied by: 1, or less where it is longer than the bound, or of
-            an older version. An extension gets it multiplied, and 1.
-    """
-
-    device_id: str
-    delta: AdapterState
-    weight: float
-    share: float = 1.0
 
 
 class Mean(Protocol):

@@ -15,9 +15,9 @@ from coordinator.rounds.learning.named import (
 from coordinator.rounds.learning.rates import Decay, Rates
 from edge_client.adapters.spec import Net
 from edge_client.codecs.codec import TOPK
-from edge_client.codecs.settings import Updates
 from edge_client.errors import demand
 from edge_client.tasks.kind import kind_named
+from edge_client.updates.settings import Updates
 from edge_client.wire.training import ADAMW, Training
 
 Number: TypeAlias = float | Literal["default"]

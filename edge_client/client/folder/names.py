@@ -23,7 +23,7 @@ FIRST = ("adapters", "outbox")  # folders that each version has made before anyt
 WRITTEN = (*FIRST, "finished", "personal", "runs", "steps")  # folders that hold files by name
 LOCK, IDENTITY = "lock", "device.json"
 EARLY = {LOCK, IDENTITY, "device.new.json", "ca.pem", "corrections.json", "link.json"}
-NAMES = {*WRITTEN, *EARLY, "activations", "adapter", "controls", "residuals"}
+NAMES = {*WRITTEN, *EARLY, "activations", "adapter", "updates", "controls", "residuals"}
 LABELS = re.compile(r"labels-.+\.jsonl(\.bad)?")
 # What `write_atomically`, `new_file` and `new_folder` make beside a name until it is in its place.
 HALF = re.compile(r"\.(?P<name>.+)\.(part|part-[0-9]+|(?P<old>old-[0-9]+))")

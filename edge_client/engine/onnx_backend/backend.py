@@ -16,9 +16,8 @@ from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.onnx_backend.head import LOSSES
 from edge_client.engine.onnx_backend.network import Network
-from edge_client.engine.onnx_backend.optimizer import add_tether, open_optimizer
+from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
-from edge_client.engine.tether import Tether
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.guest.stopping import cuttable
@@ -27,6 +26,7 @@ from edge_client.planning.resources import flags_here, usable_cores
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState, check_same_parameters
 from edge_client.wire.training import Training
 
@@ -48,7 +48,7 @@ class OnnxBackend:
 
     def __init__(self, network: Network, training: Training, quick: QuickInference) -> None:
         self.network, self._training, self._quick = network, training, quick
-        self._tether: Tether | None = None
+        self._correction: Correction | None = None
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
@@ -64,13 +64,13 @@ class OnnxBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
-    def hold(self, tether: Tether | None) -> None:
-        self._tether = tether
+    def hold(self, correction: Correction | None) -> None:
+        self._correction = correction
 
     def step(self, batch: Batch, plan: Plan) -> float:
         with cuttable():
             loss, gradients = self.network.backward(batch, plan)
-            add_tether(gradients, self.network.adapter, self._tether)
+            add_correction(gradients, self.network.adapter, self._correction)
         self._optimizer.step(gradients)
         return loss
 

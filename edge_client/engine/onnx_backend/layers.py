@@ -36,7 +36,7 @@ class Pass:
     Attributes:
         ids: Token ids, (B, T - P) with P soft prompt tokens.
         tokens: T.
-        mask: Added to the scores, (B, 1, 1, T); None where no token is padding.
+        mask: Added to the scores, (B, 1 or A, 1 or T, T); None where nothing is.
         answers: Rows of the states that the top layer goes on with, one of each text, (B,); None:
             all rows.
         places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
@@ -203,10 +203,14 @@ class PlacedLayer:
 
     def seen(self, run: Pass, queries: int) -> tuple[np.ndarray | None, int | None]:
         """What is added to the scores, and the window; of the answers' rows the mask has both."""
-        if self.window is None or queries == run.tokens:
+        if queries == run.tokens or (self.window is None and _is_of_keys(run.mask)):
             return run.mask, self.window
         assert run.answers is not None
-        rows = (run.answers % run.tokens)[:, None, None, None]
+        places = run.answers % run.tokens
+        if self.window is None and run.mask is not None:
+            return run.mask[np.arange(run.texts), :, places][:, :, None], None  # (B, A, 1, T)
+        rows = places[:, None, None, None]
+        assert self.window is not None  # else the mask, or none, is of keys
         return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
 
     def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
@@ -379,6 +383,11 @@ class _Back:
             if rest is None or own.ctypes.data != rest.ctypes.data:
                 return own
         return take(f"{name}_g", shape)
+
+
+def _is_of_keys(mask: np.ndarray | None) -> bool:
+    """Whether a mask says the same of all queries."""
+    return mask is None or mask.shape[2] == 1
 
 
 def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

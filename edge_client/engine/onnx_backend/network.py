@@ -187,6 +187,8 @@ class Network:
         if not attention.all():
             mask = np.where(attention == 1, np.float32(0), np.float32(LOWEST))[:, None, None, :]
         tokens, texts = attention.shape[1], batch.texts
+        if (bias := self.frozen.score_bias(tokens)) is not None:
+            mask = np.repeat(bias[None], len(ids), axis=0) if mask is None else bias + mask
         of = np.arange(len(ids)) if texts is None else texts
         places = batch.mask_positions + prompt + tokens * of
         answers, several = (places, None) if texts is None else (None, places)

@@ -1,4 +1,4 @@
-"""The optimizer that a run says, and what a tether adds to the gradients that it follows."""
+"""The optimizer that a run says, and what a correction adds to the gradients that it follows."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,8 +7,8 @@ import numpy as np
 
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.onnx_backend.sgd import Sgd, spare_room
-from edge_client.engine.tether import Tether
 from edge_client.guest.steps import Moments
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import ADAMW, Training
 
@@ -37,19 +37,21 @@ def open_optimizer(tensors: AdapterState, training: Training) -> Optimizer:
     return Sgd(tensors, training.lr, training.weight_decay, training.momentum)
 
 
-def add_tether(
-    gradients: Mapping[str, np.ndarray], tensors: AdapterState, tether: Tether | None
+def add_correction(
+    gradients: AdapterState, tensors: AdapterState, correction: Correction | None
 ) -> None:
-    """Add a tether's share to the gradients there are; tensors without one get none."""
-    if tether is None:
+    """Add a correction to the gradients there are; tensors without one get none."""
+    if correction is None:
         return
-    room = spare_room(tensors if tether.proximal else {})
+    for name in correction.frozen:
+        gradients.pop(name, None)
+    room = spare_room(tensors if correction.proximal else {})
     for name, gradient in gradients.items():
-        if tether.shift:
-            gradient += tether.shift[name]
-        if not tether.proximal:
+        if correction.shift:
+            gradient += correction.shift[name]
+        if not correction.proximal:
             continue
         spare = room[: gradient.size].reshape(gradient.shape)
-        np.subtract(tensors[name], tether.received[name], out=spare)
-        spare *= np.float32(tether.proximal)
+        np.subtract(tensors[name], correction.received[name], out=spare)
+        spare *= np.float32(correction.proximal)
         gradient += spare

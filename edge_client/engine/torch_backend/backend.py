@@ -15,11 +15,10 @@ from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
 from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.tether import Tether
 from edge_client.engine.torch_backend.card import finish, give_back
 from edge_client.engine.torch_backend.head import log_probabilities
 from edge_client.engine.torch_backend.network import Network
-from edge_client.engine.torch_backend.optimizer import add_tether, open_optimizer
+from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.guest.stopping import cuttable
@@ -28,6 +27,7 @@ from edge_client.planning.plan import Plan
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState, check_same_parameters
 from edge_client.wire.training import Training
 
@@ -44,7 +44,7 @@ class TorchBackend:
         self.network, self._training = network, training
         self._is_on_card = network.device.type != CPU
         self._ceiling_bytes: int | None = None  # of the card
-        self._tether: Tether | None = None
+        self._correction: Correction | None = None
         self._reference = {name: tensor.shape for name, tensor in network.adapter.items()}
         self._start_optimizer()
 
@@ -64,8 +64,8 @@ class TorchBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
-    def hold(self, tether: Tether | None) -> None:
-        self._tether = tether
+    def hold(self, correction: Correction | None) -> None:
+        self._correction = correction
 
     def step(self, batch: Batch, plan: Plan) -> float:
         """See `Backend`; what is cut leaves gradients behind, which the next step drops."""
@@ -74,7 +74,7 @@ class TorchBackend:
             tensor.grad = None
         with cuttable():
             loss = self.network.backward(batch, plan)
-            add_tether(self.network.adapter, self._tether)
+            add_correction(self.network.adapter, self._correction)
         self._optimizer.step()
         if self._is_on_card:
             finish(self._ceiling_bytes)  # a step is over when it is computed

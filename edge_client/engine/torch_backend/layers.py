@@ -274,7 +274,7 @@ class Context:
     """What all layers of one pass share.
 
     Attributes:
-        mask: Added to the scores, (B or 1, 1, T or 1, T); None where no token is padding.
+        mask: Added to the scores, (B or 1, A or 1, T or 1, T); None where nothing is.
         answers: (B,) positions where the top layer's result is read, or None for all.
         rotary: Cosine and sine, each (T, D), by the base of their angles.
     """
@@ -358,6 +358,8 @@ def _run_linears(
 def _run_attend(values: dict[str, Tensor], layer: Layer, place: Place, context: Context) -> Tensor:
     q, k, v = (values.pop(name) for name in "qkv")  # each (B, heads, T or 1, D)
     mask, window = context.mask, place.window
+    if mask is not None and mask.shape[2] > q.shape[2] and context.answers is not None:
+        mask = at(mask.transpose(1, 2), context.answers).transpose(1, 2)  # (B, A, 1, T)
     if window is not None and context.answers is not None and q.shape[2] < k.shape[2]:
         columns = torch.arange(k.shape[2], device=k.device)
         mask = near_mask(context.answers[:, None, None, None], columns, window, mask, q.dtype)

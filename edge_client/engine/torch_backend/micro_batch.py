@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases.architectures import Shape
+from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.torch_backend.layers import Context, additive_mask, rotary_angles
 from edge_client.texts.batches import Batch
 
@@ -43,21 +43,25 @@ class Pass:
 
 
 def open_pass(
-    batch: Batch, shape: Shape, prompt: int, device: torch.device, dtype: torch.dtype
+    batch: Batch, base: FrozenBase, prompt: int, device: torch.device, dtype: torch.dtype
 ) -> Pass:
     """The layers' view of a micro-batch.
 
     Args:
         batch: Encoded texts.
-        shape: The base's.
+        base: The base.
         prompt: P, tokens of a soft prompt.
         device: Where it is computed.
         dtype: Computed in.
     """
+    shape = base.shape
     ids = torch.from_numpy(batch.ids).to(device)
     attention = torch.from_numpy(batch.attention).to(device)
     attention = functional.pad(attention, (prompt, 0), value=1)
     mask = additive_mask(attention, shape.is_decoder, dtype)
+    if (bias := base.score_bias(attention.shape[1])) is not None:
+        added = torch.from_numpy(bias).to(device, dtype).expand(len(ids), *bias.shape)
+        mask = added if mask is None else added + mask
     rotary = {
         theta: rotary_angles(attention.shape[1], shape.head_dim, theta, device, dtype)
         for theta in {shape.rope_theta, shape.local_rope_theta} - {0.0}

@@ -168,7 +168,7 @@ class Network:
         return self._layers[self.frozen.stored_layer(index)]
 
     def _pass(self, batch: Batch, dtype: torch.dtype) -> Pass:
-        return open_pass(batch, self.shape, self.spec.prompt_tokens, self.device, dtype)
+        return open_pass(batch, self.frozen, self.spec.prompt_tokens, self.device, dtype)
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""

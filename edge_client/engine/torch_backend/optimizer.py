@@ -1,4 +1,4 @@
-"""The optimizer that a run says, and what a tether adds to the gradients that it follows."""
+"""The optimizer that a run says, and what a correction adds to the gradients that it follows."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -6,10 +6,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from edge_client.engine.tether import Tether
 from edge_client.engine.torch_backend.adamw import AdamW
 from edge_client.engine.torch_backend.sgd import Sgd
 from edge_client.guest.steps import Moments
+from edge_client.updates.step import Correction
 from edge_client.wire.training import ADAMW, Training
 
 
@@ -38,18 +38,20 @@ def open_optimizer(tensors: dict[str, Tensor], training: Training) -> Optimizer:
 
 
 @torch.no_grad()
-def add_tether(tensors: Mapping[str, Tensor], tether: Tether | None) -> None:
-    """Add a tether's share to the gradients there are; tensors without one get none.
+def add_correction(tensors: Mapping[str, Tensor], correction: Correction | None) -> None:
+    """Add a correction to the gradients there are; tensors without one get none.
 
     Fails for want of memory, if at all, with tensors as they were.
     """
-    if tether is None:
+    if correction is None:
         return
     for name, tensor in tensors.items():
+        if name in correction.frozen:
+            tensor.grad = None
         if tensor.grad is None:
             continue
-        if tether.proximal:
-            received = torch.from_numpy(tether.received[name]).to(tensor.device)
-            tensor.grad.add_(tensor - received, alpha=tether.proximal)
-        if tether.shift:
-            tensor.grad.add_(torch.from_numpy(tether.shift[name]).to(tensor.device))
+        if correction.proximal:
+            received = torch.from_numpy(correction.received[name]).to(tensor.device)
+            tensor.grad.add_(tensor - received, alpha=correction.proximal)
+        if correction.shift:
+            tensor.grad.add_(torch.from_numpy(correction.shift[name]).to(tensor.device))

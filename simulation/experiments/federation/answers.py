@@ -23,7 +23,8 @@ def admitted(
     if finished.update is None:
         return finished, None
     try:
-        return finished, check_update(finished.update, work.work_id, reference, schedule)
+        known = reference, schedule, work.round_index
+        return finished, check_update(finished.update, work.work_id, *known)
     except Refusal as refusal:
         failed = Report(work.work_id, "failed", failure="internal")
         return Answer(failed, None, refusal.detail), None

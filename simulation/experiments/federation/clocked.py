@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from coordinator.rounds.admission import check_update
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import AlsoAsked, Answered, Event, StepClosed, StepOpened
+from coordinator.rounds.guidance import step_orders
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
@@ -232,7 +233,9 @@ def _asked(event: Event, state: State, template: Work) -> Iterator[tuple[str, Wo
     for work_id, name in members:
         sha = step.opened.adapter_sha256
         index = step.opened.round_index
-        yield name, replace(template, work_id=work_id, round_index=index, adapter_sha256=sha)
+        updates = step_orders(state, step.opened, name, lambda _: 0)
+        work = replace(template, work_id=work_id, round_index=index, adapter_sha256=sha)
+        yield name, replace(work, updates=updates)
 
 
 def _is_open(state: State, work: Work) -> bool:

@@ -6,7 +6,7 @@ from typing import Protocol
 from edge_client.client.state import Answer
 from edge_client.errors import Failed
 from edge_client.labelling.book import Book
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from simulation.experiments.federation.outcomes import NOTHING, Standing
 from simulation.experiments.scoring import Score
@@ -30,14 +30,14 @@ class Devices(Protocol):
         self,
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
+        inputs: Mapping[str, StepInputs] = NOTHING,
     ) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report.
 
         Args:
             adapter: What to start from.
             asked: Names and what is asked of them.
-            helds: What they go on from by name, of training in a run that keeps anything.
+            inputs: What their update steps start from by name; nobody's: nothing.
         """
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:

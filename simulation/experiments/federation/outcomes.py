@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from simulation.experiments.scoring import Score
 
-NOTHING: Mapping[str, Held] = MappingProxyType({})
+NOTHING: Mapping[str, StepInputs] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

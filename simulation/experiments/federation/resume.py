@@ -15,16 +15,13 @@ from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report
 from edge_client.wire.reported.confidences import Confidences
 from simulation.experiments.federation.carried import Carried
-from simulation.experiments.federation.fetched import Fetched
 
 
 @dataclass(frozen=True)
 class Memory:
     """The fields are those of `rounds.machine.State`, the clients' books, and the last gate.
 
-    `server` is what `learning.learning.learn` gave for the next round, encoded; `variates` are
-    clients' own control variates and `residuals` what their coded updates left out, so it grows
-    with the clients that have trained. `fetched` is what they hold where steps are coded.
+    `carried` is what the last round left for the next; it grows with the clients that have trained.
     """
 
     scores: dict[int, Score]
@@ -39,13 +36,10 @@ class Memory:
     good: Good | None = None
     rollbacks: int = 0
     good_adapter: bytes = b""
-    server: bytes = b""
     patience: Patience = field(default_factory=Patience)
     heard: dict[str, Heard] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
-    variates: dict[str, bytes] = field(default_factory=dict)
-    residuals: dict[str, bytes] = field(default_factory=dict)
-    fetched: Fetched = field(default_factory=Fetched)
+    carried: Carried = field(default_factory=Carried)
 
 
 def remembered(
@@ -64,7 +58,6 @@ def remembered(
         good_adapter: What `state.good` names.
         carried: What the last round left for the next.
     """
-    carried = carried or Carried()
     memory = Memory(
         dict(state.scores),
         dict(state.priors),
@@ -78,13 +71,10 @@ def remembered(
         state.good,
         state.rollbacks,
         good_adapter,
-        carried.server,
         state.patience,
         dict(state.heard),
         state.kept,
-        carried.variates,
-        carried.residuals,
-        carried.fetched,
+        carried or Carried(),
     )
     return msgspec.json.encode(memory)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
-from coordinator.rounds.admission import counted_steps
+from coordinator.rounds.admission import counted
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -23,12 +23,11 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.guidance import guidance_of
+from coordinator.rounds.guidance import context_of, guidance_of, step_orders
 from coordinator.rounds.learning.handing import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory
-from coordinator.rounds.learning.scaffold import scaffold_of
 from coordinator.rounds.machine import (
     MOST_ROLLBACKS,
     bounded,
@@ -45,7 +44,7 @@ from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
 from simulation.experiments.federation.answers import admitted, gate_answer, told_of
 from simulation.experiments.federation.carried import Carried
 from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
-from simulation.experiments.federation.outcomes import Looking, Round, Standing
+from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
 from simulation.experiments.federation.resume import recalled, remembered
 from simulation.experiments.federation.schedule import Rounds
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
@@ -142,10 +141,8 @@ class _Run:
         if start.memory:
             self._state, known = recalled(start.memory, self._state)
             self._gate, self._good = known.gate, known.good_adapter or self._first
-            own = known.server, dict(known.variates), dict(known.residuals), known.fetched
-            self._carried = Carried(*own)
-            control = sha256(found) if (found := self._carried.control()) else ""
-            self._state = replace(self._state, control_sha256=control)
+            self._carried = known.carried
+            self._state = replace(self._state, shared=self._handed_out())
             devices.recall(known.books)
         if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
@@ -211,17 +208,18 @@ class _Run:
         reports: dict[str, Report] = {}
         errors: dict[str, str] = {}
         sizes: list[int] = []
-        control, new, left = self._carried.control(), dict[str, bytes](), dict[str, bytes]()
+        new: dict[str, Mapping[str, bytes]] = {}
+        handed_out = sum(map(len, self._carried.shared.values()))
         down: list[int] = []
         length = length_of(schedule.learning, reference)
         self._fetch(opened, before)
 
         def updates() -> Iterator[Admitted]:
             asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
-            has_control, is_coded = schedule.training.scaffold, schedule.updates.is_coded
-            members = [name for name, _ in asked]
-            helds = self._carried.helds(members, control, has_control, is_coded)
-            honest = self._devices.do(before, asked, helds)
+            inputs = (
+                self._carried.inputs([name for name, _ in asked]) if opened.updates else NOTHING
+            )
+            honest = self._devices.do(before, asked, inputs)
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
             for (name, work), finished in zip(asked, answers, strict=True):
                 given = handed(reference, work.adapter_spec)
@@ -236,17 +234,15 @@ class _Run:
                     self._state = evolve(self._state, answer)
                     continue
                 norm = length(update.delta)
-                steps = counted_steps(update, norm, schedule.training)
-                answer = replace(answer, num_examples=update.num_examples, norm=norm, steps=steps)
+                states = counted(update, norm, opened, schedule)
+                examples = update.num_examples
+                answer = replace(answer, num_examples=examples, norm=norm, counted=states)
                 self._state = evolve(self._state, answer)
                 if schedule.learning.goes_by_losses and report.loss is not None:
                     self._state = evolve(self._state, LossTold(name, report.loss))
                 sizes.append(len(finished.update or b""))
-                if taken.control is not None:
-                    new[name] = taken.control
-                if taken.residual is not None:
-                    left[name] = taken.residual
-                yield Admitted(name, update, norm, steps=steps)
+                new[name] = taken.states
+                yield Admitted(name, update, norm, counted=states)
             if len(sizes) < max(1, schedule.min_updates):
                 reason = next(iter(errors.values()), "nobody was asked")
                 raise TooFew(
@@ -257,23 +253,22 @@ class _Run:
         try:
             remembers, norms = decode_memory(self._carried.server), self._state.medians.norms
             known = (opened, schedule.rounds, updates(), reference, remembers, norms)
-            scaffold = scaffold_of(schedule.training, self._state.kept.controls)
-            how = schedule.is_guarded, scaffold, schedule.updates.down
+            context = context_of(schedule, self._state, opened)
+            how = schedule.is_guarded, context, schedule.updates.down
             found = learn(schedule.learning, *known, *how)
             lack, lost, step = found.lack, found.lost, found.step
             if not lack:
-                self._carried.remember(found.memory)
+                self._carried.remember(found.memory, found.shared)
         except TooFew as error:
             if self._hostile is None:
                 raise
             lack, lost, step = str(error), None, b""  # it stands still: what it has is judged
         adapter = before if lack else encode_adapter(found.adapter)
-        after = sha256(kept) if (kept := self._carried.control()) else ""
-        closed = StepClosed(sha256(adapter), 0.0, lack, control_sha256=after)
+        closed = StepClosed(sha256(adapter), 0.0, lack, shared=self._handed_out())
         if step:
             closed = replace(closed, step_sha256=sha256(step), step_bytes=len(step))
         self._state = evolve(self._state, closed)
-        self._carried.close(opened.round_index, self._state.kept, new, left)
+        self._carried.close(opened.round_index, self._state.kept, new)
         self.standing = self._stand(adapter)
         done = [report for report in reports.values() if report.outcome == "done"]
         num_examples = sum(report.num_examples for report in done)
@@ -285,7 +280,7 @@ class _Run:
             errors=errors,
             num_examples=num_examples,
             loss=losses / num_examples if num_examples else None,
-            bytes_down=sum(down) + len(control) * len(reports),
+            bytes_down=sum(down) + handed_out * len(reports),
             bytes_up=sum(sizes),
             layer_forwards=sum(report.layer_forwards for report in done),
             train_s=time.perf_counter() - start_s,
@@ -295,6 +290,10 @@ class _Run:
             lost=lost,
             kept=self.kept,
         )
+
+    def _handed_out(self) -> dict[str, str]:
+        """What update steps hand out, by SHA-256."""
+        return {step: sha256(body) for step, body in self._carried.shared.items()}
 
     def _fetch(self, opened: StepOpened, adapter: bytes) -> None:
         """Those who are asked get what they start from, where the way that it comes is counted."""
@@ -393,6 +392,6 @@ class _Run:
             prior=guidance.prior,
             thresholds=guidance.thresholds,
             most=guidance.most,
-            codec=opened.codec or PLAIN,
+            updates=step_orders(self._state, opened, name, lambda _: 0),
             test_share=opened.test_share,
         )

@@ -6,8 +6,9 @@ from typing import Literal
 
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
-from edge_client.codecs.settings import Updates
+from edge_client.adapters.linear import steps_of
 from edge_client.tasks.registry import DEFAULT
+from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
@@ -48,6 +49,12 @@ class Rounds:
     updates: Updates = field(default_factory=Updates)
     hostile: Hostile | None = None
     kind: str = DEFAULT
+    adapter_steps: tuple[str, ...] = ()
+
+    @property
+    def update_steps(self) -> tuple[str, ...]:
+        """What clients' updates go through, step by step."""
+        return steps_of_run(self.training, self.updates, self.adapter_steps)
 
     def is_gated(self, round_index: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
@@ -94,6 +101,7 @@ def schedule_of(
         hostile=experiment.hostile,
         labels=labels if experiment.hostile or experiment.keep == "best" else (),
         kind=kind,
+        adapter_steps=steps_of(experiment.adapter),
     )
     if labelling is None:
         return rounds

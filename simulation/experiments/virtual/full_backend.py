@@ -24,9 +24,8 @@ from edge_client.engine.backend import AnswerTexts
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.opening import unplanned
-from edge_client.engine.tether import Tether
 from edge_client.engine.torch_backend.head import judged, log_probabilities
-from edge_client.engine.torch_backend.optimizer import add_tether, open_optimizer
+from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.watch import Watch
 from edge_client.guest.steps import Moments
 from edge_client.planning.cuda.accelerator import CPU
@@ -37,6 +36,7 @@ from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
+from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState, check_same_parameters
 from edge_client.wire.training import Training
 
@@ -110,7 +110,7 @@ class FullBackend:
         device: str = CPU,
     ) -> None:
         self._training, self._words, self._device = training, label_words, device
-        self._tether: Tether | None = None
+        self._correction: Correction | None = None
         self._layers, self.layer_forwards = base.shape.layers, 0
         self._head = family_of(base.architecture).head
         torch.manual_seed(seed)
@@ -145,13 +145,13 @@ class FullBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Nothing is kept, since every layer is trained."""
 
-    def hold(self, tether: Tether | None) -> None:
-        self._tether = tether
+    def hold(self, correction: Correction | None) -> None:
+        self._correction = correction
 
     def step(self, batch: Batch, plan: Plan) -> float:
         """One optimizer step on every weight, the whole batch at once."""
         loss = self._backward(batch)
-        add_tether(self._tensors, self._tether)
+        add_correction(self._tensors, self._correction)
         self._optimizer.step()
         return loss
 

@@ -23,7 +23,7 @@ from edge_client.personal.bank import drawn_bank
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.federation.devices import SimulationError
@@ -102,7 +102,7 @@ class InProcess:
         self,
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
+        inputs: Mapping[str, StepInputs] = NOTHING,
     ) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         state = decode_adapter(adapter)
@@ -112,9 +112,9 @@ class InProcess:
             if work.labelling is not None:
                 self._books[name] = notes.book  # before it is answered: who asks may not come back
             try:
-                own, held = self._texts(name, work), helds.get(name)
+                own, known = self._texts(name, work), inputs.get(name)
                 start = handed(state, work.adapter_spec)
-                yield answer(engine, start, own, work, name, notes, held=held)
+                yield answer(engine, start, own, work, name, notes, inputs=known)
             except (RuntimeError, ValueError) as error:
                 if is_of_card(error, self._on.device):
                     raise

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from edge_client.client.state import Answer
 from edge_client.labelling.book import Book
 from edge_client.planning.resources import usable_cores
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.federation.outcomes import NOTHING, Standing
@@ -45,12 +45,17 @@ class _Worker:
         self._devices = InProcess(on)
 
     def do(
-        self, adapter: bytes, name: str, work: Work, book: Book | None, held: Held | None
+        self,
+        adapter: bytes,
+        name: str,
+        work: Work,
+        book: Book | None,
+        known: StepInputs | None,
     ) -> tuple[Answer, Book | None]:
         """One client's work, and what it knows of its unlabelled texts after it."""
         self._devices.recall({} if book is None else {name: book})
-        helds = {} if held is None else {name: held}
-        finished = next(self._devices.do(adapter, [(name, work)], helds))
+        inputs = {} if known is None else {name: known}
+        finished = next(self._devices.do(adapter, [(name, work)], inputs))
         return finished, self._devices.notes().get(name)
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
@@ -107,11 +112,11 @@ class RayDevices:
         self,
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
+        inputs: Mapping[str, StepInputs] = NOTHING,
     ) -> Iterator[Answer]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         body, names = self._ray.put(adapter), [name for name, _ in asked]
-        known = [(name, work, self._books.get(name), helds.get(name)) for name, work in asked]
+        known = [(name, work, self._books.get(name), inputs.get(name)) for name, work in asked]
         try:
             answers = self._pool.map(lambda one, work: one.do.remote(body, *work), known)
             for name, (finished, book) in zip(names, answers, strict=True):

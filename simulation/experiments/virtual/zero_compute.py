@@ -18,7 +18,7 @@ from edge_client.labelling.book import Book
 from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.texts.examples import Example
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import PROTOCOL, Report, Work
 from edge_client.wire.tensors import (
     AdapterState,
@@ -81,7 +81,7 @@ class Echoes:
         self,
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
+        inputs: Mapping[str, StepInputs] = NOTHING,
     ) -> Iterator[Answer]:
         """Answer each with the same delta."""
         for _, work in asked:

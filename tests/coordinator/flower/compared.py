@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 
 from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.rates import Rates
 from edge_client.errors import WrongInput
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 MEANS = {"FedAvg": "fedavg", "FedMedian": "median", "FedTrimmedAvg:beta=0.2": "trimmed:0.2"}

@@ -15,7 +15,6 @@ from coordinator.rounds.bounds import (
     MOST_STEPS,
     NORM_FACTOR,
     REMEMBERED,
-    Bounds,
     bounds_of,
     norm_of,
     wide_bound,
@@ -32,7 +31,10 @@ from coordinator.rounds.learning.learning import Answer, contributions
 from coordinator.rounds.learning.mean import WeightedMean, weighted_mean
 from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.state import State, evolve, replay
+from edge_client.updates.clip import Bounds, Clip
+from edge_client.updates.step import ServerContext
 from edge_client.wire.tensors import AdapterState, Update
+from edge_client.wire.training import Training
 from tests.coordinator.rounds.learning.test_mean import DELTAS
 from tests.coordinator.rounds.test_machine import CONFIG
 
@@ -78,7 +80,10 @@ def openings(log: list[Event]) -> list[StepOpened]:
 
 def bounded_mean(updates: list[tuple[Update, float | None]], bounds: Bounds) -> AdapterState:
     answers = [Answer(f"d{index}", *update) for index, update in enumerate(updates)]
-    return WeightedMean().mean(contributions(bounds, answers), updates[0][0].delta)
+    return WeightedMean().mean(
+        Clip(bounds).incoming(contributions(answers), ServerContext(Training())),
+        updates[0][0].delta,
+    )
 
 
 @given(UPDATES, BOUNDS)

@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_keeps_its_last_rounds_and_a_finished_one_only_its_en
 def test_what_the_next_round_goes_on_from_stays(is_chosen: bool, is_finished: bool) -> None:
     """Also of a run that is finished: it may be extended."""
     run = Run("r", 0.0, "", "b", "b", "bert", "first", "secret")
-    state = State("first", is_finished=is_finished, memory_sha256="m", control_sha256="c")
+    state = State("first", is_finished=is_finished, memory_sha256="m", shared={"scaffold": "c"})
     state = replace(state, kept=Kept(steps=(CodedStep("zeroth", "s", 9),)))
     book = replace(book_of(run, 1), state=state)
     assert {"first", "m", "c", "s"} <= book.kept(is_chosen, is_thorough=True)

@@ -12,7 +12,7 @@ from coordinator.storage.store import Store
 from coordinator.upkeep.copying import copy_store
 from coordinator.upkeep.limits import Limits
 from coordinator.upkeep.verifying import look
-from edge_client.codecs.settings import Updates
+from edge_client.updates.settings import Updates
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import add_step, sha256
 from tests.coordinator.conftest import Live, serving

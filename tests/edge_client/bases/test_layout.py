@@ -19,6 +19,7 @@ PARAMETERS = {
     "mmbert-base": 307_786_240,
     "modernbert-base": 149_655_232,
     "modernbert-large": 395_881_664,
+    "mpnet-base": 109_518_527,
     "roberta-base": 124_697_433,
     "roberta-large": 355_412_057,
     "xlm-roberta-base": 278_295_186,

@@ -23,6 +23,7 @@ IDS = {
     "albert-base": {"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4},
     "camembert-base": {"<pad>": 1, "<unk>": 3, "<s>": 5, "</s>": 6, "<mask>": 32004},
     "electra-small": {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103},
+    "mpnet-base": {"<s>": 0, "<pad>": 1, "</s>": 2, "[UNK]": 104, "<mask>": 30526},
     "roberta-base": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264},
     "xlm-roberta-base": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 250001},
 }

@@ -7,8 +7,9 @@ from edge_client.client.state import Answer
 from edge_client.client.telling import Progress, Teller, in_short, time_text, waiting_text
 from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Report, Waiting, Work
-from edge_client.wire.tensors import Update, encode_coded, encode_update
+from edge_client.wire.tensors import Update, encode_update
 from edge_client.wire.training import Training
+from tests.edge_client.updates.coded import encode_coded
 
 
 @pytest.fixture

@@ -20,12 +20,13 @@ from edge_client.codecs.codec import (
     kind_of,
 )
 from edge_client.codecs.largest import kept_of, largest
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
+from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import Update as Sent
-from edge_client.wire.tensors import encode_adapter, encode_coded, shapes_of
+from edge_client.wire.tensors import encode_adapter, shapes_of
+from tests.edge_client.updates.coded import encode_coded
 
-CODECS = ("int8", "int4", "topk:0.01", "topk:0.3")
+CODECS = ("int8", "int4", "int4:128", "topk:0.01", "topk:0.3")
 FINITE = st.floats(-(2.0**99), 2.0**99, width=32)
 SMALL = st.floats(-4.0, 4.0, width=32)
 
@@ -232,7 +233,7 @@ def test_encoding_holds_four_copies_of_an_adapter_and_little_more(codec: str) ->
 
 
 def test_a_setting_names_auto_too_and_a_codec_does_not() -> None:
-    with pytest.raises(WrongInput, match="int4, auto, or topk:SHARE"):
+    with pytest.raises(WrongInput, match="int4:128, auto, or topk:SHARE"):
         Updates("int2")
     with pytest.raises(WrongInput, match="int4, or topk:SHARE"):
         kind_of("int2")

@@ -37,7 +37,7 @@ def test_kill_9_changes_no_byte_of_a_run_with_coded_updates(
     for round_index, victim in ((2, "a"), (3, "b")):
         said = f"round {round_index} of 3: train"
         wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
-        kept = scene.folder / "state" / victim / "residuals" / scene.run_id
+        kept = scene.folder / "state" / victim / "updates" / scene.run_id
         assert (kept / f"{round_index - 1}.st").is_file()
         scene.kill(victim)
         scene.client(victim, url, "--engine", "torch")

@@ -216,6 +216,7 @@ HEADS = {
     "roberta": ("lm_head.decoder", "lm_head.bias", "roberta.embeddings"),
     "albert": ("predictions.decoder", "predictions.bias", "albert.embeddings"),
     "electra": ("generator_lm_head", "", "electra.embeddings"),
+    "mpnet": ("lm_head.decoder", "lm_head.bias", "mpnet.embeddings"),
     "distilbert": ("vocab_projector", "", "distilbert.embeddings"),
     "llama": ("lm_head", "", "model"),
     "qwen2": ("lm_head", "", "model"),

@@ -23,6 +23,7 @@ TARGETS = {
     "roberta": ["query", "output.dense"],
     "camembert": ["value", "intermediate.dense"],
     "electra": ["query", "output.dense"],
+    "mpnet": ["q", "output.dense"],
     "distilbert": ["q_lin", "lin1"],
     "albert": ["query", "ffn_output"],
 }

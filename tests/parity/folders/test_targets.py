@@ -14,7 +14,7 @@ peft = pytest.importorskip("peft")
 tuners_utils = pytest.importorskip("peft.tuners.tuners_utils")
 other = pytest.importorskip("peft.utils.other")
 
-ENCODERS = ("bert", "roberta", "albert", "distilbert", "electra")
+ENCODERS = ("bert", "roberta", "albert", "distilbert", "electra", "mpnet")
 MODULES = [
     *(
         FAMILIES[name].linear(layer, one)

@@ -10,7 +10,7 @@ pytest.importorskip("fastapi")
 from edge_client.bases.base import Base
 from edge_client.client.state import Answer
 from edge_client.tasks.task import Task
-from edge_client.wire.control import Held
+from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update
 from edge_client.wire.training import Training
@@ -141,7 +141,7 @@ class Failing(Echoes):
         self,
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
+        inputs: Mapping[str, StepInputs] = NOTHING,
     ) -> Iterator[Answer]:
         for name, work in asked:
             failed = Report(work.work_id, "failed", failure="training")
@@ -162,7 +162,7 @@ class Broken(Echoes):
         self,
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
-        helds: Mapping[str, Held] = NOTHING,
+        inputs: Mapping[str, StepInputs] = NOTHING,
     ) -> Iterator[Answer]:
         for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):
             delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}

@@ -23,12 +23,12 @@ from edge_client.bases.base import Base
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
-from edge_client.codecs.settings import Updates
 from edge_client.engine.limits import Limits
 from edge_client.tasks.counts import scores_of
 from edge_client.tasks.scores import perplexity
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
+from edge_client.updates.settings import Updates
 from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import decode_adapter, sha256
@@ -176,7 +176,7 @@ def test_control_variates_are_the_same_over_http(
         template = replace(on.template(), training=free.training)
         other = federate(free, template, start, names, devices, secret=secret)
     assert sha256(last.adapter) == adapter != sha256(other.adapter)
-    folders = [tmp_path / "state" / name / "controls" for name in names]
+    folders = [tmp_path / "state" / name / "updates" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 
@@ -202,7 +202,7 @@ def test_coded_updates_are_the_same_over_http(
     over_wire = sum(row["cost"]["payload_up_bytes"] for row in trained)
     print(f"{codec}: {over_wire} bytes of updates went over HTTP")
     assert over_wire == sum(closed.bytes_up for closed in seen)
-    folders = [tmp_path / "state" / name / "residuals" for name in names]
+    folders = [tmp_path / "state" / name / "updates" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 

@@ -12,8 +12,8 @@ pytest.importorskip("fastapi")
 from coordinator.rounds.state import State
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base, open_base
-from edge_client.codecs.settings import Updates
 from edge_client.tasks.task import Task
+from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
 from simulation.experiments.federation.outcomes import Round
@@ -120,7 +120,7 @@ def test_coded_steps_are_the_same_over_http(
     if down == "float32":
         assert all(one.bytes_down == cohort * first for one in seen[1:]) and not ended.steps
         return
-    held = recalled(last.memory, State("x"))[1].fetched.held
+    held = recalled(last.memory, State("x"))[1].carried.fetched.held
     assert len(held) == 3 and {one.sha256 for one in held.values()} == {ended.adapter}
     to_last = sum(one.step_bytes for one in held.values())
     trained = sum(closed.bytes_down for closed in seen[2:])
@@ -144,7 +144,7 @@ def test_control_variates_come_whole_beside_coded_steps(
         first = len(devices.start().adapter)
     last = seen[-1].standing
     assert sha256(last.adapter) == ended.adapter
-    held = recalled(last.memory, State("x"))[1].fetched.held
+    held = recalled(last.memory, State("x"))[1].carried.fetched.held
     to_last = sum(one.step_bytes for one in held.values())
     assert ended.handed == sum(closed.bytes_down for closed in seen) + to_last
     assert all(3 * first < closed.bytes_down < 4.5 * first for closed in seen[2:])
@@ -191,3 +191,34 @@ def test_later_rounds_come_down_in_a_fraction_of_float32s_bytes(
     told = later[down] / later["float32"], counted[down] / counted["float32"]
     print(f"{down} down: {told[0]:.4f} of float32's bytes over HTTP, {told[1]:.4f} counted here")
     assert max(told) <= share and told[0] == pytest.approx(told[1], rel=1e-3)
+
+
+FORMS = [
+    pytest.param("lora:4+rolora", Updates("int4", "int4")),
+    pytest.param("lora:4+core", Updates("int8", "int8"), marks=SLOW),
+    pytest.param("lora:4+ffa", Updates("int4:128", "int4:128"), marks=SLOW),
+    pytest.param("lora:4+rolora", Updates(), marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("adapter", "updates"), FORMS)
+def test_adapters_with_exact_means_are_the_same_over_http(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, adapter: str, updates: Updates
+) -> None:
+    """And so they are from any round on; what is left out of A waits for A's next turn."""
+    said = {"adapter": adapter, "updates": updates, "evaluate_every": 0}
+    on, seen = asked(tiny_base, hub_task, "float32", **said), list[Round]()
+    with closing(InProcess(on)) as devices:
+        ended = over_http(on, tmp_path)
+        in_process(on, devices, ended.secret, seen)
+    assert sha256(seen[-1].standing.adapter) == ended.adapter
+
+
+def test_control_variates_go_with_turns(tiny_base: Base, hub_task: Task) -> None:
+    """What rests keeps its variate on either side, and a run goes on from any round."""
+    training = Training(epochs=1, batch=4, lr=0.05, tokens=32, optimizer="sgd", scaffold=True)
+    said = {"adapter": "lora:4+rolora", "updates": Updates("int8"), "training": training}
+    on, seen = asked(tiny_base, hub_task, "float32", **said), list[Round]()
+    with closing(InProcess(on)) as devices:
+        in_process(on, devices, "secret", seen)
+    assert len({one.standing.adapter for one in seen}) == len(seen)

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
 from coordinator.rounds.learning.settings import Learning
-from edge_client.codecs.settings import Updates
+from edge_client.updates.settings import Updates
 from simulation.datasets.silos import NEWS
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.hostile import ATTACKS

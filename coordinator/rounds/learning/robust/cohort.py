@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from coordinator.rounds.learning.mean import Contribution
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 BLOCK_BYTES = (

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.robust.cohort import Cohort, gathered
 from edge_client.errors import Failed, demand
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 LEAST_SHARE = 0.001  # of `trimmed`; less would ask for more devices than a round has

@@ -14,7 +14,6 @@ from coordinator.rounds.events import StepOpened
 from coordinator.rounds.extensions.catalogue import Extension, Kind, add, apart
 from coordinator.rounds.extensions.failures import PluginError
 from coordinator.rounds.learning.learning import Answer, learn
-from coordinator.rounds.learning.mean import Contribution
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.rates import Rates
@@ -22,6 +21,7 @@ from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.policies import selection_of
 from coordinator.rounds.selections.selection import Asking
 from coordinator.storage.orders import add_order
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState, Update
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for

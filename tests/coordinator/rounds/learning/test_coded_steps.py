@@ -24,8 +24,8 @@ from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.past.folding import to_plain
 from coordinator.rounds.state import State, evolve
-from edge_client.codecs.settings import Updates
 from edge_client.errors import WrongInput
+from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import (
     AdapterState,
     Update,

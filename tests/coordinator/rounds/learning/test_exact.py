@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.learning.exact import at_rank, product_mean, product_norm_of
-from coordinator.rounds.learning.mean import Contribution, weighted_mean
+from coordinator.rounds.learning.mean import weighted_mean
 from coordinator.rounds.learning.products import WAITING, Stack, lora_modules, product_norm
+from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 OUTPUTS, INPUTS, RANK = 7, 5, 4

@@ -9,13 +9,13 @@ from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpen
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
 from edge_client.codecs.codec import encode
-from edge_client.codecs.settings import Updates
+from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import (
     Update,
     encode_adapter,
-    encode_coded,
 )
 from tests.coordinator.rounds.test_machine import CONFIG
+from tests.edge_client.updates.coded import encode_coded
 
 ADAPTER = {"x": np.zeros((9, 30), np.float32)}
 DELTA = {"x": np.linspace(-1, 1, 270, dtype=np.float32).reshape(9, 30)}
@@ -23,7 +23,8 @@ DELTA = {"x": np.linspace(-1, 1, 270, dtype=np.float32).reshape(9, 30)}
 
 def opened(index: int, codec: str = "int4") -> StepOpened:
     members = tuple((f"w{name}", name) for name in "abc")
-    return StepOpened("train", index, 1, f"adapter-{index - 1}", members, 0.0, codec=codec)
+    steps = (f"codec:{codec}",) if codec else ()
+    return StepOpened("train", index, 1, f"adapter-{index - 1}", members, 0.0, updates=steps)
 
 
 def closed(state: State, names: str, codec: str = "int4", refused: str = "") -> State:
@@ -31,24 +32,25 @@ def closed(state: State, names: str, codec: str = "int4", refused: str = "") -> 
     index = state.round_index + 1
     state = evolve(state, opened(index, codec))
     for name in names:
-        state = evolve(state, Answered(f"w{name}", "done", "u", 8, norm=1.0))
+        counted = ("codec",) if codec else ()
+        state = evolve(state, Answered(f"w{name}", "done", "u", 8, norm=1.0, counted=counted))
     return evolve(state, StepClosed(f"adapter-{index}", 0.0, refused))
 
 
 def test_the_journal_knows_whose_coded_update_counted_last() -> None:
     state = closed(closed(State("first"), "ab"), "b")
-    assert state.kept.residuals == {"a": 1, "b": 2} and state.kept.controls == {}
+    assert state.kept.rounds == {"codec": {"a": 1, "b": 2}}
     assert closed(state, "abc", refused="too long").kept == state.kept
     back = evolve(state, RolledBack(0, "first", "it fell", 0.0))
-    assert back.kept.residuals == {}
+    assert back.kept.rounds == {}
 
 
 def test_a_run_without_codecs_keeps_nothing() -> None:
-    assert closed(State("first"), "abc", codec="").kept.residuals == {}
+    assert closed(State("first"), "abc", codec="").kept.rounds == {}
     state = replace(State("first"), evaluated=0)
-    for updates, codec in ((Updates(), ""), (Updates("topk:0.01"), "topk:0.01")):
+    for updates, steps in ((Updates(), ()), (Updates("topk:0.01"), ("codec:topk:0.01",))):
         event = decide(replace(CONFIG, updates=updates), state, "abcde", "secret", 0.0)
-        assert isinstance(event, StepOpened) and event.codec == codec
+        assert isinstance(event, StepOpened) and event.updates == steps
 
 
 @pytest.mark.parametrize("codec", ["int8", "int4", "topk:0.1"])

@@ -8,20 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.admission import Refusal, check_update, counted_steps
-from coordinator.rounds.bounds import LARGEST, norm_of
+from coordinator.rounds.admission import Refusal, check_update, counted
+from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.learning.learning import Answer, learn
+from coordinator.rounds.learning.learning import STEPS, Answer, learn
 from coordinator.rounds.learning.memory import Memory, part_of
-from coordinator.rounds.learning.scaffold import CONTROL, control_in, scaffold_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
-from edge_client.wire.control import Held
+from edge_client.updates.clip import LARGEST
+from edge_client.updates.scaffold import Scaffold, change_of
+from edge_client.updates.step import ServerContext
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.tensors import AdapterState, Update, encode_adapter, encode_update
+from edge_client.wire.tensors import AdapterState, Update, encode_update
 from edge_client.wire.training import Training
 from tests.coordinator.rounds.test_machine import CONFIG
 
@@ -35,11 +36,17 @@ ROUNDS = st.lists(st.fixed_dictionaries(dict.fromkeys(DEVICES, MOVES)), min_size
 def opened(round_index: int = 1, norm_bound: float | None = None) -> StepOpened:
     members = tuple((f"w{name}", name) for name in DEVICES)
     known = ("train", round_index, 1, "sha", members, 0.0)
-    return StepOpened(*known, population=len(DEVICES), norm_bound=norm_bound)  # type: ignore[arg-type]
+    told = {"population": len(DEVICES), "norm_bound": norm_bound, "updates": ("scaffold",)}
+    return StepOpened(*known, **told)  # type: ignore[arg-type]
 
 
-def file(state: AdapterState) -> bytes:
-    return encode_adapter(state) if state else b""
+CONTROL = f"{STEPS}scaffold"
+
+
+def control_in(part: Memory) -> AdapterState:
+    step = Scaffold()
+    step.state = part
+    return step.handed_out()
 
 
 def learnt(
@@ -50,13 +57,14 @@ def learnt(
     steps: int = 4,
 ) -> Memory:
     """The memory after a round in which devices sent these."""
-    answers = [
-        Answer(name, Update(f"w{name}", 8, {"x": delta}, steps), norm_of({"x": delta}), 1.0, steps)
-        for name, delta in sorted(deltas.items())
-    ]
-    before, scaffold = {"x": np.zeros(2, np.float32)}, scaffold_of(TRAINING, holders)
-    step = opened(1, bound)
-    return learn(Learning(), step, 9, answers, before, memory, [], False, scaffold).memory
+    step, answers = opened(1, bound), list[Answer]()
+    for name, delta in sorted(deltas.items()):
+        update, norm = Update(f"w{name}", 8, {"x": delta}, steps), norm_of({"x": delta})
+        counts = counted(update, norm, step, SCHEDULE)
+        answers.append(Answer(name, update, norm, 1.0, counts))
+    before = {"x": np.zeros(2, np.float32)}
+    context = ServerContext(TRAINING, 1, step.population, False, {"scaffold": holders})
+    return learn(Learning(), step, 9, answers, before, memory, [], False, context).memory
 
 
 @given(ROUNDS, st.lists(st.sets(st.sampled_from(DEVICES), min_size=1), min_size=4, max_size=4))
@@ -68,11 +76,12 @@ def test_c_is_the_mean_of_all_devices_variates(
     own: dict[str, AdapterState] = {name: {} for name in DEVICES}
     for deltas, names in zip(rounds, asked, strict=False):
         sent = {name: deltas[name] for name in names}
-        c = file(control_in(part_of(memory, CONTROL)))
+        c = control_in(part_of(memory, CONTROL))
         holders = {name for name in DEVICES if own[name]}
         memory = learnt(memory, holders, sent)
         for name, delta in sent.items():
-            own[name] = Held(c, file(own[name])).own_after({"x": delta}, 4, TRAINING.lr)
+            change = change_of(c, {"x": delta}, 4, TRAINING.lr)["x"]
+            own[name] = {"x": (own[name].get("x", 0.0) + change).astype(np.float32)}
         mean = sum((state["x"] for state in own.values() if state), np.zeros(2)) / len(DEVICES)
         now = control_in(part_of(memory, CONTROL))["x"]
         np.testing.assert_allclose(now, mean, rtol=1e-5, atol=1e-5)
@@ -91,38 +100,40 @@ def test_an_update_without_steps_moves_the_adapter_and_not_c() -> None:
     assert control_in(part_of(memory, CONTROL)) == {}
 
 
-def test_a_run_without_control_variates_remembers_none() -> None:
-    assert scaffold_of(Training(), {"a"}) is None
-
-
 def closed(state: State, steps: dict[str, int], norms: dict[str, float]) -> State:
     """A round that is closed, in which these answered."""
     index = state.round_index + 1
     state = evolve(state, opened(index, 2.0))
     for name, count in steps.items():
-        answer = Answered(f"w{name}", "done", "u", 8, norm=norms.get(name, 1.0), steps=count)
+        assert state.step is not None
+        norm, update = norms.get(name, 1.0), Update(f"w{name}", 8, {}, count)
+        counts = counted(update, norm, state.step.opened, SCHEDULE)
+        answer = Answered(f"w{name}", "done", "u", 8, norm=norm, counted=counts)
         state = evolve(state, answer)
-    return evolve(state, StepClosed(f"adapter-{index}", 0.0, "", "memory", "control"))
+    return evolve(state, StepClosed(f"adapter-{index}", 0.0, "", "memory", SHARED))
+
+
+SHARED = {"scaffold": "control"}
 
 
 def test_the_journal_knows_whose_round_counted_last() -> None:
     state = closed(State("first"), {"a": 4, "b": 4, "c": 0}, {"b": 5.0})
-    assert state.kept.controls == {"a": 1} and state.control_sha256 == "control"
+    assert state.kept.rounds == {"scaffold": {"a": 1}} and state.shared == SHARED
     state = closed(state, {"b": 4}, {})
-    assert state.kept.controls == {"a": 1, "b": 2}
+    assert state.kept.rounds == {"scaffold": {"a": 1, "b": 2}}
 
 
 def test_a_round_that_is_not_taken_counts_for_nobody() -> None:
     state = closed(State("first"), {"a": 4}, {})
     state = evolve(state, opened(2))
-    state = evolve(state, Answered("wa", "done", "u", 8, norm=1.0, steps=4))
-    state = evolve(state, StepClosed("adapter-1", 0.0, "too long", "memory", "control"))
-    assert state.kept.controls == {"a": 1} and state.control_sha256 == "control"
+    state = evolve(state, Answered("wa", "done", "u", 8, norm=1.0, counted=("scaffold",)))
+    state = evolve(state, StepClosed("adapter-1", 0.0, "too long", "memory", {"scaffold": "other"}))
+    assert state.kept.rounds == {"scaffold": {"a": 1}} and state.shared == SHARED
 
 
 def test_a_run_that_goes_back_begins_with_none() -> None:
     state = evolve(closed(State("first"), {"a": 4}, {}), RolledBack(0, "first", "it fell", 0.0))
-    assert state.kept.controls == {} and state.control_sha256 == ""
+    assert state.kept.rounds == {} and state.shared == {}
 
 
 def test_a_step_says_how_many_devices_there_are() -> None:
@@ -171,9 +182,9 @@ def test_a_round_that_draws_its_texts_takes_the_steps_of_the_draw() -> None:
 
 def test_a_variate_that_nobody_can_compute_with_does_not_count() -> None:
     update = Update("w", 9, {"x": np.ones(2, np.float32)}, 6)
-    assert counted_steps(update, 1.0, TRAINING) == 6
-    assert counted_steps(update, 4 * LARGEST, TRAINING) == 0
-    assert counted_steps(update, 1.0, Training()) == 0
+    assert counted(update, 1.0, opened(), SCHEDULE) == ("scaffold",)
+    assert counted(update, 4 * LARGEST, opened(), SCHEDULE) == ()
+    assert counted(update, 1.0, replace(opened(), updates=()), SCHEDULE) == ()
 
 
 # Settings

@@ -15,8 +15,8 @@ pytest.importorskip("matplotlib")
 
 from coordinator.rounds.learning.settings import Learning
 from edge_client.bases.base import Base
-from edge_client.codecs.settings import Updates
 from edge_client.tables import Table, render
+from edge_client.updates.settings import Updates
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.hostile import ATTACKS
 from simulation.experiments.result import Result, Row

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.rounds.bounds import Bounds
 from coordinator.rounds.learning.learning import Answer, contributions
-from coordinator.rounds.learning.mean import Contribution, Mean
+from coordinator.rounds.learning.mean import Mean
 from coordinator.rounds.learning.named import least_of, mean_of
 from coordinator.rounds.learning.robust import cohort as cohort_module
 from coordinator.rounds.learning.robust.means import TooFewError, TrimmedMean
 from edge_client.errors import WrongInput
+from edge_client.updates.clip import Bounds, Clip
+from edge_client.updates.step import Contribution, ServerContext
 from edge_client.wire.tensors import AdapterState, Update
+from edge_client.wire.training import Training
 
 ADAPTER: AdapterState = {"b": np.zeros((2, 2), np.float32), "a": np.zeros(3, np.float32)}
 SIZE = 7
@@ -206,7 +208,9 @@ def test_a_mean_comes_after_the_norm_bound(mean: str) -> None:
     values = rows(5, 7)
     values[2] *= 1000
     answers = [Answer(one.device_id, Update("w", 1, dict(one.delta))) for one in named(values)]
-    found = flat(mean_of(mean).mean(contributions(Bounds(2.0), answers), ADAPTER))
+    context = ServerContext(Training())
+    clipped = Clip(Bounds(2.0)).incoming(contributions(answers), context)
+    found = flat(mean_of(mean).mean(clipped, ADAPTER))
     short = values.astype(np.float64)
     short *= np.minimum(1.0, 2.0 / np.linalg.norm(short, axis=1))[:, None]
     np.testing.assert_allclose(found, of(mean, short.astype(np.float32)), rtol=1e-5, atol=1e-7)

@@ -9,9 +9,15 @@ import pytest
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
 from edge_client.tasks.task import Task
-from edge_client.wire.control import Held
-from edge_client.wire.messages import Next, decode, encode
-from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
+from edge_client.updates.scaffold import change_of
+from edge_client.wire.messages import Next, StepOrder, decode, encode
+from edge_client.wire.tensors import (
+    AdapterState,
+    decode_adapter,
+    decode_update,
+    encode_adapter,
+    sha256,
+)
 from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer
 from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
@@ -48,16 +54,17 @@ class Scaffolded(Script):
         return super().answer(method, path, body)
 
     def next_work(self) -> Answer:
-        files = (self.folder / "state" / "controls" / "run").glob("*")
+        files = (self.folder / "state" / "updates" / "run").glob("*")
         self.kept.append(sorted(path.name for path in files))
         status, body = super().next_work()
         work = decode(body, Next).work
         if work is None:
             return status, body
-        said = {"training": SGD, "control_round": self.counted[work.round_index - 1]}
+        order = StepOrder("scaffold", self.counted[work.round_index - 1])
         if work.round_index > 1:
-            said |= {"control_sha256": sha256(self.control), "control_bytes": len(self.control)}
-        return 200, encode(Next(work=replace(work, **said)))  # type: ignore[arg-type]
+            known = {"shared_sha256": sha256(self.control), "shared_bytes": len(self.control)}
+            order = replace(order, **known)  # type: ignore[arg-type]
+        return 200, encode(Next(work=replace(work, training=SGD, updates=(order,))))
 
 
 def test_a_device_goes_on_from_the_variate_that_counted(
@@ -73,7 +80,7 @@ def test_a_device_goes_on_from_the_variate_that_counted(
     assert len(set(deltas)) == 3 and deltas[2] == deltas[3]  # one batch: its order says nothing
     assert set(script.fetched) == {sha256(script.adapter), sha256(script.control)}
     assert len(script.fetched) == 2  # once each: both are kept
-    assert not (tmp_path / "state" / "controls" / "run").exists()  # the run is over
+    assert not (tmp_path / "state" / "updates" / "run").exists()  # the run is over
 
 
 def test_what_a_device_keeps_is_what_its_coordinator_makes_of_its_update(
@@ -83,17 +90,19 @@ def test_what_a_device_keeps_is_what_its_coordinator_makes_of_its_update(
 
     def look() -> None:
         state = ClientState(tmp_path / "state")
-        seen.append(state.controls.own("run", len(seen)))
+        seen.append(state.updates.of("run", len(seen), "scaffold"))
 
     script = Scaffolded(tiny_base, task, [("train", look)] * 3)
     script.folder, script.counted = tmp_path, (0, 1, 2)
     script.run(tmp_path)
-    before, held = b"", Held()
+    before: AdapterState = {}
     for index, body in enumerate(script.updates[:2]):
-        update = decode_update(body)
-        held = Held(script.control if index else b"", before)
-        before = encode_adapter(held.own_after(update.delta, update.steps, SGD.lr))
-        assert seen[index + 1] == before
+        update, c = decode_update(body), decode_adapter(script.control) if index else {}
+        change = change_of(c, update.delta, update.steps, SGD.lr)
+        for name, one in change.items():
+            before[name] = (before.get(name, 0.0) + one).astype(np.float32)
+        found = decode_adapter(seen[index + 1] or b"")
+        assert all((found[name] == tensor).all() for name, tensor in before.items())
 
 
 def test_a_device_whose_variate_is_lost_trains_plainly_and_says_no_steps(
@@ -107,7 +116,7 @@ def test_a_device_whose_variate_is_lost_trains_plainly_and_says_no_steps(
     script.folder, script.counted = tmp_path, (0, 7)
     assert [one.outcome for one in script.run(tmp_path)] == ["done"] * 2
     assert [decode_update(body).steps for body in script.updates] == [2, 0]
-    assert "the control variate of round 7 is lost" in caplog.text
+    assert "scaffold: what it kept of round 7 is lost" in caplog.text
 
 
 def test_a_control_variate_of_another_adapter_is_a_failure_and_no_more(

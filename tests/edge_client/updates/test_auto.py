@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.codecs.settings import EXACT, SOON_S, Updates, codec_for
 from edge_client.metering.link import LEAST_BYTES, Link
+from edge_client.updates.codec import EXACT, SOON_S, codec_for
+from edge_client.updates.settings import Updates
 from simulation.experiments.experiment import Experiment, ExperimentError
 from tests.coordinator.rounds.test_machine import CONFIG
 

@@ -10,10 +10,12 @@ import pytest
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
 from edge_client.tasks.task import Task
-from edge_client.wire.messages import PROTOCOL, Next, Work, decode, encode
-from edge_client.wire.residual import residual_file, residual_in
+from edge_client.updates.states import StepInputs, steps_of
+from edge_client.updates.step import DeviceContext
+from edge_client.wire.messages import PROTOCOL, Next, StepOrder, Work, decode, encode
 from edge_client.wire.tensors import (
     AdapterState,
+    Update,
     UpdateHeader,
     decode_adapter,
     decode_update,
@@ -43,14 +45,15 @@ class Coded(Script):
     folder: Path = Path()
 
     def next_work(self) -> Answer:
-        files = (self.folder / "state" / "residuals" / "run").glob("*")
+        files = (self.folder / "state" / "updates" / "run").glob("*")
         self.kept.append(sorted(path.name for path in files))
         status, body = super().next_work()
         work = decode(body, Next).work
         if work is None:
             return status, body
         before = self.counted[work.round_index - 1]
-        return 200, encode(Next(work=replace(work, codec=self.codec, residual_round=before)))
+        orders = (StepOrder(f"codec:{self.codec}", before),)
+        return 200, encode(Next(work=replace(work, updates=orders)))
 
     def delta(self, index: int) -> AdapterState:
         """An update as the coordinator has it."""
@@ -67,7 +70,7 @@ def test_what_an_update_left_out_goes_into_the_next_if_that_one_counted(
     # AdamW steps all alike: what was left out once makes an update twice as high, not three times.
     peaks = [max(np.abs(one).max() for one in script.delta(index).values()) for index in range(4)]
     np.testing.assert_allclose(np.array(peaks) / peaks[0], [1.0, 1.0, 2.0, 2.0], rtol=0.1)
-    assert not (tmp_path / "state" / "residuals" / "run").exists()  # the run is over
+    assert not (tmp_path / "state" / "updates" / "run").exists()  # the run is over
 
 
 def test_two_coded_updates_are_what_two_plain_ones_are_but_for_what_is_left(
@@ -76,7 +79,7 @@ def test_two_coded_updates_are_what_two_plain_ones_are_but_for_what_is_left(
     seen = list[bytes | None]()
 
     def look() -> None:
-        seen.append(ClientState(tmp_path / "coded" / "state").residuals.own("run", len(seen)))
+        seen.append(ClientState(tmp_path / "coded" / "state").updates.of("run", len(seen), "codec"))
 
     coded = Coded(tiny_base, task, [("train", look)] * 3)
     coded.folder, coded.counted = tmp_path / "coded", (0, 1, 2)
@@ -115,21 +118,29 @@ def test_auto_takes_what_the_link_carries_and_leaves_nothing_behind(
     assert auto.kept[-4:-1] == [["1.st", "2.st"], ["2.st", "3.st"], ["3.st", "4.st"]]
 
 
-def test_what_is_kept_of_another_adapter_is_dropped_in_one_line(
+def test_what_is_kept_of_another_run_is_dropped_in_one_line(
     task: Task, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = "lora:2", "a" * 64, 9, task, Training()
     work = Work(PROTOCOL, "w", "train", "run", 1, "b", *start, seed=0)
-    state = {"x": np.ones(4, np.float32)}
-    body = residual_file(state, work)
-    assert (residual_in(body, work, shapes_of(state))["x"] == 1.0).all()
-    assert residual_in(b"", work, shapes_of(state)) == {} and not caplog.records
+    work = replace(work, updates=(StepOrder("codec:topk:0.25", 1),))
+    context = DeviceContext(work.training, 1)
+    update = Update("w", 1, {"x": np.linspace(1, 2, 4, dtype=np.float32)})
+    first = steps_of(work, None)
+    sent = first.outgoing(update, context)
+    states = first.states()
+    again = steps_of(work, StepInputs(states)).outgoing(update, context)
+    assert sent.delta["x"].tolist() == [0, 0, 0, 2] and again.delta["x"].max() > 3
+    assert not caplog.records
     others = (replace(work, adapter_spec="bias"), replace(work, run_id="other"))
     for index, other in enumerate(others, 1):
-        assert residual_in(body, other, shapes_of(state)) == {}
-        assert len(caplog.records) == index
+        found = steps_of(other, StepInputs(states)).outgoing(update, context)
+        assert (found.delta["x"] == sent.delta["x"]).all() and len(caplog.records) == index
         said = caplog.records[-1].getMessage()
+        assert said.startswith("update step codec: ") and "\n" not in said
         assert f"of adapter {work.adapter_spec} in run {work.run_id}" in said
-        assert said.endswith("it is dropped") and "\n" not in said
-    assert residual_in(body, work, {"x": (5,)}) == {} and residual_in(b"x", work, {}) == {}
+        assert said.endswith("it is dropped")
+    steps_of(work, StepInputs({"codec": b"x"}))
+    longer = Update("w", 1, {"x": np.ones(5, np.float32)})
+    steps_of(work, StepInputs(states)).outgoing(longer, context)
     assert len(caplog.records) == 4

@@ -1,0 +1,89 @@
+"""A backend whose adapter is written by other numbers (`edge_client.adapters.linear`).
+
+Any backend's gradients of LoRA are pulled back to the numbers that are trained, which an optimizer
+in numpy moves; so a form is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engines alike.
+"""
+
+from typing import Any, cast
+
+import numpy as np
+
+from edge_client.adapters.linear import Form, form_of
+from edge_client.engine.backend import Backend
+from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
+from edge_client.guest.steps import Moments
+from edge_client.planning.plan import Plan
+from edge_client.texts.batches import Batch
+from edge_client.updates.step import Correction
+from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
+from edge_client.wire.training import Training
+
+
+class LinearBackend:
+    """See `edge_client.engine.backend.Backend`; what is not here is the inner one's.
+
+    Args:
+        inner: Computes with plain LoRA.
+        form: How that is written.
+        trained: The numbers at the start.
+        training: The optimizer and its settings.
+    """
+
+    def __init__(
+        self, inner: Backend, form: Form, trained: AdapterState, training: Training
+    ) -> None:
+        self._inner, self._form, self._training = inner, form, training
+        self._trained = {name: np.zeros_like(tensor) for name, tensor in trained.items()}
+        self._correction: Correction | None = None
+        self.load_adapter(trained)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def hold(self, correction: Correction | None) -> None:
+        self._correction = correction
+
+    def step(self, batch: Batch, plan: Plan) -> float:
+        loss, gradients = self.gradients(batch, plan)
+        # Those below the plan's depth are zero, and as little trained as the inner one trains them.
+        pulled = {name: one for name, one in gradients.items() if one.any()}
+        add_correction(pulled, self._trained, self._correction)
+        self._optimizer.step(pulled)
+        self._inner.put(self._form.expand(self._trained))
+        return loss
+
+    def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        loss, gradients = self._inner.gradients(batch, plan)
+        return loss, self._form.pull(gradients)
+
+    def adapter(self) -> AdapterState:
+        return {name: tensor.copy() for name, tensor in self._trained.items()}
+
+    def load_adapter(self, state: AdapterState) -> None:
+        self.put(state)
+        self._optimizer = open_optimizer(self._trained, self._training)
+
+    def put(self, state: AdapterState) -> None:
+        check_same_parameters(state, shapes_of(self._trained))
+        for name, tensor in self._trained.items():
+            tensor[...] = state[name]
+        self._inner.put(self._form.expand(self._trained))
+
+    def moments(self) -> Moments:
+        return self._optimizer.moments()
+
+    def load_moments(self, moments: Moments) -> None:
+        self._optimizer.load(moments)
+
+
+def in_form(backend: Backend, form: str, lora: AdapterState, training: Training) -> Backend:
+    """A backend of LoRA, trained by other numbers.
+
+    Args:
+        backend: With LoRA in place.
+        form: One of `adapters.linear.FORMS`.
+        lora: Any state of LoRA's.
+        training: The optimizer and its settings.
+    """
+    made = form_of(form, shapes_of(lora))
+    return cast(Backend, LinearBackend(backend, made, made.first(lora), training))

@@ -1,0 +1,60 @@
+"""What a run does to its updates on their way, as its run file says it."""
+
+from dataclasses import dataclass
+
+from edge_client.codecs.codec import PLAIN, check_codec, check_setting
+from edge_client.errors import WrongInput
+from edge_client.updates.registry import check_step
+from edge_client.wire.training import Training
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What updates, and the steps that they give, are coded as on their way.
+
+    Attributes:
+        up: From a device: `float32`, `int8`, `int4`, `topk:SHARE`, the largest numbers alone, or
+            `auto`, as each device's link asks for (`updates.codec.codec_for`).
+        down: To devices, the step of each round, for all alike: one of these but `auto`.
+        steps: Other packages' update steps, in order, such as `sign` or `noise:0.1`; they lie
+            between control variates and the codec.
+    """
+
+    up: str = PLAIN
+    down: str = PLAIN
+    steps: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_setting(self.up)
+        try:
+            check_codec(self.down)
+        except WrongInput as error:
+            raise WrongInput(f"down: {error}") from error
+        for step in self.steps:
+            check_step(step)
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether devices keep what a codec has left out."""
+        return self.up != PLAIN
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything travels as it is, both ways."""
+        return self.up == self.down == PLAIN and not self.steps
+
+
+def steps_of_run(
+    training: Training, updates: Updates, of_adapter: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """A run's update steps by name, in the order in which devices go through them.
+
+    Args:
+        training: How devices train.
+        updates: What becomes of their updates.
+        of_adapter: Steps that the adapter asks for (`adapters.linear.Form.steps`).
+    """
+    proximal = (f"proximal:{training.proximal!r}",) if training.proximal else ()
+    scaffold = ("scaffold",) if training.scaffold else ()
+    codec = (f"codec:{updates.up}",) if updates.is_coded else ()
+    return (*proximal, *scaffold, *of_adapter, *updates.steps, *codec)

@@ -1,0 +1,136 @@
+"""The device halves of a work's steps around one training, with the states that they go on from.
+
+steps = steps_of(work, inputs)
+correction = steps.correction(engine.adapter(), context)
+update = steps.outgoing(Update(...), context)
+steps.states()  # what the next training goes on from, for `client.folder.step_states` to save
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from edge_client.updates.registry import made
+from edge_client.updates.settings import Updates, steps_of_run
+from edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
+from edge_client.wire.messages import WireError, Work, decode, encode_brief
+from edge_client.wire.tensors import (
+    AdapterState,
+    Update,
+    decode_adapter,
+    encode_adapter,
+    header_of,
+)
+from edge_client.wire.training import Training
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What a device's steps start from in one training.
+
+    Attributes:
+        states: The device's own by step, a safetensors file; empty: none yet, None: it is lost.
+        shared: What the server halves hand out by step, likewise; empty: zeros.
+        bytes_per_s: What the device's link carries upwards; None: nobody has measured it.
+    """
+
+    states: Mapping[str, bytes | None] = field(default_factory=dict)
+    shared: Mapping[str, bytes] = field(default_factory=dict)
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a state belongs to, in its file's metadata.
+
+    Attributes:
+        run_id: The run.
+        adapter_spec: The form of its adapter.
+    """
+
+    run_id: str
+    adapter_spec: str
+
+
+class DeviceSteps:
+    """See the module; made anew for each training.
+
+    Args:
+        specs: The steps' names with their arguments, in order.
+        bound: What their states belong to.
+        inputs: What they start from; None: nothing is kept and nothing is handed out.
+
+    Raises:
+        WrongInput: A step that is not known here.
+    """
+
+    def __init__(
+        self, specs: Iterable[str], bound: Bound | None = None, inputs: StepInputs | None = None
+    ) -> None:
+        self._bound, inputs = bound or Bound("", ""), inputs or StepInputs()
+        self._steps = made(specs)
+        for step in self._steps:
+            step.state = self._own(step, inputs.states.get(step.name, b""))
+            shared = inputs.shared.get(step.name, b"")
+            step.shared = decode_adapter(shared) if shared else {}
+
+    def correction(self, received: AdapterState, context: DeviceContext) -> Correction | None:
+        """What is added to each gradient; None: nothing."""
+        found = Correction(received)
+        for step in self._steps:
+            found = step.correct(found, context)
+        return None if found.is_nothing else found
+
+    def outgoing(self, update: Update, context: DeviceContext) -> Update:
+        """The update as it is sent."""
+        for step in self._steps:
+            update = step.outgoing(update, context)
+        for step in self._steps:
+            step.sent(update, context)
+        return update
+
+    def states(self) -> dict[str, bytes]:
+        """What the steps that keep anything go on from if this update counts, encoded."""
+        header = encode_brief(self._bound).decode()
+        return {
+            step.name: encode_adapter(step.state, header)
+            for step in self._steps
+            if step.keeps and step.state is not None
+        }
+
+    def _own(self, step: UpdateStep, body: bytes | None) -> State | None:
+        """A step's state on this device; one that is of something else is lost, in one line."""
+        if not body:
+            return None if body is None else {}
+        try:
+            state, bound = decode_adapter(body), decode(header_of(body), Bound)
+            if bound == self._bound:
+                return state
+            said = f"is of adapter {bound.adapter_spec} in run {bound.run_id}"
+        except WireError as error:
+            said = f"cannot be read: {error}"
+        wanted = f"{self._bound.adapter_spec} in {self._bound.run_id}"
+        log.warning(
+            "update step %s: its state %s, not of %s; it is dropped", step.name, said, wanted
+        )
+        return None
+
+
+def steps_of(work: Work, inputs: StepInputs | None) -> DeviceSteps:
+    """The steps of a piece of work.
+
+    Args:
+        work: Training.
+        inputs: What they start from.
+    """
+    bound = Bound(work.run_id, work.adapter_spec)
+    return DeviceSteps((order.step for order in work.updates), bound, inputs)
+
+
+def local_correction(received: AdapterState, training: Training) -> Correction | None:
+    """What is added to each gradient of training that belongs to no run; None: nothing."""
+    return DeviceSteps(steps_of_run(training, Updates())).correction(
+        received, DeviceContext(training, 0)
+    )
