@@ -400,7 +400,7 @@ class Attention:
         window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        is_whole = q.shape[1] < k.shape[1] or window_of(k.shape[1], window) is None
+        is_whole = _parted(q, k, mask, window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
@@ -418,23 +418,31 @@ class Attention:
     ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
-        window = None if queries < keys else window_of(keys, window)
-        if window is None:
+        if (window := _parted(q, k, mask, window)) is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
             for start in range(0, texts, step):
                 part = (slice(start, start + step), slice(None))
                 yield part, part, None if mask is None else mask[part[0]]
             return
         for rows, seen in window_blocks(queries, window):
-            near = near_mask(np.arange(queries)[rows, None], np.arange(keys)[seen], window, None)
+            places = np.arange(queries)[rows, None], np.arange(keys)[seen]
             for text in range(texts):
-                one = slice(text, text + 1)
-                added = near if mask is None else np.minimum(near, mask[text, :, :, seen])
-                yield (
-                    (one, rows),
-                    (one, seen),
-                    np.ascontiguousarray(added.reshape(1, 1, *near.shape)),
-                )
+                one, own = slice(text, text + 1), None
+                if mask is not None:
+                    own = mask[text if len(mask) > 1 else 0]  # (A or 1, T or 1, S)
+                    own = own[:, rows if own.shape[1] > 1 else slice(None), seen]
+                added = near_mask(*places, window, own)
+                yield (one, rows), (one, seen), added.reshape(1, -1, *added.shape[-2:])
+
+
+def _parted(
+    q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, window: int | None
+) -> int | None:
+    """The window by which attention is computed in parts; None: all queries of a text at once."""
+    has_rows = mask is not None and mask.shape[2] > 1  # a row of its own for each query
+    if q.shape[1] < k.shape[1] or (has_rows and window is None):
+        return None
+    return window_of(k.shape[1], window)
 
 
 def near_mask(

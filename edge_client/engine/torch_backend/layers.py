@@ -173,7 +173,8 @@ def _mask_of(
         mask = mask if len(mask) == 1 else mask[part[0]]
     if window is None:
         return mask
-    mask = mask if mask is None else mask[..., keys[2]]
+    if mask is not None:
+        mask = mask[..., part[2] if mask.shape[2] > 1 else ALL, keys[2]]
     rows, columns = (torch.arange(s.start, s.stop, device=q.device) for s in (part[2], keys[2]))
     return near_mask(rows[:, None], columns, window, mask, q.dtype)
 
@@ -223,8 +224,8 @@ def attend(
     """
     texts, heads, queries, width = q.shape
     group = heads // kv_heads
-    is_causal = mask is not None and mask.shape[2] > 1
-    if queries == k.shape[2] and group == 1 and not is_causal:
+    has_rows = mask is not None and mask.shape[2] > 1  # a row of its own for each query
+    if queries == k.shape[2] and not (has_rows and window is None):
         window = window_of(queries, window)
     assert window is None or group == 1, "shared heads see all tokens"
     if group > 1:
