@@ -36,7 +36,7 @@ from coordinator.rounds.learning.settings import (
 )
 from coordinator.rounds.pace.settings import Asynchronous
 from coordinator.rounds.selection import cohort_size
-from edge_client.adapters.linear import steps_of
+from edge_client.adapters.forms.linear import steps_of
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED

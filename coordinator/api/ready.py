@@ -287,8 +287,8 @@ def _check_secured(store: Store, endpoint: Endpoint, tls: "Secured | None") -> N
 
 
 def _opened(place: StorePlace, is_there: bool) -> Store:
-    """The store, brought up to date if an older smidgen wrote it."""
-    return open_store(place, is_upgrading=True) if is_there else new_store(place, is_upgrading=True)
+    """The store, made where there is none."""
+    return open_store(place, may_pair=True) if is_there else new_store(place)
 
 
 def _close(folder: Path) -> None:

@@ -21,12 +21,12 @@ OURS = {DATABASE, BLOBS, CACHE, TLS, "uploads", SERVE, CLAIMS, HEADS, CLOCK, LIM
 RESTORE = "restore it from a backup, or name another --store"
 
 
-def open_store(store: AtStore, is_upgrading: bool = False, is_left: bool = False) -> Store:
+def open_store(store: AtStore, may_pair: bool = False, is_left: bool = False) -> Store:
     """The store of a place that has one.
 
     Args:
         store: Its folder or place.
-        is_upgrading: Whether an older store is brought up to date.
+        may_pair: Whether database and blobs are paired where neither is with another.
         is_left: Whether it may be one that was moved elsewhere.
 
     Raises:
@@ -39,10 +39,10 @@ def open_store(store: AtStore, is_upgrading: bool = False, is_left: bool = False
         raise StoreError(
             f"no store at {place.folder}; make one with `create`, or name it with --store"
         )
-    return Store(place, is_upgrading=is_upgrading, is_new=False, is_left=is_left)
+    return Store(place, may_pair=may_pair, is_new=False, is_left=is_left)
 
 
-def new_store(store: AtStore, is_upgrading: bool = False) -> Store:
+def new_store(store: AtStore) -> Store:
     """The store of a place, made where there is none.
 
     Raises:
@@ -58,7 +58,7 @@ def new_store(store: AtStore, is_upgrading: bool = False) -> Store:
             f"--store {place.folder} holds other things, such as {plain(sorted(found)[0])[:80]}; "
             "give a new or an empty folder, or a coordinator's"
         )
-    return Store(place, is_upgrading=is_upgrading)
+    return Store(place)
 
 
 def holds_store(store: AtStore) -> bool:

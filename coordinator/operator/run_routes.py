@@ -10,7 +10,14 @@ from fastapi.concurrency import run_in_threadpool
 from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.creation import config_from
 from coordinator.operator.history import History
-from coordinator.operator.order_schemas import CreatedRun, Extend, NewRun, Orders, Rollback
+from coordinator.operator.order_schemas import (
+    ORDER,
+    CreatedRun,
+    Extend,
+    NewRun,
+    Orders,
+    Rollback,
+)
 from coordinator.operator.run_schemas import Answers, Members, RunDetail, Runs
 from coordinator.operator.schemas import Rounds
 from coordinator.operator.told import (
@@ -40,6 +47,12 @@ from coordinator.storage.rows.reports import newest_of_each, newest_of_run
 from coordinator.storage.runs import create_run
 from coordinator.storage.status import failing_of
 from edge_client.errors import Failed, WrongInput
+
+ORDERED: dict[str, Any] = {
+    "status_code": 202,
+    "response_model": Order,
+    "responses": {202: {"content": {"application/json": {"example": ORDER}}}},
+}
 
 
 def add_run_routes(viewer: APIRouter, operator: APIRouter, service: Service, bells: Bells) -> None:
@@ -188,29 +201,27 @@ def _add_orders(viewer: APIRouter, operator: APIRouter, service: Service, bells:
         bells.changed.set()
         return asdict(order)
 
-    @operator.post("/runs/{run_id}/pause", status_code=202, response_model=Order, tags=["orders"])
+    @operator.post("/runs/{run_id}/pause", tags=["orders"], **ORDERED)
     async def pause(run_id: str) -> dict[str, Any]:
         """Let a run stand still; answers to work that is open still count."""
         return await ordered(run_id, "pause")
 
-    @operator.post("/runs/{run_id}/resume", status_code=202, response_model=Order, tags=["orders"])
+    @operator.post("/runs/{run_id}/resume", tags=["orders"], **ORDERED)
     async def resume(run_id: str) -> dict[str, Any]:
         """Let a paused run go on."""
         return await ordered(run_id, "resume")
 
-    @operator.post("/runs/{run_id}/stop", status_code=202, response_model=Order, tags=["orders"])
+    @operator.post("/runs/{run_id}/stop", tags=["orders"], **ORDERED)
     async def stop(run_id: str) -> dict[str, Any]:
         """End a run with the adapter of its last closed round."""
         return await ordered(run_id, "stop")
 
-    @operator.post("/runs/{run_id}/extend", status_code=202, response_model=Order, tags=["orders"])
+    @operator.post("/runs/{run_id}/extend", tags=["orders"], **ORDERED)
     async def extend(run_id: str, asked: Extend) -> dict[str, Any]:
         """Give a run more rounds; one that was finished or stopped goes on."""
         return await ordered(run_id, "extend", asked.rounds)
 
-    @operator.post(
-        "/runs/{run_id}/rollback", status_code=202, response_model=Order, tags=["orders"]
-    )
+    @operator.post("/runs/{run_id}/rollback", tags=["orders"], **ORDERED)
     async def rollback(run_id: str, asked: Rollback) -> dict[str, Any]:
         """Let a run go on from an earlier round's adapter; its rounds are counted on."""
         return await ordered(run_id, "rollback", asked.round_index)

@@ -154,6 +154,7 @@ def add_watching(app: FastAPI, service: Service, bells: Bells) -> None:
         },
     )
     def ready() -> Response:
+        """Whether devices and operators can be served now."""
         if bells.is_leaving:
             return PlainTextResponse("stopping", 503)
         now_s = time.monotonic()

@@ -1,104 +1,104 @@
-"""Opening a store: made where there is none, brought up to date, its blobs those of its fleet."""
+"""Opening a store: made where there is none, refused where another smidgen wrote it."""
 
-import logging
 import secrets
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sql
 
 from coordinator.storage.blobs.blobs import Blobs
 from coordinator.storage.database import Database
 from coordinator.storage.dialects import postgres
 from coordinator.storage.errors import StoreError
 from coordinator.storage.marks import UNSURE, Marks
-from coordinator.storage.migrations.upgrade import (
-    FOREIGN,
-    HEAD,
-    KNOWN,
-    create,
-    keep_copy,
-    revision_of,
-    upgrade,
-)
 from coordinator.storage.place import DATABASE, StorePlace
+from coordinator.storage.schema import METADATA, REVISION, STORE, VERSION
 
-UPGRADE_S = 20.0  # another process may be bringing it up to date
-LOG = logging.getLogger(__name__)
-
-Alone = Callable[[float], AbstractContextManager[None]]  # that hold a store, after seconds at most
+FOREIGN = "of no version"  # tables, and nothing that says whose
 
 
-def bring_up(
-    place: StorePlace,
-    database: Database,
-    blobs: Blobs,
-    alone: Alone,
-    is_new: bool,
-    is_upgrading: bool,
-) -> None:
-    """Leave a database as the newest schema has it.
+def open_schema(place: StorePlace, database: Database, blobs: Blobs, is_new: bool) -> None:
+    """Make sure that a database has the tables that this smidgen writes.
 
     Args:
         place: The store's.
         database: What lies there.
         blobs: Likewise.
-        alone: Holds the store while it is brought up to date.
         is_new: Whether it is made where there is none.
-        is_upgrading: Whether an older one is brought up to date.
 
     Raises:
         StoreError: There is none, or another smidgen wrote it.
     """
-    revision = revision_of(database.engine)
+    with database.engine.connect() as connection:
+        revision = _revision(connection)
     if place.is_shared and (lack := postgres.lack_of(database.engine)):
         raise StoreError(f"{place}: {lack}")
     if revision is None and not is_new:
         raise StoreError(f"no store at {place}; make one with `create`")
     if revision is None:
         _create(place, database, blobs)
-    elif revision != HEAD:
-        _check_older(place, revision, is_upgrading)
-        with alone(UPGRADE_S):  # an older smidgen that serves it would not understand it
-            _upgrade(place, database)
+    elif place.is_shared and revision == FOREIGN:
+        raise StoreError(
+            f"{place} holds tables of something else; a fleet takes a database of its own"
+        )
+    elif revision != REVISION:
+        raise StoreError(
+            f"store {place} has schema {revision}, and this smidgen knows {REVISION} alone; use "
+            "the smidgen that wrote it, or name another --store"
+        )
+
+
+def _revision(connection: sql.Connection) -> str | None:
+    """The revision of a database; None for one without tables."""
+    names = sql.inspect(connection).get_table_names()
+    if VERSION.name in names:
+        revision = connection.scalar(sql.select(VERSION.c.version_num))
+        return None if revision is None else str(revision)
+    return FOREIGN if names else None
 
 
 def _create(place: StorePlace, database: Database, blobs: Blobs) -> None:
     is_used = place.is_embedded and bool(blobs.present())
-    if is_used and revision_of(database.engine) is None:  # nobody was quicker
-        raise StoreError(
-            f"store {place} holds adapters, but its database is empty; restore "
-            f"{DATABASE} from a backup, or name another --store"
-        )
-    create(database.engine.url)
+    with _whole(database.engine.url) as connection:
+        if _revision(connection) is not None:  # another process was quicker
+            return
+        if is_used:
+            raise StoreError(
+                f"store {place} holds adapters, but its database is empty; restore "
+                f"{DATABASE} from a backup, or name another --store"
+            )
+        METADATA.create_all(connection)
+        connection.execute(sql.insert(STORE).values(is_watched=False))
+        connection.execute(sql.insert(VERSION).values(version_num=REVISION))
 
 
-def _check_older(place: StorePlace, revision: str, is_upgrading: bool) -> None:
-    if place.is_shared and revision == FOREIGN:
-        raise StoreError(
-            f"{place} holds tables of something else; a fleet takes a database of its own"
-        )
-    if revision not in KNOWN:
-        raise StoreError(
-            f"store {place} has schema {revision}, newer than the {HEAD} that this "
-            "smidgen knows; install the smidgen that wrote it, or a newer one"
-        )
-    if not is_upgrading:
-        copies = "" if place.is_shared else "copies the database and "
-        raise StoreError(
-            f"store {place} was written by an older smidgen (schema {revision}, now {HEAD}); start "
-            f"`smidgen coordinator serve {' '.join(place.options)}` once: it {copies}brings it up "
-            "to date"
-        )
+@contextmanager
+def _whole(url: sql.URL) -> Iterator[sql.Connection]:
+    """One transaction, begun before anything is read, in which tables may be made too.
+
+    After a power cut there are all tables or none, and of several processes one makes them.
+    """
+    engine = sql.create_engine(url, poolclass=sql.NullPool, hide_parameters=True)
+    if engine.dialect.name == "sqlite":
+        # sqlite3 would begin no transaction before a table is made.
+        sql.event.listen(engine, "connect", _leave_transactions)
+        sql.event.listen(engine, "begin", _begin)
+    with engine.begin() as connection:
+        if engine.dialect.name != "sqlite":
+            postgres.begin_writing(connection)
+        yield connection
+    engine.dispose()
 
 
-def _upgrade(place: StorePlace, database: Database) -> None:
-    revision = revision_of(database.engine)
-    if revision is None or revision == HEAD:  # another process was quicker
-        return
-    if not place.is_shared:
-        copy = keep_copy(place.file)
-        LOG.info("an older smidgen wrote this store: its database is copied to %s", copy)
-    upgrade(database.engine.url, revision)
-    LOG.info("the store has been brought from schema %s to %s", revision, HEAD)
+def _leave_transactions(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA busy_timeout=10000")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin(connection: sql.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def check_fleet(

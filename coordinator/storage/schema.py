@@ -1,9 +1,10 @@
-"""Tables of the store, as the newest revision of `coordinator/storage/migrations` leaves them."""
+"""Tables of the store; a change of them raises `REVISION`, and other stores are refused."""
 
 from typing import Any
 
 import sqlalchemy as sql
 
+REVISION = "0008"
 METADATA = sql.MetaData()
 # The same order and room everywhere: PostgreSQL would sort texts by its language, and hold numbers
 # up to 2^31.

@@ -21,10 +21,9 @@ from coordinator.storage.errors import Conflict, StoreError
 from coordinator.storage.journals.heads import Head, Heads
 from coordinator.storage.journals.journal import JournalError, chained, forget_before, link_of, read
 from coordinator.storage.marks import Marks
-from coordinator.storage.migrations.upgrade import HEAD
-from coordinator.storage.opening import bring_up, check_fleet
+from coordinator.storage.opening import check_fleet, open_schema
 from coordinator.storage.place import StorePlace, place_of
-from coordinator.storage.schema import EVENTS, RUNS, STORE, VERSION
+from coordinator.storage.schema import EVENTS, REVISION, RUNS, STORE, VERSION
 
 LOCK_S = 2.0  # commands hold the lock of who serves for an instant, to see whether somebody does
 LOOK_S = 0.2  # for which they wait for each other
@@ -60,7 +59,7 @@ class Store:
 
     Args:
         store: Its folder or place.
-        is_upgrading: Whether an older store is brought up to date, after a copy of its database.
+        may_pair: Whether database and blobs are paired where neither is with another.
         is_new: Whether it is made where there is none.
         is_left: Whether it may be one that was moved elsewhere.
         moves_in: Id of the fleet that a move brings into it; empty: none. Only then it may be one
@@ -82,7 +81,7 @@ class Store:
     def __init__(
         self,
         store: str | Path | StorePlace,
-        is_upgrading: bool = False,
+        may_pair: bool = False,
         is_new: bool = True,
         is_left: bool = False,
         moves_in: str = "",
@@ -104,7 +103,7 @@ class Store:
         self._is_left = is_left
         opened = False
         try:
-            self._open(is_upgrading, is_new, is_left, moves_in)
+            self._open(is_new, is_new or may_pair, is_left, moves_in)
             opened = True
         except SQLAlchemyError as error:
             why = postgres.told(error) if place.is_shared else _first_line(error)
@@ -115,9 +114,8 @@ class Store:
             if not opened:
                 self.database.close()
 
-    def _open(self, is_upgrading: bool, is_new: bool, is_left: bool, moves_in: str) -> None:
-        at = (self.place, self.database, self.blobs)
-        bring_up(*at, self.serving_alone, is_new, is_upgrading)
+    def _open(self, is_new: bool, may_pair: bool, is_left: bool, moves_in: str) -> None:
+        open_schema(self.place, self.database, self.blobs, is_new)
         if not is_left:
             self.check_not_moved()
         if (source := self.marks.arriving()) and not moves_in:
@@ -125,27 +123,26 @@ class Store:
                 f"the move of {source} to {self.place} was cut; ask for it again with `smidgen "
                 "coordinator move`, or go on with the old one"
             )
-        may_pair = is_new or is_upgrading
         check_fleet(
             self.place, self.blobs, self.marks, lambda: bool(self.runs()), may_pair, moves_in
         )
         self.database.look = self._look
 
     def _look(self, connection: Connection) -> None:
-        """Refuse what another process has moved or brought up to date since this one opened it.
+        """Refuse what another process has moved or written anew since this one opened it.
 
         A lock tells nothing here: a server that was started again has forgotten who holds it.
         """
         version = sql.select(VERSION.c.version_num).scalar_subquery()
         row = connection.execute(sql.select(STORE.c.moved_to, version)).one_or_none()
-        moved_to, revision = ("", HEAD) if row is None else row
+        moved_to, revision = ("", REVISION) if row is None else row
         if moved_to and not self._is_left:
             raise postgres.StoreMoved(
                 f"the store {self.place} was moved to {moved_to}; start anew with that"
             )
-        if revision != HEAD:
+        if revision != REVISION:
             raise postgres.StoreMoved(
-                f"another smidgen brought {self.place} to schema {revision}; start it"
+                f"another smidgen has made {self.place} of schema {revision}; start that one"
             )
 
     def check_here(self) -> None:

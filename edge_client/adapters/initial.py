@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edge_client.adapters.linear import form_of, is_lora
+from edge_client.adapters.forms.linear import form_of, is_lora
 from edge_client.adapters.nets import net_of
 from edge_client.adapters.spec import (
     PREFIX,

@@ -20,7 +20,7 @@ import numpy as np
 
 from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
 from edge_client.adapters.fitting import fitting
-from edge_client.adapters.linear import LORA_A, LORA_B, form_of, is_lora
+from edge_client.adapters.forms.linear import LORA_A, LORA_B, form_of, is_lora
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
     PREFIX,
@@ -167,7 +167,10 @@ def peft_state(spec: AdapterSpec, architecture: str, state: AdapterState) -> Ada
     if not spec.bias:
         return state
     module = f"{PREFIX}{_carrier(architecture, state)}"
-    width = min(map(len, state.values()))  # as wide as the states, which the carrier keeps
+    layer = f"{PREFIX}{family_of(architecture).layer}".format(
+        layer=layers_of(state, architecture)[0]
+    )
+    width = min(len(bias) for name, bias in state.items() if name.startswith(layer))  # the states'
     renamed = {
         name.replace(f"{module}.bias", f"{module}.base_layer.bias"): tensor
         for name, tensor in state.items()

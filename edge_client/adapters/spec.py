@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from edge_client.adapters.linear import FORMS
+from edge_client.adapters.forms.linear import FORMS
 from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
 from edge_client.bases.architectures import Family, Shape
 from edge_client.bases.families import family_of

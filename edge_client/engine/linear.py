@@ -1,4 +1,4 @@
-"""A backend whose adapter is written by other numbers (`edge_client.adapters.linear`).
+"""A backend whose adapter is written by other numbers (`edge_client.adapters.forms.linear`).
 
 Any backend's gradients of LoRA are pulled back to the numbers that are trained, which an optimizer
 in numpy moves; so a form is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engines alike.
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from edge_client.adapters.linear import Form, form_of
+from edge_client.adapters.forms.linear import Form, form_of
 from edge_client.engine.backend import Backend
 from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
 from edge_client.guest.steps import Moments
@@ -81,7 +81,7 @@ def in_form(backend: Backend, form: str, lora: AdapterState, training: Training)
 
     Args:
         backend: With LoRA in place.
-        form: One of `adapters.linear.FORMS`.
+        form: One of `adapters.forms.linear.FORMS`.
         lora: Any state of LoRA's.
         training: The optimizer and its settings.
     """

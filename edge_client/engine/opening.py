@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from edge_client.adapters.banks import computed
+from edge_client.adapters.forms.linear import is_lora
 from edge_client.adapters.initial import check_asked, initial_adapter
-from edge_client.adapters.linear import is_lora
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base

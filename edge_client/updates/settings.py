@@ -52,7 +52,7 @@ def steps_of_run(
     Args:
         training: How devices train.
         updates: What becomes of their updates.
-        of_adapter: Steps that the adapter asks for (`adapters.linear.Form.steps`).
+        of_adapter: Steps that the adapter asks for (`adapters.forms.linear.Form.steps`).
     """
     proximal = (f"proximal:{training.proximal!r}",) if training.proximal else ()
     scaffold = ("scaffold",) if training.scaffold else ()

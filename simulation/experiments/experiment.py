@@ -68,7 +68,7 @@ ADDED_TO_TRAINING = (
 )
 ADDED_TO_LABELLING = ("known_first", "stops_when_found", "settled_after")
 ADDED_TO_TASK = ("kind", "masking")
-ADDED_TO_UPDATES = ("down",)
+ADDED_TO_UPDATES = ("down", "steps")
 ADDED_TO_PERSONAL = ("start", "above", "stages", "by_output")
 Paradigm = Literal["federated", "centralised", "local"]
 

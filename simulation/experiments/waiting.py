@@ -180,6 +180,7 @@ def pace(names: list[str], slower: float, seed: int) -> dict[str, float]:
 
 
 def homes(asked: Asked, seed: int) -> Stage:
+    """The demo's messages, dealt to as many homes as are asked for."""
     messages = load_messages(DATA)
     texts = [(m.split, Example(m.text, label=m.label, language=m.language)) for m in messages]
     train = tuple(one for split, one in texts if split != "test")

@@ -67,6 +67,7 @@ class CardFacts:
     news_rows: int
 
     def as_json(self) -> dict[str, Any]:
+        """What `simulate pretrain --json` says of the base."""
         scores = {
             language: {
                 **asdict(score),

@@ -45,7 +45,7 @@ from edge_client.texts.tokens import Prompt
 
 SEPARATOR = "|"  # between the labels of one text
 MANY = "labels"  # another name of the column
-FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True, "": False}
+FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 USUAL = 0.5  # from which probability on a label is told
 LABEL = 24  # characters of a label in a table
 
@@ -68,7 +68,7 @@ def gold_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) -> 
         except ValueError:
             return Fault("label", f"`{named([column or ''])}` is not a list of labels as JSON")
     found: Any = value.split(SEPARATOR) if isinstance(value, str) else value
-    found = [found] if type(found) is int else [] if found is None else found
+    found = [found] if type(found) is int else found
     if not isinstance(found, list | tuple) or any(isinstance(one, bool) for one in found):
         said = f"`{named([column or ''])}` is {type_name(value)}; a list of labels is expected"
         return Fault("not text", said)
@@ -94,7 +94,11 @@ def _flagged(row: Mapping[str, Any], labels: Sequence[str]) -> str | Fault:
 
 def has_gold(names: Sequence[str], labels: Sequence[str]) -> bool:
     """Whether columns of these names tell labels otherwise than by one called `label`."""
-    return find(names, MANY) is not None or all(find(names, one) is not None for one in labels)
+    if find(names, MANY) is not None:
+        return True
+    if not labels:  # nobody has said a task yet: a text and two labels at least
+        return len(names) > 2
+    return all(find(names, one) is not None for one in labels)
 
 
 class Multilabel(Classification):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.pace.settings import Asynchronous
-from edge_client.adapters.linear import steps_of
+from edge_client.adapters.forms.linear import steps_of
 from edge_client.tasks.registry import DEFAULT
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.wire.labelling import Labelling

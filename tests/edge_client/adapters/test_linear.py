@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.settings import Learning
+from edge_client.adapters.forms.linear import FORMS, LORA_A, LORA_B, form_of, is_lora, steps_of
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.linear import FORMS, LORA_A, LORA_B, form_of, is_lora, steps_of
 from edge_client.adapters.peft_folder import Exported, as_lora, read_peft_folder, write_peft_folder
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base

@@ -19,7 +19,6 @@ from edge_client.bases.families import FAMILIES, check_block, family_of, is_know
 from edge_client.bases.layout import PackError
 from edge_client.bases.packing import pack_model
 from edge_client.texts.batches import Batch
-from profiling.benchmarks import gradients
 from tests.families import write_family
 
 TOY = """
@@ -84,6 +83,8 @@ def test_a_family_of_another_package_is_packed_and_trained_like_ours(
     tiny_base: Base, site: Path, engine: str
 ) -> None:
     pytest.importorskip("torch")
+    from profiling.benchmarks import gradients  # imports torch
+
     installed(site, TOY)
     assert is_known("toy")
     bert = write_family("bert", tiny_base, site / "bert")
@@ -96,6 +97,8 @@ def test_a_family_of_another_package_is_packed_and_trained_like_ours(
 
 
 def trained(base: Base, batch: Batch, engine: str) -> tuple[float, list[bytes]]:
+    from profiling.benchmarks import gradients  # imports torch
+
     spec = parse_adapter("lora:2@q,v,up")
     first = initial_adapter(spec, base, 2, 0)
     state = {  # whatever its tensors are called

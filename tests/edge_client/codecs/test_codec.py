@@ -235,7 +235,7 @@ def test_encoding_holds_four_copies_of_an_adapter_and_little_more(codec: str) ->
 def test_a_setting_names_auto_too_and_a_codec_does_not() -> None:
     with pytest.raises(WrongInput, match="int4:128, auto, or topk:SHARE"):
         Updates("int2")
-    with pytest.raises(WrongInput, match="int4, or topk:SHARE"):
+    with pytest.raises(WrongInput, match="int4:128, or topk:SHARE"):
         kind_of("int2")
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def _known_afresh() -> Iterator[None]:
 def installed(site: Path, body: str) -> None:
     """A package with a format, as pip leaves it."""
     (site / "ward.py").write_text(body)
+    sys.modules.pop("ward", None)  # another test's
     info = site / "ward-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ward\nVersion: 1\n")
@@ -77,7 +79,6 @@ def test_a_format_of_another_package_that_fails_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "ward", raising=False)
     installed(tmp_path, "raise ValueError('no such dial')")
     with pytest.raises(Failed, match="package ward: its format notes cannot be used: ValueError"):
         readers()

@@ -60,7 +60,12 @@ def test_labels_of_a_text_are_read_as_files_have_them(tmp_path: Path, name: str,
 
 
 @pytest.mark.parametrize(
-    "body", ["text,label\nx,sport\n", "text,security,weather,family\nx,2,0,0\n"]
+    "body",
+    [
+        "text,label\nx,sport\n",
+        "text,security,weather,family\nx,2,0,0\n",
+        "text,security,weather,family\nx,1,,0\n",  # nobody has said whether
+    ],
 )
 def test_a_label_that_is_not_the_task_s_is_left_out(tmp_path: Path, body: str) -> None:
     path = tmp_path / "a.csv"

@@ -41,6 +41,7 @@ def installed(site: Path, body: str) -> None:
     entry = re.findall(r"```toml\n(.*?)```", section(), re.DOTALL)[0]
     name, target = re.findall(r'(\w+) = "(ward:\w+)"', entry)[0]
     (site / "ward.py").write_text(body)
+    sys.modules.pop("ward", None)  # another test's
     info = site / "ward-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ward\nVersion: 1\n")

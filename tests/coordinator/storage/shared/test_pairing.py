@@ -42,7 +42,7 @@ def test_a_look_pairs_nothing_and_a_start_does(place: StorePlace) -> None:
     Store(place.folder).close()  # no runs yet
     open_store(embedded).close()
     assert not fleet_of(place)
-    open_store(embedded, is_upgrading=True).close()
+    open_store(embedded, may_pair=True).close()
     assert fleet_of(place)
 
 

@@ -57,7 +57,9 @@ def form_of(name: str, shapes: Shapes) -> Form:
         shapes: Of LoRA's tensors, and of a head's beside them.
     """
     module, _, kind = FORMS[name].partition(":")
-    made: Callable[[Shapes], Form] = getattr(import_module(f"edge_client.adapters.{module}"), kind)
+    made: Callable[[Shapes], Form] = getattr(
+        import_module(f"edge_client.adapters.forms.{module}"), kind
+    )
     return made(shapes)
 
 

@@ -4,7 +4,7 @@ Sun et al. 2024 (arXiv:2403.12313): with A the same on every device, the mean of
 A. Half of LoRA's numbers travel; A is drawn by its name on each machine.
 """
 
-from edge_client.adapters.linear import LORA_A, Shapes, fixed_factor
+from edge_client.adapters.forms.linear import LORA_A, Shapes, fixed_factor
 from edge_client.wire.tensors import AdapterState
 
 

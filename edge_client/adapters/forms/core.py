@@ -10,7 +10,7 @@ zero: the adapted model is the base itself.
 
 import numpy as np
 
-from edge_client.adapters.linear import LORA_A, LORA_B, Shapes, fixed_factor
+from edge_client.adapters.forms.linear import LORA_A, LORA_B, Shapes, fixed_factor
 from edge_client.wire.tensors import AdapterState
 
 CORE = ".lora_core.weight"
