@@ -27,11 +27,6 @@ def window_of(tokens: int, window: int | None) -> int | None:
     return tokens if tokens > LONG_TEXT else None
 
 
-def score_rows(tokens: int) -> int:
-    """Queries whose scores with all tokens of a text lie together."""
-    return tokens if window_of(tokens, None) is None else WINDOW_QUERIES
-
-
 def window_blocks(tokens: int, window: int) -> list[tuple[slice, slice]]:
     """Queries of one text that are computed together, and the keys that they see."""
     starts = range(0, tokens, WINDOW_QUERIES)

@@ -20,13 +20,14 @@ from edge_client.bases.architectures import Shape
 from edge_client.bases.families import family_of, has_bias
 from edge_client.bases.layout import module_size
 from edge_client.bases.quantization import BLOCK
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS, score_rows
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS
 from edge_client.planning.layer_cost import (
     adapted_linears,
     autograd_keeps,
     columns,
     inner_registers,
     linear_sizes,
+    score_rows,
 )
 from edge_client.planning.plan import Plan, Workload
 
@@ -263,7 +264,7 @@ def _sizes(work: Workload, plan: Plan) -> _Sizes:
     texts = min(plan.micro_batch, work.batch)
     tokens = plan.tokens + work.spec.prompt_tokens
     numbers = texts * tokens
-    one_text = shape.heads * score_rows(tokens) * tokens
+    one_text = shape.heads * score_rows(shape, tokens) * tokens
     return _Sizes(
         state=numbers * shape.hidden * width,
         kv=numbers * shape.kv_heads * shape.head_dim * width,

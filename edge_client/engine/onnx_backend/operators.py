@@ -400,7 +400,7 @@ class Attention:
         window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        is_whole = _parted(q, k, mask, window) is None
+        is_whole = _parted(q, k, window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
@@ -418,7 +418,7 @@ class Attention:
     ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
-        if (window := _parted(q, k, mask, window)) is None:
+        if (window := _parted(q, k, window)) is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
             for start in range(0, texts, step):
                 part = (slice(start, start + step), slice(None))
@@ -427,22 +427,19 @@ class Attention:
         for rows, seen in window_blocks(queries, window):
             places = np.arange(queries)[rows, None], np.arange(keys)[seen]
             for text in range(texts):
-                one, own = slice(text, text + 1), None
+                one, added = slice(text, text + 1), None
                 if mask is not None:
-                    own = mask[text if len(mask) > 1 else 0]  # (A or 1, T or 1, S)
-                    own = own[:, rows if own.shape[1] > 1 else slice(None), seen]
-                added = near_mask(*places, window, own)
-                yield (one, rows), (one, seen), added.reshape(1, -1, *added.shape[-2:])
+                    own = mask[text][:, rows if mask.shape[2] > 1 else slice(None), seen]
+                    added = np.ascontiguousarray(own[None])  # (1, A or 1, T or 1, S)
+                if window < keys:
+                    near = near_mask(*places, window, added)
+                    added = near.reshape(1, -1, *near.shape[-2:])
+                yield (one, rows), (one, seen), added
 
 
-def _parted(
-    q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, window: int | None
-) -> int | None:
+def _parted(q: np.ndarray, k: np.ndarray, window: int | None) -> int | None:
     """The window by which attention is computed in parts; None: all queries of a text at once."""
-    has_rows = mask is not None and mask.shape[2] > 1  # a row of its own for each query
-    if q.shape[1] < k.shape[1] or (has_rows and window is None):
-        return None
-    return window_of(k.shape[1], window)
+    return window_of(k.shape[1], window) if q.shape[1] == k.shape[1] else None
 
 
 def near_mask(

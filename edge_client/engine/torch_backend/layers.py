@@ -171,10 +171,10 @@ def _mask_of(
     """What is added to the scores of a part; where neither is seen, the lowest number once."""
     if mask is not None:
         mask = mask if len(mask) == 1 else mask[part[0]]
-    if window is None:
-        return mask
-    if mask is not None:
+    if mask is not None and window is not None:
         mask = mask[..., part[2] if mask.shape[2] > 1 else ALL, keys[2]]
+    if window is None or window >= q.shape[2]:
+        return mask
     rows, columns = (torch.arange(s.start, s.stop, device=q.device) for s in (part[2], keys[2]))
     return near_mask(rows[:, None], columns, window, mask, q.dtype)
 
@@ -224,8 +224,7 @@ def attend(
     """
     texts, heads, queries, width = q.shape
     group = heads // kv_heads
-    has_rows = mask is not None and mask.shape[2] > 1  # a row of its own for each query
-    if queries == k.shape[2] and not (has_rows and window is None):
+    if queries == k.shape[2] and group == 1:
         window = window_of(queries, window)
     assert window is None or group == 1, "shared heads see all tokens"
     if group > 1:
