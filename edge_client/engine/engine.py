@@ -91,8 +91,7 @@ class Engine:
         self.encoder, self.plan, self.budget = encoder, plan, budget
         self.layers, self.frozen_layers, self._hidden = shape.layers, frozen_layers, shape.hidden
         self.on_texts: Callable[[int], None] = lambda texts: None
-        head = kind_of(encoder.task).head(encoder.task)
-        self._is_one_answer, self._loss = head.is_one_answer, head.loss
+        self._loss = kind_of(encoder.task).head(encoder.task).loss
         self._backend, self._prefix = backend, self._opened(None)
         if budget is not None:
             self._take(budget.option)
@@ -408,7 +407,7 @@ class Engine:
         self._backend.remember(self._prefix)
 
     def _opened(self, cache: ActivationCache | None) -> FrozenPrefix | None:
-        return open_prefix(cache, self.frozen_layers, self.layers, self._is_one_answer)
+        return open_prefix(cache, self.frozen_layers)
 
     def close(self) -> None:
         self._backend.close()

@@ -321,14 +321,14 @@ class Network:
             run: Its pass.
             is_waiting: Whether it lies where it will wait for backward.
         """
-        is_short = self.prefix is not None and self.prefix.is_answer_only
+        is_short = self._start == self.shape.layers and run.answers is not None
         shape = (run.texts if is_short else run.rows, self.shape.hidden)
         is_own = is_waiting or self.prefix is not None
         x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)
         if self.prefix is None:
             return x, self._embed(run, x)
         part = some_of(batch, slice(None))
-        self.prefix.states(part, "float32", self._below_cut, run.by_text(x))
+        self.prefix.states(part, "float32", self._below_cut, run.by_text(x), is_short)
         return x, None
 
     def _below_cut(self, batch: Batch) -> np.ndarray:

@@ -264,11 +264,14 @@ class Network:
         """
         if self.prefix is None:
             return 0, self._embed(run)
-        tokens = 1 if self.prefix.is_answer_only else run.ids.shape[1]
+        is_short = self.prefix.layers == self.shape.layers and run.context.answers is not None
+        tokens = 1 if is_short else run.ids.shape[1]
         states = np.empty((len(run.ids), tokens, self.shape.hidden), np.float32)
         name = str(run.dtype).removeprefix("torch.")
         part = some_of(batch, slice(None))
-        self.prefix.states(part, name, lambda some: self._below_cut(some, run.dtype), states)
+        self.prefix.states(
+            part, name, lambda some: self._below_cut(some, run.dtype), states, is_short
+        )
         return self.prefix.layers, self._tensor(states).to(run.dtype)
 
     @torch.no_grad()

@@ -178,8 +178,7 @@ def rooms_after_a_step(
     state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_of_words)
     words = None if work.masked else [] if work.spec.head else [[5], [6]]
     network = Network(base, work.spec, state, words, 2)
-    cut, is_one_answer = frozen_layers(work.spec, base.layers), not work.has_many_answers
-    network.prefix = open_prefix(cache, cut, base.layers, is_one_answer)
+    network.prefix = open_prefix(cache, frozen_layers(work.spec, base.layers))
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0
