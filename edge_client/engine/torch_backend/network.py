@@ -6,6 +6,7 @@ either way (`tests/parity/test_gradients.py`). After a layer its pages of the ma
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ from edge_client.engine.torch_backend.layers import (
 from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
 from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
 from edge_client.engine.watch import Watch, going_on
-from edge_client.planning.plan import Plan
+from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
@@ -168,7 +169,10 @@ class Network:
         return self._layers[self.frozen.stored_layer(index)]
 
     def _pass(self, batch: Batch, dtype: torch.dtype) -> Pass:
-        return open_pass(batch, self.frozen, self.spec.prompt_tokens, self.device, dtype)
+        run = open_pass(batch, self.frozen, self.spec.prompt_tokens, self.device, dtype)
+        if reads_mean(self.spec, self.shape, is_of_words=batch.texts is not None):
+            run = replace(run, context=replace(run.context, answers=None), is_of_mean=True)
+        return run
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
@@ -201,6 +205,9 @@ class Network:
 
     def _seen(self, x: Tensor, run: Pass) -> Tensor:
         """What the head sees, (answers, H), of the top layer's sum (B, T, H), or (B, 1, H)."""
+        if run.is_of_mean:
+            states = self._after(self.shape.layers - 1, x).float()
+            return run.mean(states).to(x.dtype)
         x = x.flatten(0, 1)
         x = x if run.places is None else x[run.places]
         return self._after(self.shape.layers - 1, x)
@@ -235,10 +242,10 @@ class Network:
         """
         run = self._pass(batch, getattr(torch, dtype))
         start, x = self._entry(batch, run)  # (B, P + T, H), or (B, 1, H)
-        rows = np.arange(len(x))
+        rows, places = np.arange(len(x)), self._tensor(batch.mask_positions)
         for index in range(start, self.shape.layers):
             if watch is not None and index in watch.layers:
-                left = going_on(watch, index, rows, self._answers(index, x, run))
+                left = going_on(watch, index, rows, self._answers(index, x, places[rows]))
                 rows, x, run = rows[left], x[left], run.some(left)
             if not len(rows):
                 return rows, x.new_empty((0, 0), dtype=torch.float32)
@@ -284,10 +291,9 @@ class Network:
             self.frozen.release_layer(index)
         return x.float().cpu().numpy()
 
-    def _answers(self, index: int, x: Tensor, run: Pass) -> np.ndarray:
-        """The answers' states after `index` layers, (B, H)."""
-        assert run.context.answers is not None
-        h = self._after(index - 1, at(x, run.context.answers))  # (B, 1, H)
+    def _answers(self, index: int, x: Tensor, places: Tensor) -> np.ndarray:
+        """The states at places of the texts, (B,), after `index` layers, (B, H)."""
+        h = self._after(index - 1, at(x, places + self.spec.prompt_tokens))  # (B, 1, H)
         return h.squeeze(1).float().cpu().numpy()
 
     # Backward

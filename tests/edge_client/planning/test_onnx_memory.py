@@ -161,9 +161,10 @@ def test_with_memory_enough_nothing_is_split_recomputed_or_halved() -> None:
 # What rooms take
 
 
-def zeros(family: str, layers: int, folder: Path) -> Base:
+def zeros(family: str, layers: int, folder: Path, pooling: str = "cls") -> Base:
     """An int8 base of zeros: only the sizes matter here."""
     config = SIZES | {"model_type": family, "num_hidden_layers": layers}
+    config |= {"classifier_pooling": pooling} if pooling == "mean" else {}
     layout = lay_out(config, 8)
     header = layout.header
     (folder / "model.safetensors").write_bytes(header + bytes(layout.file_bytes - len(header)))
@@ -184,7 +185,7 @@ def rooms_after_a_step(
     attention[1, 30:] = 0
     answers, labels = np.full(TEXTS, 3), np.arange(TEXTS) % 2
     batch = Batch(ids, attention, answers, labels)
-    if work.has_many_answers:
+    if work.masked or work.is_of_words:
         asked = work.masked or 30  # as many tokens as each text has
         places, texts = np.tile(np.arange(asked), TEXTS), np.arange(TEXTS)
         labels = places % work.num_labels
@@ -284,6 +285,20 @@ def test_the_rooms_of_a_step_that_tags_words_take_what_the_formula_says(
     if family == "albert":
         taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
     assert taken == estimate(work, plan, 0).kept
+
+
+@pytest.mark.parametrize(
+    ("adapter", "plan"),
+    [("lora:4+head", plan) for plan, _ in PLANS]
+    + [("lora:4/top2+head", replace(WHOLE, depth=2)), ("head", WHOLE)],
+)
+def test_the_rooms_of_a_step_whose_head_reads_the_mean_take_what_the_formula_says(
+    tmp_path: Path, adapter: str, plan: Plan
+) -> None:
+    base, spec = zeros("modernbert", 4, tmp_path, "mean"), parse_adapter(adapter)
+    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx")
+    cache = ActivationCache(tmp_path, 1 << 20, "zeros")  # read where lower layers are frozen
+    assert rooms_after_a_step(base, work, plan, cache) == estimate(work, plan, 0).kept
 
 
 # Adapters of top layers with a cache, and how many states the formula says too many.

@@ -1,6 +1,7 @@
 """ModernBERT of small random shapes and odd keys against transformers, on both engines."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import check_asked, initial_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.architectures import ArchitectureError
@@ -20,12 +22,13 @@ from edge_client.planning.chunks import LONG_TEXT
 from edge_client.planning.plan import Workload
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, encode_adapter
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
+plain = pytest.importorskip("profiling.benchmarks.reference")._plain
 
 WORDS = [1010, 1020, 1030]
 NOTHING = parse_adapter("lora:1")  # its B is zero
@@ -196,13 +199,41 @@ def test_a_head_of_tags_has_the_gradients_of_plain_peft(
         assert error.worst_error <= 1e-5 and not error.zero_tensors, error
 
 
-def test_a_head_on_a_base_that_reads_the_mean_of_all_tokens_is_refused(
-    tiny_base: Base, hub_task: Task, tmp_path: Path
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("name", ["head", "lora:2@q,up+head", "lora:2@q,o/top1+head"])
+def test_a_head_of_texts_is_that_of_transformers_and_peft_and_exported_as_such(
+    tiny_base: Base,
+    hub_task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pooling: str,
+    name: str,
 ) -> None:
-    _, base = written(tiny_base, tmp_path, {"classifier_pooling": "mean"})
-    with pytest.raises(AdapterError, match=r"reads the mean of all tokens \(classifier_pooling\)"):
-        check_asked(parse_adapter("lora:2+head"), hub_task, base)
-    check_asked(parse_adapter("lora:2"), hub_task, base)
+    import peft
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    _, base = written(tiny_base, tmp_path / "base", {"classifier_pooling": pooling})
+    spec, labels = parse_adapter(name), len(hub_task.labels)
+    state = gradients.random_adapter(spec, base, labels, seed=1)
+    origin = Exported(name, str(base.folder), base.base_id, base.architecture, hub_task)
+    body = encode_adapter(state)
+    write_peft_folder(tmp_path / "adapter", origin, body, base=base, with_base=True)
+    model = peft.AutoPeftModelForSequenceClassification.from_pretrained(
+        str(tmp_path / "adapter"), num_labels=labels, dtype=torch.float64, is_trainable=True
+    ).eval()
+    batch = gradients.random_batch(base, 3, 150, labels, seed=3)  # two texts are padded
+    batch = replace(batch, mask_positions=np.zeros(3, np.int64))
+    ids, attention, gold = map(torch.from_numpy, (batch.ids, batch.attention, batch.labels))
+    exact = model(input_ids=ids, attention_mask=attention, labels=gold)
+    exact.loss.backward()
+    wanted = {plain(n): p.grad.numpy() for n, p in model.named_parameters() if p.requires_grad}
+    for engine, ours in logits(base, batch, spec, state).items():
+        assert np.abs(ours - exact.logits.detach().numpy()).max() <= 1e-5, engine
+        with gradients.our_gradients(base, spec, state, [], engine) as gradient:
+            for plan in gradients.every_plan(base, spec, 3, 150):
+                for tensor, found in gradient(batch, plan)[1].items():
+                    error = np.linalg.norm(found - wanted[tensor]) / np.linalg.norm(wanted[tensor])
+                    assert error <= 1e-5, (engine, plan, tensor)
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
