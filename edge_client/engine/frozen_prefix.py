@@ -102,16 +102,6 @@ class FrozenPrefix:
         return half
 
 
-def open_prefix(cache: ActivationCache | None, cut: int) -> FrozenPrefix | None:
-    """The prefix below a cut; None without a cache, or where the lowest layer is trained.
-
-    Args:
-        cache: The base's.
-        cut: Layers of which nothing is trained.
-    """
-    return FrozenPrefix(cache, cut) if cache is not None and cut else None
-
-
 def is_kept(task: Task, cut: int) -> bool:
     """Whether a cache is opened for what the layers below a cut give.
 

@@ -15,7 +15,7 @@ from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.layout import checked_shape, lay_out
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.planning.onnx_memory import estimate
 from edge_client.planning.plan import Plan, Workload
@@ -179,7 +179,8 @@ def rooms_after_a_step(
     state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_of_words)
     words = None if work.masked else [] if work.spec.head else [[5], [6]]
     network = Network(base, work.spec, state, words, 2)
-    network.prefix = open_prefix(cache, frozen_layers(work.spec, base.layers))
+    cut = frozen_layers(work.spec, base.layers)
+    network.prefix = FrozenPrefix(cache, cut) if cache is not None and cut else None
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0
