@@ -223,7 +223,8 @@ class PlacedLayer:
 
     def seen(self, run: Pass, queries: int) -> tuple[np.ndarray | None, int | None]:
         """What is added to the scores, and the window; of the answers' rows the mask has both."""
-        if queries == run.tokens or (self.window is None and _is_of_keys(run.mask)):
+        is_of_keys = run.mask is None or run.mask.shape[2] == 1  # the same for all queries
+        if queries == run.tokens or (self.window is None and is_of_keys):
             return run.mask, self.window
         assert run.answers is not None
         places = run.answers % run.tokens
@@ -403,11 +404,6 @@ class _Back:
             if rest is None or own.ctypes.data != rest.ctypes.data:
                 return own
         return take(f"{name}_g", shape)
-
-
-def _is_of_keys(mask: np.ndarray | None) -> bool:
-    """Whether a mask says the same of all queries."""
-    return mask is None or mask.shape[2] == 1
 
 
 def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

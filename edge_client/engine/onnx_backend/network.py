@@ -24,7 +24,7 @@ from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
-from edge_client.engine.onnx_backend.head import Behind, Classifier, Cloze, Head, Transform, Words
+from edge_client.engine.onnx_backend.head import Classifier, Head, Transform, Words
 from edge_client.engine.onnx_backend.layers import Layer, Pass, PlacedLayer, Tape, compacted
 from edge_client.engine.onnx_backend.operators import (
     LOWEST,
@@ -156,17 +156,17 @@ class Network:
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.frozen.family
+        activation = Activation(family.classifier_activation, self._bench)
+        known = activation, self._bench, self.loss
         if self.spec.head:
-            activation = Activation(family.classifier_activation, self._bench)
             names = head_linears(self.shape.architecture, self.adapter)
-            classifier = Classifier(self.adapter, names, activation, self._bench, self.loss)
-            is_on_head = family.is_classifier_on_head
-            return Behind(self._transform(), classifier) if is_on_head else classifier
+            parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
+            transform = self._transform() if family.is_classifier_on_head else None
+            return Classifier(parts, names, *known, transform)
         transform = self._transform()
         if label_words is None:
             return Words(transform, self.frozen, self._bench)
-        rows, bias = self.frozen.label_rows(label_words)
-        return Cloze(transform, rows, bias, self._bench, self.loss)
+        return Classifier([self.frozen.label_rows(label_words)], (), *known, transform)
 
     # Forward
 

@@ -24,7 +24,7 @@ from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
-from edge_client.engine.torch_backend.head import Cloze, Head, Trained, Transform, Words
+from edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words
 from edge_client.engine.torch_backend.layers import (
     ACTIVATIONS,
     Context,
@@ -150,17 +150,17 @@ class Network:
         )
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
+        activation = ACTIVATIONS[self.family.classifier_activation]
         if self.spec.head:
             names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
             transform = self._transform() if self.family.is_classifier_on_head else None
-            activation = ACTIVATIONS[self.family.classifier_activation]
-            return Trained(parts, activation, self.loss, transform)
+            return Classifier(parts, activation, self.loss, transform)
         transform = self._transform()
         if label_words is None:
             return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
-        rows, bias = self.frozen.label_rows(label_words)
-        return Cloze(transform, self._tensor(rows), self._tensor(bias), self.loss)
+        rows, bias = map(self._tensor, self.frozen.label_rows(label_words))
+        return Classifier([(rows, bias)], activation, self.loss, transform)
 
     # Forward
 
