@@ -7,11 +7,10 @@ import typer
 
 from coordinator.commands import devices, operators, tokens
 from coordinator.commands.create import create
-from coordinator.commands.export import export
 from coordinator.commands.figures import figures
 from coordinator.commands.init import init_command
 from coordinator.commands.orders import extend, pause, resume, rollback, stop
-from coordinator.commands.runs import list_runs
+from coordinator.commands.runs import export, list_runs
 from coordinator.commands.serve import serve_command
 from coordinator.commands.status import status
 from coordinator.commands.stores import backup, move, prune, verify

@@ -34,7 +34,7 @@ from coordinator.rounds.learning.settings import (
     check_net,
     check_together,
 )
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.selection import cohort_size
 from edge_client.adapters.forms.linear import steps_of
 from edge_client.adapters.ranks import LORA_ALPHA

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.rounds.extensions.checked import (
+from coordinator.rounds.extensions import (
     CheckedMean,
     CheckedOptimizer,
     CheckedSelection,
@@ -23,11 +23,11 @@ from coordinator.rounds.extensions.checked import (
 from coordinator.rounds.learning.mean import Mean
 from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory
 from coordinator.rounds.learning.optimizers import ServerOptimizer
-from coordinator.rounds.pace.heard import Heard
+from coordinator.rounds.scheduling.participation import Heard
 from coordinator.rounds.selections.selection import Asking, Selection
 from edge_client.updates.step import Contribution
-from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.confidences import counted as counted_texts
+from edge_client.wire.reports import Confidences
+from edge_client.wire.reports import counted as counted_texts
 from edge_client.wire.tensors import AdapterState
 
 if TYPE_CHECKING:

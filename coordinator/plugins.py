@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coordinator.rounds.extensions.catalogue import Extension, Kind, add
-from coordinator.rounds.extensions.failures import FAILURES, line_of
+from coordinator.rounds.extensions import FAILURES, Extension, Kind, add, line_of
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS
 from coordinator.rounds.learning.settings import SELECTIONS, Learning
 from edge_client.errors import WrongInput, demand

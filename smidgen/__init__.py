@@ -45,13 +45,11 @@ if TYPE_CHECKING:
     from coordinator.config import RunConfig
     from edge_client.api.doctor import Diagnosis, doctor
     from edge_client.api.evaluate import evaluate
-    from edge_client.api.guesser import fill
     from edge_client.api.pack import Pack, pack
     from edge_client.api.personalize import PersonalAdapter, personalize
     from edge_client.api.plan import Planned, Plans, plan
-    from edge_client.api.predict import Prediction, predict
+    from edge_client.api.predict import Prediction, fill, predict, tag
     from edge_client.api.run import NothingDone, run_client
-    from edge_client.api.tagger import tag
     from edge_client.api.train import TrainedAdapter, train
     from edge_client.client.settings import Summary
     from edge_client.doctor.machine import Finding
@@ -140,7 +138,7 @@ _HOMES = {
     "doctor": "edge_client.api.doctor",
     "evaluate": "edge_client.api.evaluate",
     "export": "coordinator.api.export",
-    "fill": "edge_client.api.guesser",
+    "fill": "edge_client.api.predict",
     "pack": "edge_client.api.pack",
     "personalize": "edge_client.api.personalize",
     "plan": "edge_client.api.plan",
@@ -149,7 +147,7 @@ _HOMES = {
     "runs": "coordinator.api.create",
     "serve": "coordinator.api.serve",
     "simulate": "simulation.api",
-    "tag": "edge_client.api.tagger",
+    "tag": "edge_client.api.predict",
     "train": "edge_client.api.train",
 }
 

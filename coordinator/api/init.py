@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from coordinator.api.joining import join_line
 from coordinator.api.ready import PORT
+from coordinator.api.starting import join_line
 from coordinator.api.stores import AtStore, new_store
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.operators import add_operator
 from coordinator.storage.place import place_of
 from coordinator.storage.rows.tokens import insert_token
 from coordinator.trust.authority import AUTHORITY_DAYS, SERVER_DAYS
-from coordinator.trust.checks import names_of, valid_until
+from coordinator.trust.checks import names_of, own_address, valid_until
 from coordinator.trust.folder import Trust, ca_of
 from coordinator.trust.making import Given, check_new, make, renew, take, take_again
-from coordinator.trust.network import own_address
 from edge_client.errors import demand
 
 TOKEN_DAYS = 30  # of the first enrolment token

@@ -25,7 +25,7 @@ from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, limits_of, note
+from coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE, limits_of, note
 from coordinator.upkeep.watch import check_needed, unsecured
 from edge_client.errors import demand
 from edge_client.files import close_to_others, told_of
@@ -121,12 +121,12 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
-    from coordinator.fleet.versions import check_minimum
+    from coordinator.fleet.members import check_minimum
     from coordinator.serving.log.clocks import check_clock
     from coordinator.serving.packs import Packs
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
-    from coordinator.trust.network import proxy_of
+    from coordinator.trust.checks import proxy_of
 
     folder = place.folder
     limits = limits_of(serving.keep_rounds, serving.least_free)
@@ -247,7 +247,7 @@ def _secured(folder: Path, endpoint: Endpoint) -> "Secured | None":
 
 def _host(told: "Address | None") -> str:
     """What is listened on if nobody says: loopback, unless devices were told another address."""
-    from coordinator.trust.network import names_loopback
+    from coordinator.trust.checks import names_loopback
 
     if told is None:
         return HOST
@@ -262,7 +262,7 @@ def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
     Raises:
         WrongInput: Says what to do.
     """
-    from coordinator.trust.network import is_loopback
+    from coordinator.trust.checks import is_loopback
 
     demand(
         not is_plain or is_loopback(host),

@@ -1,5 +1,9 @@
-"""The adapter that a run starts from, where it is not a new one: a PEFT folder, or RUN@N."""
+"""The adapter that a run starts from, where it is not a new one: a PEFT folder, or RUN@N.
 
+The line that is pasted on a device, as `init` and `create` print it.
+"""
+
+import shlex
 from pathlib import Path
 
 from coordinator.api.export import ranges
@@ -12,7 +16,7 @@ from edge_client.adapters.fitting import fitting
 from edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
-from edge_client.bases.base import Base
+from edge_client.bases.base import EMBEDDED, Base
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, decode_adapter
 
@@ -77,3 +81,25 @@ def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
         return spec, fitting(Path(named), spec, base, task, decode_adapter(body))
 
     return start
+
+
+def join_line(token: str, url: str, ca: str | None, base: str = EMBEDDED) -> str:
+    """One line for a shell; FOLDER stands for the device's texts.
+
+    Args:
+        token: Lets the device in.
+        url: The coordinator's address.
+        ca: Whom the device believes; None without TLS.
+        base: The run's base, as typed. The path of a folder is the coordinator's alone: the device
+            is told its last part.
+    """
+    words = ["smidgen", "client", "run", "--coordinator", url]
+    if ca is not None:
+        words += ["--ca", ca]
+    if base != EMBEDDED:
+        words += ["--base", _base_there(base)]
+    return f"SMIDGEN_TOKEN={shlex.quote(token)} {shlex.join([*words, '--data', 'FOLDER'])}"
+
+
+def _base_there(base: str) -> str:
+    return f"FOLDER-OF-{Path(base).resolve().name}" if Path(base).is_dir() else base

@@ -7,11 +7,11 @@ from coordinator.fleet.clock import FILE as CLOCK
 from coordinator.storage.blobs.bucket import CACHE
 from coordinator.storage.dialects.locks import CLAIMS, SERVE
 from coordinator.storage.errors import StoreError
-from coordinator.storage.journals.heads import FILE as HEADS
+from coordinator.storage.journals import FILE as HEADS
 from coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
 from coordinator.storage.store import Store
 from coordinator.trust.folder import NAME as TLS
-from coordinator.upkeep.limits import FILE as LIMITS
+from coordinator.upkeep.disk_space import FILE as LIMITS
 from edge_client.tables import plain
 
 Place: TypeAlias = str | Path

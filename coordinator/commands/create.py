@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from coordinator.api.create import NewRun, create_run
-from coordinator.api.joining import join_line
 from coordinator.api.ready import PORT
+from coordinator.api.starting import join_line
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store, tags_of
 from coordinator.storage.place import StorePlace

@@ -20,7 +20,7 @@ from coordinator.storage.rows import devices as device_rows
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, span
 from edge_client.wire.fleet import check_tags
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 
 MOST = 100  # devices that a screen lists; --json has all
 COLUMNS = (

@@ -1,14 +1,24 @@
-"""`smidgen coordinator list`: the runs of a store, a line each."""
+"""`smidgen coordinator list`: the runs of a store, a line each.
+
+`smidgen coordinator export`: a run's adapter as a folder that PEFT loads.
+"""
 
 import json
+import sys
 from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Literal
 
+import typer
+
+from coordinator.api.export import export as export_adapter
 from coordinator.api.fleet import runs_told
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption, at_store
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.operator.told import Told
-from coordinator.rounds.measures import heads_of, measures_of
+from coordinator.rounds.metrics import heads_of, measures_of
+from edge_client.errors import demand
 from edge_client.tables import Column, Table, share_within, show, span
 from edge_client.tasks.kind import kind_named
 
@@ -57,3 +67,75 @@ def list_runs(store: StoreOption, as_json: JsonOption = False) -> None:
 def _score(one: Told) -> str:
     key = kind_named(one["kind"]).measure.key
     return share_within(one[key], one[f"{key}_error"])
+
+
+UNTRAINED = "this is the untrained adapter of round 0"
+NONE_CLOSED = "no round of training has closed yet"
+ROUND = (
+    "Whose adapter: of that round, the best by evaluation, or the last closed one; by default the "
+    "one that the run keeps, which is the last unless its run file says otherwise."
+)
+
+
+@at_store
+def export(
+    store: StoreOption,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="PEFT adapter folder to write; an earlier export there is replaced, nothing else."
+        ),
+    ],
+    run: NewestOption = None,
+    round_index: Annotated[
+        str | None,
+        typer.Option("--round", metavar="N|best|last", help=ROUND),
+    ] = None,
+    base_name: Annotated[
+        str,
+        typer.Option(
+            help="What PEFT's users load the base by, such as a hub name; by default the run's "
+            "base, of a folder its last part."
+        ),
+    ] = "",
+    with_base: Annotated[
+        bool,
+        typer.Option(
+            "--with-base",
+            help="Copy the base into the folder, so that PEFT's auto classes find it from any "
+            "working folder of this machine.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a round's adapter as a folder that PEFT loads, by default what the run keeps."""
+    chosen = None if round_index is None else round_of(round_index)
+    found = export_adapter(
+        store, out, run=run, round_index=chosen, base_name=base_name, with_base=with_base
+    )
+    plain = {
+        "run_id": found.run_id,
+        "round_index": found.round_index,
+        "is_trained": found.is_trained,
+        "adapter_sha256": found.adapter_sha256,
+        "out": str(out),
+    }
+    if not found.is_trained:
+        why = "" if found.rounds else f": {NONE_CLOSED}"
+        print(f"smidgen coordinator: {UNTRAINED}{why}", file=sys.stderr)
+    answer(f"adapter of round {found.round_index} of {found.run_id} in {out}", plain, as_json)
+
+
+def round_of(text: str) -> int | Literal["best", "last"]:
+    """What --round says.
+
+    Raises:
+        WrongInput: It is something else.
+    """
+    if text == "best":
+        return "best"
+    if text == "last":
+        return "last"
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 7
+    demand(is_number, f"--round {text[:40]!r}: a round's number, best or last expected")
+    return int(text)

@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from coordinator.api.ready import Endpoint, Serving, listening, ready
-from coordinator.api.workers import check_workers, end_with_parent, inherited, serve_together
+from coordinator.api.serve import check_workers, end_with_parent, inherited, serve_together
 from coordinator.commands.console import JsonOption, at_store
 from coordinator.commands.create import announce
 from coordinator.serving import limit
 from coordinator.storage.place import StorePlace
 from coordinator.storage.status import status_of
-from coordinator.upkeep import limits
+from coordinator.upkeep import disk_space
 from coordinator.watch.logs import log_to_stderr
 from edge_client.files import OTHERS
 from edge_client.planning.allocator import use_one_arena
@@ -71,8 +71,10 @@ def serve_command(
         bool, typer.Option(help="End when all runs are finished and their devices know.")
     ] = False,
     plain_http: Annotated[bool, typer.Option("--plain-http", help=PLAIN_HTTP)] = False,
-    keep_rounds: Annotated[int, typer.Option(help=KEEP_ROUNDS)] = limits.KEEP_ROUNDS,
-    least_free: Annotated[str, typer.Option(metavar="SIZE", help=LEAST_FREE)] = limits.LEAST_FREE,
+    keep_rounds: Annotated[int, typer.Option(help=KEEP_ROUNDS)] = disk_space.KEEP_ROUNDS,
+    least_free: Annotated[
+        str, typer.Option(metavar="SIZE", help=LEAST_FREE)
+    ] = disk_space.LEAST_FREE,
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help=TRUSTED_PROXY)
     ] = None,

@@ -10,15 +10,14 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.rounds.measures import heads_of, measures_of
+from coordinator.rounds.metrics import heads_of, measures_of
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
-from coordinator.upkeep.limits import noted
-from coordinator.upkeep.room import Room
+from coordinator.upkeep.disk_space import Room, noted
 from edge_client.tables import Column, Table, share_within, show, size, span, tell
 from edge_client.tasks.kind import kind_named
 from edge_client.wire.messages import ENDED
-from edge_client.wire.reported.failures import SAID, Failure
+from edge_client.wire.reports import SAID, Failure
 
 MOST = 20  # devices that a screen lists; --json has all
 FIRST = (

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from coordinator.api import keeping
-from coordinator.api.prune import Pruned
-from coordinator.api.prune import prune as prune_store
+from coordinator.api.keeping import Pruned
+from coordinator.api.keeping import prune as prune_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, answer, at_store
-from coordinator.upkeep.verifying import Found
+from coordinator.upkeep.backup import Found
 from edge_client.errors import Failed
 from edge_client.tables import size, some
 

@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from coordinator.operator.access_schemas import (
+from coordinator.operator.asking import After, Limit, page
+from coordinator.operator.fleet_schemas import (
     CreatedOperator,
     CreatedToken,
     NewOperator,
@@ -15,7 +16,6 @@ from coordinator.operator.access_schemas import (
     Token,
     Tokens,
 )
-from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.told import Told, token_told
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.service import Service

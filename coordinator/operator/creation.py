@@ -12,7 +12,7 @@ from coordinator.operator.order_schemas import NewRun
 from coordinator.presets import laid_under
 from coordinator.rounds.choice import DeviceChoice
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED

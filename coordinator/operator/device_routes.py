@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 
 from coordinator.operator.asking import After, Limit, page
-from coordinator.operator.device_schemas import Device, DeviceDetail, Devices, Tags
+from coordinator.operator.fleet_schemas import Device, DeviceDetail, Devices, Tags
 from coordinator.operator.run_routes import with_contact
 from coordinator.operator.told import (
     Told,

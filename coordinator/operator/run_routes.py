@@ -30,7 +30,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.rounds.admission import Refusal
-from coordinator.rounds.extensions.calls import calling_by
+from coordinator.rounds.extensions import calling_by
 from coordinator.rounds.orders import OrderKind
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.ledger import Live

@@ -5,7 +5,7 @@ from typing import Literal
 from coordinator.operator.schemas import ANSWER, ROUND, Answer, Kind, Model, Round, example
 from coordinator.rounds.choice import DeviceChoice
 from edge_client.wire.messages import Ended
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 
 Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
 

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 
 Kind = Literal["train", "label", "evaluate"]
 

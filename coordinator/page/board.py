@@ -22,7 +22,7 @@ from coordinator.operator.told import (
     run_told,
 )
 from coordinator.rounds.history import KNOWN_ROUNDS
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.scoring import Score
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
@@ -31,7 +31,7 @@ from coordinator.storage.figures import rows_of_round
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.reports import counts_by_round
 from edge_client.wire.figures import Row
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 
 Trouble = dict[str, Any]
 MOST = 30

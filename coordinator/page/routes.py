@@ -16,8 +16,8 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
-from coordinator.operator.access_schemas import LogIn, Session
 from coordinator.operator.asking import BEARER, CARRIED, COOKIE, check_header, role_of, welcome
+from coordinator.operator.fleet_schemas import LogIn, Session
 from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import Board
 from coordinator.page.streams import News, Streams

@@ -14,7 +14,7 @@ from edge_client.tasks.task import Task
 from edge_client.updates.registry import made, sent_shapes
 from edge_client.updates.step import ServerContext
 from edge_client.wire.messages import Report, WireError
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 from edge_client.wire.tensors import (
     AdapterState,
     Update,

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from edge_client.tasks.counts import Entities
-from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Confidences, Failure
 
 Kind = Literal["train", "label", "evaluate"]
 

@@ -19,15 +19,14 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.extensions import PluginError
 from coordinator.rounds.learning.learning import gain_of
-from coordinator.rounds.pace.asking import also_asked, open_step, train_on
-from coordinator.rounds.pace.deadlines import closes_after_s, deadline_of_next
-from coordinator.rounds.pace.patience import lack_of_progress
-from coordinator.rounds.pace.silence import awake
-from coordinator.rounds.pace.step import Step
-from coordinator.rounds.pace.underway import busy
+from coordinator.rounds.metrics import class_thresholds
 from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
+from coordinator.rounds.scheduling.async_buffer import busy
+from coordinator.rounds.scheduling.participation import awake, lack_of_progress
+from coordinator.rounds.scheduling.step import Step, closes_after_s, deadline_of_next
 from coordinator.rounds.scoring import is_collapsed, is_worse
 from coordinator.rounds.selection import (
     asked_size,
@@ -40,7 +39,6 @@ from coordinator.rounds.selection import (
 from coordinator.rounds.selections.choosing import choose, passed_over
 from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
-from coordinator.rounds.thresholds import class_thresholds
 from edge_client.tasks.kind import kind_named
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.messages import Ended

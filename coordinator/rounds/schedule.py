@@ -3,7 +3,7 @@
 from typing import Literal, Protocol
 
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training

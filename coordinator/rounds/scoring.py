@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.measures import ratio_of, ratio_of_entities
+from coordinator.rounds.metrics import ratio_of, ratio_of_entities
 from edge_client.tasks.counts import Entities, EntityScores
 from edge_client.tasks.counts import pooled as pooled_counts
 

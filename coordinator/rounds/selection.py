@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
-from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reports import Confidences
 from edge_client.wire.seeds import seeds_under
 
 

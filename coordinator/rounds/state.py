@@ -29,16 +29,27 @@ from coordinator.rounds.events import (
     Unpaused,
 )
 from coordinator.rounds.learning.kept import Kept, kept_after
-from coordinator.rounds.pace.deadlines import Times, after_answers
-from coordinator.rounds.pace.heard import Heard, after_asking, after_training, with_loss
-from coordinator.rounds.pace.patience import Patience, after_score
-from coordinator.rounds.pace.silence import Silence, after_step
-from coordinator.rounds.pace.step import Step, asking_also, step_of
-from coordinator.rounds.pace.underway import Underway, Works, moved, with_answer
-from coordinator.rounds.past.answers import Answers
+from coordinator.rounds.scheduling.async_buffer import Underway, Works, moved, with_answer
+from coordinator.rounds.scheduling.participation import (
+    Heard,
+    Patience,
+    Silence,
+    after_asking,
+    after_score,
+    after_step,
+    after_training,
+    with_loss,
+)
+from coordinator.rounds.scheduling.step import (
+    Answers,
+    Step,
+    Times,
+    after_answers,
+    asking_also,
+    step_of,
+)
 from coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
-from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Confidences, Failure
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update, counted
 from coordinator.rounds.events import Answered, LossTold, StepOpened
-from coordinator.rounds.learning.handing import handed, spec_at_rank
+from coordinator.rounds.learning.exact import handed, spec_at_rank
 from coordinator.rounds.learning.learning import length_of
-from coordinator.rounds.measures import judged
-from coordinator.rounds.pace.standing import answer_to
+from coordinator.rounds.metrics import judged
+from coordinator.rounds.scheduling.asking import answer_to
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
 from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id

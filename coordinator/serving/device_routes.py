@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.bodies import headers_of, past_the_end
 from coordinator.serving.http.documented import (
     ENROL,
     ENROLLED,
@@ -39,7 +40,6 @@ from coordinator.serving.http.guests import let_in
 from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body
 from coordinator.serving.http.paces import Paces
 from coordinator.serving.http.polls import POLLS, Bells
-from coordinator.serving.http.ranges import headers_of, past_the_end
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.pack_route import add_pack_route
 from coordinator.serving.service import Service

@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
-from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.extensions import PluginError
 from coordinator.rounds.guidance import context_of
-from coordinator.rounds.learning.handing import handed, spec_at_rank
+from coordinator.rounds.learning.exact import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import NOBODY, bounded, decide
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.selections.selection import Facts
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.log.rests import pace_texts
+from coordinator.serving.log.repeats import pace_texts
 from coordinator.serving.log.steps import step_text
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about

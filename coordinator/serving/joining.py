@@ -9,7 +9,7 @@ from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_failure
 from coordinator.rounds.events import Left, Returned
-from coordinator.rounds.learning.handing import spec_at_rank
+from coordinator.rounds.learning.exact import spec_at_rank
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.packs import LatePacks
 from coordinator.storage.rows.devices import Device
@@ -17,7 +17,7 @@ from coordinator.watch.logs import about
 from edge_client.adapters.spec import parse_adapter
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt
-from edge_client.wire.reported.failures import SAID, Failure
+from edge_client.wire.reports import SAID, Failure
 
 LOG = logging.getLogger(__name__)
 

@@ -25,26 +25,33 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.history import KNOWN_ROUNDS, NOTHING, Past, news_of, past_of
+from coordinator.rounds.history import (
+    KNOWN_ROUNDS,
+    NOTHING,
+    Past,
+    folded_from,
+    is_long,
+    news_of,
+    past_of,
+    to_plain,
+)
 from coordinator.rounds.machine import rounds_of
-from coordinator.rounds.pace.standing import (
+from coordinator.rounds.scheduling.asking import (
     answer_to,
     asked_at_s,
     asynchronous,
     is_asked,
     works_of,
 )
-from coordinator.rounds.past.folding import folded_from, is_long, to_plain
 from coordinator.rounds.state import State, evolve
-from coordinator.storage.database import Statement
+from coordinator.storage.database import Statement, Together
 from coordinator.storage.errors import Conflict
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
-from coordinator.storage.together import Together
-from coordinator.upkeep.limits import KEEP_ROUNDS
-from coordinator.upkeep.pruning import Busy
+from coordinator.upkeep.disk_space import KEEP_ROUNDS
 from coordinator.upkeep.retention import (
     STEPS_ON_THEIR_WAY,
+    Busy,
     Shelf,
     adapters_kept,
     blobs_kept,

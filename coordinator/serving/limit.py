@@ -16,7 +16,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TypeVar, cast
 
-from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.extensions import PluginError
 
 T = TypeVar("T")
 LIMIT_S = 60.0

@@ -16,8 +16,8 @@ from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from coordinator.rounds.admission import Refusal
+from coordinator.serving.http.bodies import headers_of, past_the_end
 from coordinator.serving.http.documented import FILE, Detail, refusals
-from coordinator.serving.http.ranges import headers_of, past_the_end
 from coordinator.serving.packs import AT_ONCE
 from edge_client.wire.packs import FILE_NAME, SHA_256, PackFile
 

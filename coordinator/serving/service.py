@@ -14,14 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from coordinator.fleet.alive import Alive
 from coordinator.fleet.clock import Clock
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.enrolment import NO_KEY, enrol
 from coordinator.fleet.lives import Lives
-from coordinator.fleet.members import Members
-from coordinator.fleet.presence import Presence
-from coordinator.fleet.versions import is_too_old
+from coordinator.fleet.members import Members, is_too_old
+from coordinator.fleet.presence import Alive, Presence
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import (
     AlsoAsked,
@@ -34,9 +32,9 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.extensions.calls import calling_by
+from coordinator.rounds.extensions import calling_by
 from coordinator.rounds.machine import waits
-from coordinator.rounds.pace.standing import asked_at_s
+from coordinator.rounds.scheduling.asking import asked_at_s
 from coordinator.serving.answers import Answers
 from coordinator.serving.executor import proceed
 from coordinator.serving.http.paces import Paces
@@ -44,7 +42,7 @@ from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.serving.limit import LIMIT_S, LetGo, Limit
 from coordinator.serving.log.clocks import Clocks
-from coordinator.serving.log.saying import Lacks, Troubles
+from coordinator.serving.log.repeats import Lacks, Troubles
 from coordinator.serving.log.steps import run_text
 from coordinator.serving.neighbours import Neighbours
 from coordinator.serving.orders import carry_out
@@ -54,10 +52,9 @@ from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.rows.devices import Device, note_cloned
 from coordinator.storage.rows.memberships import who_joined
 from coordinator.storage.store import Store
-from coordinator.upkeep.caretaker import Caretaker
-from coordinator.upkeep.database_file import DatabaseFile
-from coordinator.upkeep.limits import Limits
-from coordinator.upkeep.room import Usage
+from coordinator.upkeep.backup import DatabaseFile
+from coordinator.upkeep.disk_space import Limits, Usage
+from coordinator.upkeep.retention import Caretaker
 from coordinator.watch.logs import about
 from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.guidance import guidance_of, step_orders
-from coordinator.rounds.learning.handing import spec_at_rank
+from coordinator.rounds.learning.exact import spec_at_rank
 from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, kept_of
 from coordinator.rounds.scoring import Score
 from coordinator.serving.ledger import Live

@@ -111,7 +111,7 @@ def scores_by_round(
 ) -> dict[str, dict[int, Any]]:
     """What evaluations of a run gave, by round, as plain JSON.
 
-    Its measure's figures are there, those of the other measure are empty; see `rounds.measures`.
+    Its measure's figures are there, those of the other measure are empty; see `rounds.metrics`.
 
     Args:
         task: The run's.

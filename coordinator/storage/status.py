@@ -12,7 +12,7 @@ from coordinator.rounds.machine import (
     kept_of,
     rounds_of,
 )
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.state import State, replay
 from coordinator.storage.figures import pseudo_labels, rows, scores_by_round
 from coordinator.storage.rows.devices import Device, devices

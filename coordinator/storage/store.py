@@ -18,8 +18,15 @@ from coordinator.storage.database import Connection, Database, Statement
 from coordinator.storage.dialects import postgres
 from coordinator.storage.dialects.locks import CLAIMS, SERVE, FileLocks
 from coordinator.storage.errors import Conflict, StoreError
-from coordinator.storage.journals.heads import Head, Heads
-from coordinator.storage.journals.journal import JournalError, chained, forget_before, link_of, read
+from coordinator.storage.journals import (
+    Head,
+    Heads,
+    JournalError,
+    chained,
+    forget_before,
+    link_of,
+    read,
+)
 from coordinator.storage.marks import Marks
 from coordinator.storage.opening import check_fleet, open_schema
 from coordinator.storage.place import StorePlace, place_of

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from coordinator.rounds.state import State
 from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.errors import StoreError
-from coordinator.storage.journals.heads import FILE, Heads, HeadsError, read_heads
+from coordinator.storage.journals import FILE, Heads, HeadsError, read_heads
 from coordinator.storage.place import DATABASE
 from coordinator.storage.store import Store
 from coordinator.upkeep.retention import updates_kept

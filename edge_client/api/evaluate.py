@@ -13,7 +13,7 @@ from typing import Any
 from edge_client.adapters.peft_folder import is_exported
 from edge_client.api.given import Asked, Place, place, place_or_none, task_file
 from edge_client.api.labeller import Labeller, kind_asked, open_labeller
-from edge_client.api.prior import with_prior
+from edge_client.api.predict import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.formats.dialect import Dialect, find
 from edge_client.formats.opened import DataError

@@ -1,12 +1,24 @@
-"""Labelling texts: one `Prediction` per text, in their order."""
+"""The prior of an adapter's answers: what it says of texts anyway, whichever they are.
+
+Devices with few kinds of labels leave an adapter lopsided: it says one label of most texts. How
+much more a text speaks for a label than texts do is often right still.
+
+Labelling texts: one `Prediction` per text, in their order.
+
+`smidgen.fill`: masked words of texts guessed by a base, with or without an adapter.
+
+`smidgen.tag`: the words of texts tagged, and the entities in them.
+"""
 
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
 
 from edge_client.api.given import Asked, Place, place_or_none
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
-from edge_client.api.prior import with_prior
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
@@ -14,10 +26,46 @@ from edge_client.formats.opened import NO_TEXT
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO
 from edge_client.tasks.kind import kind_of
+from edge_client.tasks.kinds.guesses import TOP, FilledText, check_top, guessings
 from edge_client.tasks.kinds.label_answers import Answer, answers
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.parts import read_as
+from edge_client.tasks.kinds.tag_answers import TaggedText, taggings
+from edge_client.texts.accounting import Accounting, tell
+from edge_client.texts.examples import Example, Found, every_row
+from edge_client.texts.parts import Labels, read_as
+
+FEWEST = 8  # texts; fewer say more of themselves than of the adapter
+
+
+def with_prior(labeller: Labeller, file: Path | None, dialect: Dialect) -> Labeller:
+    """The labeller with the prior of a file's texts taken off its answers.
+
+    It helps where the file has about equally many texts of each label, and takes away what is true
+    where it has not. Labels in the file are not read.
+
+    Args:
+        labeller: Whose answers they are.
+        file: Texts of the kind that will be labelled; None leaves the labeller as it is.
+        dialect: How the file is written down.
+
+    Raises:
+        WrongInput: No such file, or fewer than 8 texts in it.
+    """
+    if file is None:
+        return labeller
+    kind = kind_of(labeller.task)
+    demand(kind.is_one_label, f"--prior is for labels of texts; the task is of kind {kind.name}")
+    demand(file.is_file(), f"--prior {file}: there is no such file")
+    plain = replace(labeller, prior=())
+    accounting, labels = Accounting(), Labels(labeller.task.labels, labeller.task.files)
+    texts = every_row(file, labels, False, accounting.notes, dialect)
+    total, count = np.zeros(len(labeller.task.labels)), 0
+    for answer in answers(plain, texts, accounting):
+        total, count = total + answer.log_probabilities, count + 1
+    tell(f"--prior {file}", accounting)
+    said = f"--prior {file}: {FEWEST} texts or more are expected, of all labels; it has {count}"
+    demand(count >= FEWEST, said)
+    return replace(labeller, prior=tuple((total / count).tolist()))
+
 
 Text = str | tuple[str, str]  # of a pair, both
 
@@ -138,3 +186,86 @@ def _prediction(answer: Answer, labeller: Labeller) -> Prediction:
         text=answer.example.text,
         text_b=answer.example.text_b,
     )
+
+
+def fill(
+    texts: Iterable[str],
+    adapter: Place | None = None,
+    *,
+    personal: Place | None = None,
+    task: Asked | None = None,
+    base: Place = EMBEDDED,
+    engine: str = AUTO,
+    device: str = CPU,
+    memory_budget: str = AUTO,
+    top: int = TOP,
+) -> list[FilledText]:
+    """Guess what stands in the `[MASK]`s of texts; of texts without one, tell the perplexity.
+
+        smidgen.fill(["rain at [MASK] ."], "adapter")[0].guesses
+
+    Args:
+        texts: The texts. Of a long one the first tokens are read.
+        adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
+        personal: A client's state folder instead: with the adapter of its own, or the shared one,
+            whichever has the lower perplexity on its test texts.
+        task: A task that asks for masked words; an exported adapter has its own.
+        base: Folder, hub name or `embedded`.
+        engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        top: Guesses for each mask.
+
+    Raises:
+        WrongInput: An empty text, something else than a text, or one with a mask too far behind, no
+            such adapter, one of another base, or one for something else.
+        Failed: The engine could not do it.
+    """
+    check_top(top)
+    found, accounting = found_texts(texts, has_pairs=False), Accounting()
+    folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
+    labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
+    with closing(labeller.engine):
+        labeller.check_function("smidgen.fill")
+        told = [one.told for one in guessings(labeller, found, accounting, top)]
+    demand(not accounting.left_out, f"texts: {accounting}")
+    return told
+
+
+def tag(
+    texts: Iterable[str],
+    adapter: Place | None = None,
+    *,
+    personal: Place | None = None,
+    task: Asked | None = None,
+    base: Place = EMBEDDED,
+    engine: str = AUTO,
+    device: str = CPU,
+    memory_budget: str = AUTO,
+) -> list[TaggedText]:
+    """Tag the words of texts, and find the entities in them.
+
+        smidgen.tag(["naloxone reverses it"], "adapter")[0].entities
+
+    Args:
+        texts: The texts, however long.
+        adapter: Exported adapter folder, or one that PEFT itself saved.
+        personal: A client's state folder instead: with the adapter of its own, or the shared one,
+            whichever finds more on its test texts.
+        task: The types of the entities; an exported adapter has its own.
+        base: Folder, hub name or `embedded`.
+        engine: `auto`, `torch` or `onnx`.
+        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
+        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+
+    Raises:
+        WrongInput: An empty text or something else than a text, no such adapter, one of another
+            base, or one that tags nothing.
+        Failed: The engine could not do it.
+    """
+    found = found_texts(texts, has_pairs=False)
+    folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
+    labeller = open_labeller(folder, task, str(base), engine, memory_budget, device)
+    with closing(labeller.engine):
+        labeller.check_function("smidgen.tag")
+        return [one.text(labeller.task) for one in taggings(labeller, found, Accounting())]

@@ -18,8 +18,7 @@ from edge_client.engine.budgeted import ready_engine
 from edge_client.engine.limits import parse_limits
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.formats.dialect import Dialect
-from edge_client.guest.ceilings import Rules
-from edge_client.guest.windows import parse_window
+from edge_client.guest.ceilings import Rules, parse_window
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
 from edge_client.tasks.kind import every_files

@@ -15,11 +15,9 @@ from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train, weight_of
 from edge_client.guest.steps import Keeper
 from edge_client.labelling.book import Notes, TrainingDone
-from edge_client.labelling.drawn_texts import capped, sampled, tests_of
-from edge_client.labelling.label_work import label, pseudo_texts, training_forwards
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.labelling.terms import terms_of
-from edge_client.metering.phases import phase
+from edge_client.labelling.label_work import label, pseudo_texts, terms_of, training_forwards
+from edge_client.labelling.own_texts import OwnTexts, capped, sampled, tests_of
+from edge_client.metering.work import phase
 from edge_client.personal.nets.teaching import teach
 from edge_client.texts.examples import ClientData
 from edge_client.updates.states import StepInputs, steps_of

@@ -22,7 +22,7 @@ from edge_client.client.transport import Coordinator, Refused
 from edge_client.engine.budgeted import check_budget
 from edge_client.engine.opening import installed_engine
 from edge_client.formats.opened import DataError
-from edge_client.metering.board import board, is_on_mains
+from edge_client.metering.machine import board, is_on_mains
 from edge_client.planning.resources import memory_bytes, usable_cores
 from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder

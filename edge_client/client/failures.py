@@ -23,7 +23,7 @@ from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import TokenizerError
 from edge_client.wire.fleet import REVOKED, Terms
 from edge_client.wire.messages import Report, WireError, Work
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
 # What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.

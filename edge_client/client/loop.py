@@ -29,10 +29,8 @@ from edge_client.client.failures import (
 from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
 from edge_client.client.packs.fetching import Fetching
 from edge_client.client.packs.sources import Served
-from edge_client.client.runs.homecoming import Homecoming
-from edge_client.client.runs.joining import Joining
-from edge_client.client.runs.own import OwnAdapter
-from edge_client.client.runs.standings import SAID_AGAIN_S, Standings
+from edge_client.client.runs.joining import SAID_AGAIN_S, Joining, Standings
+from edge_client.client.runs.own import Homecoming, OwnAdapter
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import Answer, ClientState, Identity
 from edge_client.client.telling import Teller, begun
@@ -45,9 +43,8 @@ from edge_client.client.transport import (
 )
 from edge_client.client.worker import Worker
 from edge_client.guest.guest import Guest
-from edge_client.guest.notify import status, tell
+from edge_client.guest.process import Ended, look, nap, settle, status, tell, waiting, working
 from edge_client.guest.steps import Paused
-from edge_client.guest.stopping import Ended, look, nap, settle, waiting, working
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.fleet import MOST_RETURNS, draw_life
 from edge_client.wire.messages import Next, Work

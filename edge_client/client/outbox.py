@@ -18,7 +18,7 @@ from edge_client.errors import Failed
 from edge_client.metering.work import WorkMeter
 from edge_client.tables import size
 from edge_client.wire.messages import Receipt, Report, Work
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 
 MOST_413 = 4  # of one update, before they are believed: one may be of a proxy that starts
 STUCK_TRIES, STUCK_S = 12, 300.0  # of a body that does not get through, where small messages do

@@ -8,10 +8,10 @@ adapter/               the adapter of the run finished last, for `smidgen client
 finished/RUN/          the same for each finished run by its name, the last sixteen
 personal/              an adapter of its own, see `edge_client.client.runs.own`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
-updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder.step_states`
+updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder.run_files`
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
-link.json              how fast its updates got through, see `edge_client.metering.link`
+link.json              how fast its updates got through, see `edge_client.metering.traffic`
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
 lock                   held while a client runs
@@ -35,8 +35,7 @@ from typing import Any
 import msgspec
 
 from edge_client.client.folder.names import TODO, close_own, foreign_in, in_words, sweep_halves
-from edge_client.client.folder.step_states import StepStates
-from edge_client.client.runs.terms import KEPT_TERMS, Joined, file_name
+from edge_client.client.folder.run_files import KEPT_TERMS, Joined, StepStates, file_name
 from edge_client.errors import WrongInput
 from edge_client.files import (
     PRIVATE,
@@ -47,7 +46,7 @@ from edge_client.files import (
     oldest_first,
     write_atomically,
 )
-from edge_client.metering.link import Link
+from edge_client.metering.traffic import Link
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import Report, WireError, decode, encode
 from edge_client.wire.tensors import sha256

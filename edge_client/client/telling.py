@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from edge_client.client.state import Answer
 from edge_client.codecs.codec import PLAIN
-from edge_client.labelling.drawn_texts import share_of
+from edge_client.labelling.own_texts import share_of
 from edge_client.tables import size
 from edge_client.tasks.counts import scores_of
 from edge_client.tasks.kind import kind_of

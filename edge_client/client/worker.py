@@ -13,7 +13,7 @@ from edge_client.adapters.spec import net_in, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
-from edge_client.client.runs.terms import file_name
+from edge_client.client.folder.run_files import file_name
 from edge_client.client.settings import Settings
 from edge_client.client.state import Answer, ClientState
 from edge_client.client.telling import Progress, texts_in
@@ -24,9 +24,8 @@ from edge_client.engine.frozen_prefix import is_kept
 from edge_client.engine.limits import Watched
 from edge_client.engine.opening import engine_name
 from edge_client.guest.guest import Guest
-from edge_client.guest.resting import let_go_of_code
+from edge_client.guest.process import let_go_of_code, waiting
 from edge_client.guest.steps import Keeper, StepFile
-from edge_client.guest.stopping import waiting
 from edge_client.labelling.book import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter

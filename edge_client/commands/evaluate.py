@@ -10,7 +10,6 @@ import typer
 
 from edge_client.api.evaluate import open_scoring, scored_file
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.answers import check_other, progress
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
@@ -23,6 +22,8 @@ from edge_client.commands.console import (
     LabelColumnOption,
     PriorOption,
     TextColumnOption,
+    check_other,
+    progress,
 )
 from edge_client.formats.dialect import Dialect
 from edge_client.planning.cuda.accelerator import CPU

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
-from edge_client.api.prior import with_prior
+from edge_client.api.predict import with_prior
 from edge_client.bases.base import EMBEDDED
-from edge_client.commands.answers import check_other, progress
 from edge_client.commands.console import (
     BaseOption,
     BudgetOption,
@@ -26,6 +25,8 @@ from edge_client.commands.console import (
     JsonOption,
     PriorOption,
     TextColumnOption,
+    check_other,
+    progress,
 )
 from edge_client.commands.corrections import WriteOption, check_proposals, proposals
 from edge_client.errors import demand

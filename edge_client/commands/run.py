@@ -36,7 +36,7 @@ from edge_client.commands.console import (
 from edge_client.engine.limits import Limits, limits_in_words
 from edge_client.errors import demand
 from edge_client.files import OTHERS
-from edge_client.guest.stopping import Ended, asked, listening
+from edge_client.guest.process import Ended, asked, listening
 from edge_client.log_lines import PlainLines
 from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU

@@ -27,7 +27,7 @@ from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
 from edge_client.guest.steps import Moments, Steps
-from edge_client.metering.phases import phase
+from edge_client.metering.work import phase
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import DevicePeak

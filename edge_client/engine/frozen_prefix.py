@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.metering.phases import phase
+from edge_client.metering.work import phase
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from edge_client.engine.engine import Engine
+from edge_client.guest.process import Ended
 from edge_client.guest.steps import Keeper, Place, Steps
-from edge_client.guest.stopping import Ended
-from edge_client.metering.phases import phase
+from edge_client.metering.work import phase
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import TrainingError

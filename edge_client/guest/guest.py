@@ -12,13 +12,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from edge_client.guest.ceilings import Gate, Readings, Rules, pressure, unknown
-from edge_client.guest.notify import Alive, status
-from edge_client.guest.sensors import Sensors
+from edge_client.guest.ceilings import Gate, Readings, Rules, minute_of, pressure, unknown
+from edge_client.guest.process import Alive, look, nap, status
+from edge_client.guest.sensors import Sensors, Watermark
 from edge_client.guest.steps import Paused
-from edge_client.guest.stopping import look, nap
-from edge_client.guest.watermark import Watermark
-from edge_client.guest.windows import minute_of
 from edge_client.planning.sizes import size_text
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from edge_client.files import PRIVATE, from_json, write_atomically
-from edge_client.guest.stopping import Ended
+from edge_client.guest.process import Ended
 from edge_client.planning.plan import Plan
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import (

@@ -2,14 +2,25 @@
 
 Finding out which are readable tokenizes every unlabelled text, so it is done once for the texts at
 hand, by the first work that asks, and not again until they are read from disk anew.
+
+Which of its texts a device trains on, or evaluates on, in one round: drawn by the work's seed.
+
+Every draw hangs on the run's seed, the device and the round alone, so neither the order in which
+devices come nor what an earlier round drew has a say, and work that is done again draws the same.
 """
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from edge_client.labelling.pseudo_labels import readable, text_id
 from edge_client.texts.examples import ClientData, Example
+from edge_client.wire.messages import Work
+from edge_client.wire.seeds import derive_seed
+from edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)
@@ -49,3 +60,75 @@ class OwnTexts:
             "mostly of tokens the base does not know": unknown,
         }
         return ", ".join(f"{count} {why}" for why, count in counts.items() if count)
+
+
+def sampled(texts: int, training: Training, seed: int) -> list[int]:
+    """Rows to train on: all, or so many of them as the training says; ascending.
+
+    Drawn uniformly and with replacement, so a row may come several times, and a device that holds
+    fewer texts than it is to draw repeats them. Laws: `training.samples_of(texts)` rows of any
+    texts at all; equal seeds give equal rows.
+
+    Args:
+        texts: How many the device has to train on.
+        training: How it trains.
+        seed: Of this device and this round.
+    """
+    if not training.least_samples or not texts:
+        return list(range(texts))
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "samples")))
+    rows: list[int] = generator.integers(texts, size=training.samples_of(texts)).tolist()
+    return sorted(rows)
+
+
+def capped(labels: Sequence[str | None], gold: int, most: int, seed: int) -> list[int]:
+    """Rows to train on: of each label all, or as many as may be, drawn; ascending.
+
+    Gold labels win: of a label nothing else is drawn while there is a gold one left.
+
+    Args:
+        labels: The texts' labels, gold ones first.
+        gold: How many these are.
+        most: Most texts of one label; 0 for no cap.
+        seed: Of this device and this round.
+    """
+    if not most:
+        return list(range(len(labels)))
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "drawn")))
+    counts: Counter[str | None] = Counter()
+    kept = []
+    order = generator.permutation(len(labels)).tolist()
+    for row in sorted(order, key=lambda row: row >= gold):  # stable
+        if counts[labels[row]] < most:
+            counts[labels[row]] += 1
+            kept.append(row)
+    return sorted(kept)
+
+
+def evaluated(texts: int, share: float, seed: int) -> list[int]:
+    """Rows to evaluate on: all, or a share of them, drawn without replacement; ascending.
+
+    Laws: `share_of(texts, share)` rows, none twice; equal seeds give equal rows.
+
+    Args:
+        texts: How many test texts the device keeps.
+        share: Above 0 to 1.
+        seed: Of this device and this round.
+    """
+    count = share_of(texts, share)
+    if count == texts:
+        return list(range(texts))
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "tests")))
+    rows: list[int] = generator.permutation(texts)[:count].tolist()
+    return sorted(rows)
+
+
+def tests_of(work: Work, device_id: str, texts: int) -> list[int]:
+    """Rows of a device's test texts that an evaluation asks for; see `evaluated`."""
+    seed = derive_seed(work.seed, "evaluate", device_id, work.round_index)
+    return evaluated(texts, work.test_share, seed)
+
+
+def share_of(texts: int, share: float) -> int:
+    """A share of a device's texts, rounded; one at least of those who have any."""
+    return min(texts, max(1, round(share * texts)))

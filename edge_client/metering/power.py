@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from edge_client.metering.sysfs import folders, text
-from edge_client.wire.reported.cost import EnergySource
+from edge_client.metering.machine import folders, text
+from edge_client.wire.reports import EnergySource
 
 SAMPLES_PER_S = 5
 RAILS_OF_ALL = ("VDD_IN", "POM_5V_IN")  # what the others branch off

@@ -14,7 +14,7 @@ from edge_client.adapters.spec import AdapterError
 from edge_client.files import from_json, write_atomically
 from edge_client.personal.making import Made
 from edge_client.tasks.kind import measure_called
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 
 FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
 

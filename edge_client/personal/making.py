@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.banks import Stack, bank_spec
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_ranks, parse_adapter
-from edge_client.adapters.stacks import Stack
 from edge_client.bases.base import Base
 from edge_client.engine.budgeted import check_budget, open_within
 from edge_client.engine.engine import Engine

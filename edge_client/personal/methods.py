@@ -14,31 +14,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.adapters.banks import bank_spec
-from edge_client.adapters.generators import generator_of
-from edge_client.adapters.rates import rates_of
+from edge_client.adapters.banks import Stack, bank_spec, head_of
+from edge_client.adapters.nets import generator_of, rates_of
 from edge_client.adapters.spec import AdapterSpec, Net, lora_modules
-from edge_client.adapters.stacks import Stack, head_of
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
 from edge_client.personal.bank import (
     LAMBDA,
     Bank,
+    Kept,
+    at_random,
     bank_like,
     bank_numbers,
+    chosen,
+    cut,
     drawn_bank,
     lambdas_of,
     modules_of,
+    uniform,
 )
-from edge_client.personal.fitting import Fitted, fit
-from edge_client.personal.form import Above, Form, Plain
+from edge_client.personal.fitting import Above, Fitted, Form, Plain, fit
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
-from edge_client.personal.nets.generator import factors
-from edge_client.personal.nets.ground import ground_of
-from edge_client.personal.nets.lesson import features_of
+from edge_client.personal.nets.generator import factors, features_of, ground_of
 from edge_client.personal.nets.rates import Rated
-from edge_client.personal.selection import Kept, at_random, chosen, cut, uniform
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from edge_client.personal.way import BY_NET, FROM_SHARED, Way
 from edge_client.texts.examples import ClientData

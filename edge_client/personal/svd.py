@@ -17,12 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_client.adapters.banks import LORA_A, LORA_B
 from edge_client.adapters.spec import AdapterSpec
-from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.architectures import Shape
 from edge_client.errors import demand
-from edge_client.personal.bank import LAMBDA, modules_of
-from edge_client.personal.selection import BudgetOfRanks, cut, largest
+from edge_client.personal.bank import LAMBDA, BudgetOfRanks, cut, largest, modules_of
 from edge_client.wire.tensors import AdapterState
 
 BETA_1, BETA_2 = 0.85, 0.85  # PEFT's, of sensitivity and of uncertainty

@@ -17,7 +17,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Pack
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 from edge_client.wire.training import Training
 
 REVOKED = (

@@ -25,7 +25,7 @@ class Labelling:
         confidence: Least calibrated probability of a pseudo-label, 0.5 to below 1.
         confidences: The same by label, where it differs.
         class_floor: How far a rarer class's `confidence` may fall, so that all classes are held
-            equally often; see `edge_client.wire.reported.confidences`.
+            equally often; see `edge_client.wire.reports`.
         class_share: Most of one device's pseudo-labels that one class may have.
         read_share: Most of a device's unlabelled texts that are ever read in one label work.
         known_first: Whether texts that were read come before those that never were: where the lower

@@ -32,9 +32,7 @@ from edge_client.tasks.task import Task
 from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_by_labels, check_id, check_shown
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import Outdated
-from edge_client.wire.reported.confidences import Confidences
-from edge_client.wire.reported.cost import Cost
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Confidences, Cost, Failure
 from edge_client.wire.training import Training
 
 PROTOCOL = 12

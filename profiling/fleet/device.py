@@ -28,7 +28,7 @@ from edge_client.wire.messages import (
     encode,
     encode_brief,
 )
-from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reports import Cost
 from edge_client.wire.tensors import (
     AdapterState,
     Update,

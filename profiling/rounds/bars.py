@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.text import Text
 
 from edge_client.tables import GAP, NARROW, Column, Table, render, seconds, sizes, terminal_width
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 from profiling.rounds.picture import COLOURS
 from profiling.rounds.waterfall import WAIT, Piece, Step, Straggler
 

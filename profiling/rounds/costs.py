@@ -26,7 +26,7 @@ from edge_client.wire.figures import (
     traffic_of,
     weighted,
 )
-from edge_client.wire.reported.cost import Cost, Phase
+from edge_client.wire.reports import Cost, Phase
 
 PHASES: tuple[str, ...] = get_args(Phase)
 

@@ -20,8 +20,7 @@ from edge_client.texts.written import write_csv
 from simulation.commands.inputs import check_apart
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet
-from simulation.datasets.hub import read_hub
-from simulation.datasets.hub_layouts import LAYOUTS, HubLayout
+from simulation.datasets.hub import LAYOUTS, HubLayout, read_hub
 
 MARK = ".smidgen-data"
 WRITTEN = ("train.csv", "test.csv", "task.toml", "README.md")

@@ -24,9 +24,9 @@ from edge_client.texts.prompts.patterns import TaskError
 from profiling.rounds.report import rounds_table
 from simulation.commands.inputs import check_apart
 from simulation.datasets.dataset import likeness
+from simulation.demo.alone import personal_table
 from simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
 from simulation.demo.messages import HOMES, write_client_folders
-from simulation.demo.personal import personal_table
 from simulation.demo.setting import Setting, Step
 from simulation.population.folders import split_of
 

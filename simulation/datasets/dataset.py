@@ -1,4 +1,10 @@
-"""A data set: what a reader found, put together, checked and hashed."""
+"""A data set: what a reader found, put together, checked and hashed.
+
+Tasks of sets that keep two fields of a text apart: headline and body, question and answer.
+
+The first pattern of each is AUG-FedPrompt's own (its table 1), in lower case as all of ours are;
+the others are those of one text, with both fields in its place.
+"""
 
 import hashlib
 import re
@@ -8,6 +14,7 @@ from pathlib import Path
 
 from edge_client.files import file_sha256
 from edge_client.formats.opened import DataError
+from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 
@@ -160,3 +167,25 @@ def licence_stated(text: str) -> str:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+BOTH = "{text_a} {text_b}"
+
+
+def of_two(task: Task, first: str) -> Task:
+    """A task of one text as one of two fields.
+
+    Args:
+        task: Asked by `{text}`.
+        first: The pattern that is asked, with `{text_a}` and `{text_b}`.
+    """
+    others = (pattern.replace("{text}", BOTH) for pattern in task.patterns)
+    return replace(task, patterns=(first, *others))
+
+
+AG_NEWS_PAIR = of_two(AG_NEWS, "{text_a} ( [MASK] ) {text_b}")
+YAHOO_PAIR = of_two(YAHOO, "[ category : ] {text_a} [MASK] {text_b}")
+_QUOTED = '" {text_a} " ? [MASK] , " {text_b} "'
+MNLI_QUOTED = replace(
+    MNLI, patterns=(_QUOTED, *(pattern for pattern in MNLI.patterns if pattern != _QUOTED))
+)

@@ -13,8 +13,7 @@ from edge_client.formats.opened import DataError
 from edge_client.formats.registry import read_rows
 from edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YAHOO, YELP
 from edge_client.texts.examples import Example
-from simulation.datasets.dataset import Parts, narrowed
-from simulation.datasets.two_fields import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
+from simulation.datasets.dataset import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR, Parts, narrowed
 
 Row = Mapping[str, str]
 TWO = "two fields, asked by AUG-FedPrompt's pattern"

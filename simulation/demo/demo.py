@@ -34,8 +34,7 @@ from profiling.rounds.costs import (
     read_figures,
 )
 from profiling.rounds.picture import draw_rounds
-from simulation.demo.alone import Compared, train_alone
-from simulation.demo.personal import choices, draw_personal
+from simulation.demo.alone import Compared, choices, draw_personal, train_alone
 from simulation.demo.processes import Fleet, fleet
 from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init
 

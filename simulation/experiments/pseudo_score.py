@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from edge_client.labelling.book import Book
 from edge_client.labelling.pseudo_labels import chosen, text_id
 from edge_client.wire.labelling import keep_of
-from simulation.experiments.federation.outcomes import Looking
+from simulation.experiments.federation.devices import Looking
 from simulation.experiments.scoring import Tally
 from simulation.experiments.stage import Stage
 

@@ -26,7 +26,7 @@ from edge_client.errors import WrongInput
 from edge_client.files import from_json, write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.outcomes import Round, Standing
+from simulation.experiments.federation.devices import Round, Standing
 from simulation.experiments.federation.resume import best_in
 from simulation.experiments.result import Labels, Result, Row
 from simulation.experiments.scoring import Tally

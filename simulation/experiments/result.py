@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.outcomes import Between, Looking
+from simulation.experiments.federation.devices import Between, Looking
 from simulation.experiments.scoring import Score, Tally, pooled
 
 

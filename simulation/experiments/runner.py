@@ -23,19 +23,15 @@ from edge_client.wire.labelling import keep_in
 from edge_client.wire.tensors import decode_adapter, sha256
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import Devices, SimulationError
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Devices, Round, SimulationError
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.hostile import told_texts
-from simulation.experiments.personal.methods import Asked
-from simulation.experiments.personal.parts import Parts, part_of, parts
-from simulation.experiments.personal.phase import own_rounds
+from simulation.experiments.personal.phase import Asked, Parts, own_rounds, part_of, parts
 from simulation.experiments.pseudo_score import PseudoScore
 from simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
 from simulation.experiments.result import Result, Row
-from simulation.experiments.stage import Arm, Stage, stage
-from simulation.experiments.taught import trained
+from simulation.experiments.stage import Arm, Stage, stage, trained
 from simulation.experiments.virtual.in_process import InProcess, told_of_card
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does

@@ -1,10 +1,19 @@
-"""What an experiment runs on, found and read: base, texts, clients, engine and first adapter."""
+"""What an experiment runs on, found and read: base, texts, clients, engine and first adapter.
 
+Bases as folders that experiments begin from: written whole, each named by its hash as others.
+"""
+
+import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
 
 from coordinator.rounds.learning.settings import check_kind
 from edge_client.adapters.initial import first_adapter
@@ -13,6 +22,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import engine_name, installed_engine, open_engine
+from edge_client.files import write_atomically
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
@@ -26,6 +36,41 @@ from simulation.experiments.hostile import without_tests
 from simulation.experiments.texts import OwnedTexts, gated, judged, trained_on
 from simulation.population.clients import Population, merged
 from simulation.population.deal import population_of
+
+CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
+
+
+def trained(base: Base, state: AdapterState, folder: Path) -> Path:
+    """A folder of the base with every weight as a run that trained them all left it.
+
+    Args:
+        base: What the run trained, a Hugging Face folder.
+        state: All its weights by their names.
+        folder: Where the new base is to be; made where it is not there.
+    """
+    config = json.loads((base.folder / CONFIG).read_text(encoding="utf-8"))
+    tokenizer = json.loads((base.folder / TOKENIZER).read_text(encoding="utf-8"))
+    return write_base(folder, config, tokenizer, state)
+
+
+def write_base(
+    folder: Path,
+    config: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+) -> Path:
+    """Write a base's files; equal ones are written equal, and a cut leaves whole ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bodies = {
+        CONFIG: json.dumps(config, indent=2, sort_keys=True).encode(),
+        TOKENIZER: json.dumps(tokenizer, ensure_ascii=False).encode(),
+        WEIGHTS: save(dict(tensors), {"format": "pt"}),
+    }
+    for name, body in bodies.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != body:
+            write_atomically(path, body)
+    return folder
 
 
 @dataclass(frozen=True)

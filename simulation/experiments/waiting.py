@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from statistics import mean
 
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.texts.examples import Example
 from edge_client.wire.seeds import derive_seed

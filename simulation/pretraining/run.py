@@ -25,12 +25,12 @@ from simulation.pretraining.neighbours import start_from_counts
 from simulation.pretraining.recipes import Recipe, recipe_of, smoothed
 from simulation.pretraining.student import (
     SPREAD,
+    Teacher,
     new_student,
     samples_seen,
     start_from_teacher,
     train,
 )
-from simulation.pretraining.teacher import Teacher
 from simulation.pretraining.vocabulary import (
     build_vocabulary,
     read_tokenizer,

@@ -27,16 +27,16 @@ def environment() -> dict[str, str]:
 @pytest.mark.slow
 def test_the_blocks_of_the_page_run_one_after_the_other(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    code = "".join(BLOCK.findall(PAGE))
-    (tmp_path / "edge_client").symlink_to(ROOT / "edge_client")  # the base, as in a clone
-    (tmp_path / "adapter").symlink_to("exported")
+    blocks = "".join(BLOCK.findall(PAGE))
+    code = blocks.replace("folder = Path()", 'folder = Path("exported")')
+    (tmp_path / "embedded").symlink_to(ROOT / "edge_client" / "embedded" / "base")
     line = [sys.executable, "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     said = done.stdout
     assert "Plan(dtype=" in said and "Prediction(label='repair'" in said
     assert any(line in PAGE for line in said.splitlines() if line.startswith("--"))  # the error
-    assert "'B-" in said.splitlines()[-1] or "'O'" in said.splitlines()[-1]  # PEFT's tags
+    assert "'repair': 0." in said.splitlines()[-1]  # by PEFT alone
 
 
 @pytest.mark.slow

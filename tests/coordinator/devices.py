@@ -12,8 +12,7 @@ from edge_client.wire import messages
 from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, Terms
 from edge_client.wire.labelling import keep_of
 from edge_client.wire.messages import Next, Over, Receipt, Report, Waiting, Work
-from edge_client.wire.reported.confidences import counted
-from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reports import Cost, counted
 from edge_client.wire.tensors import (
     AdapterState,
     Update,

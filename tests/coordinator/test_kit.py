@@ -14,9 +14,7 @@ from coordinator.kit import check_mean, check_optimizer, check_selection
 from coordinator.plugins import know_folder
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions.catalogue import Extension, add, apart
-from coordinator.rounds.extensions.checked import counted
-from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.extensions import Extension, PluginError, add, apart, counted
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of

@@ -6,8 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from coordinator.rounds.extensions.calls import called, calling_by
-from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.extensions import PluginError, called, calling_by
 from coordinator.serving.limit import LetGo, Limit
 
 SAID = r"mean 'mine' did not return within 0.2 s \(now at .*\.py, line \d+\); mend it"

@@ -14,7 +14,7 @@ from coordinator import plugins
 from coordinator.api.create import create_run
 from coordinator.api.ready import Endpoint, Serving, ready
 from coordinator.config import ConfigError, read_run_config
-from coordinator.rounds.extensions.catalogue import apart
+from coordinator.rounds.extensions import apart
 from coordinator.rounds.learning.named import mean_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.place import StorePlace

@@ -15,7 +15,7 @@ import pytest
 
 from edge_client.client import state
 from edge_client.wire import fleet, messages, packs, tensors
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ROUTE = re.compile(r"^ +(GET|PUT|POST) +(\S+) +(?:(\w+) -> )?(.+)", re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions.catalogue import apart
+from coordinator.rounds.extensions import apart
 from coordinator.storage.store import Store
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for

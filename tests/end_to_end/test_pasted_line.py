@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.trust.network import own_address
+from coordinator.trust.checks import own_address
 from edge_client.wire.pins import pin_of
 from tests.end_to_end.conftest import Scene, wait_for
 

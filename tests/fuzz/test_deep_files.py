@@ -8,13 +8,13 @@ import pytest
 from coordinator.fleet import clock
 from coordinator.trust.folder import TrustError
 from coordinator.trust.folder import read as trust_in
-from coordinator.upkeep import limits
+from coordinator.upkeep import disk_space
 from edge_client.adapters.peft_folder import ORIGIN, read_peft_folder
 from edge_client.adapters.spec import AdapterError
 from edge_client.client.state import ClientState, StateError
 from edge_client.files import from_json
 from edge_client.labelling.book import Book, FileNotes
-from edge_client.metering.link import Link
+from edge_client.metering.traffic import Link
 from edge_client.personal.choice import CHOICE, FOLDER, chosen_in
 from simulation.experiments.record import ROWS, RecordError, read_rows
 
@@ -34,8 +34,8 @@ def test_no_value_is_deep() -> None:
 
 def test_what_can_be_made_anew_counts_as_absent(tmp_path: Path) -> None:
     assert Link(deep(tmp_path / "link.json")).rate() is None
-    deep(tmp_path / limits.FILE)
-    assert limits.noted(tmp_path) == limits.Limits()
+    deep(tmp_path / disk_space.FILE)
+    assert disk_space.noted(tmp_path) == disk_space.Limits()
     deep(tmp_path / clock.FILE)
     assert clock.now_of(tmp_path) > 0.0
 

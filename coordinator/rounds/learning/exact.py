@@ -13,6 +13,14 @@ form of that rank, and what counts is how it changed those: what it never had st
     at = at_rank(adapter, 4)
     found = product_mean(contributions, adapter)
     found.adapter, found.lost
+
+Means of mixed ranks that are wrong on purpose: what the exact one is compared with.
+
+A and B are averaged apart, so the mean of B times the mean of A stands where the mean of B A
+should: no run can ask for it, simulations can. What a device of a lower rank lacks is either
+zero (`padded`: HetLoRA's baseline, Cho et al. 2024, arXiv:2401.06432) or left out (`apart`).
+
+What a device is handed that takes less rank than the run has.
 """
 
 import math
@@ -31,6 +39,7 @@ from coordinator.rounds.learning.products import (
     product_norm,
 )
 from edge_client.adapters.ranks import LORA_ALPHA
+from edge_client.adapters.spec import at_most, parse_adapter
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
@@ -178,3 +187,59 @@ def product_norm_of(delta: AdapterState, adapter: AdapterState) -> float:
         right = np.concatenate([given[module + LORA_A] + a, a], axis=0)
         squares.append((LORA_ALPHA / len(a) * product_norm(left, right)) ** 2)
     return math.sqrt(math.fsum(squares))
+
+
+def factors_mean(
+    updates: Iterable[Contribution], adapter: AdapterState, is_padded: bool
+) -> Product:
+    """The adapter after a round, A and B averaged each for itself, in the run's scaling.
+
+    Args:
+        updates: By device id, one or more.
+        adapter: What the step started from.
+        is_padded: Whether what a device lacks counts as zero; else not at all.
+    """
+    plain, sums = Sum(), {name: np.zeros(tensor.shape) for name, tensor in adapter.items()}
+    weights = {module: np.zeros(len(adapter[module + LORA_A])) for module in lora_modules(adapter)}
+    for one in updates:
+        plain.add(others(one.delta), one.weight, one.share)
+        for module in lora_modules(one.delta):
+            a, b = module + LORA_A, module + LORA_B
+            rank, most = len(one.delta[a]), len(adapter[a])
+            given = at_rank({name: adapter[name] for name in (a, b)}, rank)
+            after = {name: given[name] + one.share * one.delta[name] for name in (a, b)}
+            sums[a][:rank] += one.weight * after[a]
+            sums[b][:, :rank] += one.weight * most / rank * after[b]
+            weights[module][: most if is_padded else rank] += one.weight
+    mean = plain.mean()
+    found = {name: adapter[name].astype(np.float64) + mean[name] for name in mean}
+    for module, weight in weights.items():
+        a, b = module + LORA_A, module + LORA_B
+        known = np.maximum(weight, 1e-300)
+        found[a] = np.where(weight[:, np.newaxis] > 0, sums[a] / known[:, np.newaxis], adapter[a])
+        found[b] = np.where(weight > 0, sums[b] / known, adapter[b])
+    return Product({name: found[name].astype(np.float32) for name in adapter}, None)
+
+
+def spec_at_rank(adapter_spec: str, rank: int) -> str:
+    """The name of a run's adapter as a device of at most this rank trains it.
+
+    Args:
+        adapter_spec: The run's, as it was named.
+        rank: 1 or more.
+    """
+    spec = parse_adapter(adapter_spec)
+    lower = at_most(spec, rank)
+    return adapter_spec if lower is spec else str(lower)
+
+
+def handed(adapter: AdapterState, adapter_spec: str) -> AdapterState:
+    """A run's adapter as a device gets it that trains it under a name; the run's own as it is.
+
+    Args:
+        adapter: The run's.
+        adapter_spec: The name (`spec_at_rank`).
+    """
+    ranks = [len(adapter[module + LORA_A]) for module in lora_modules(adapter)]
+    rank = parse_adapter(adapter_spec).largest_rank if ranks else 0
+    return at_rank(adapter, rank) if rank and rank < max(ranks) else adapter

@@ -19,7 +19,7 @@ Rounds = Mapping[str, int]  # device -> round
 
 
 class Closed(Protocol):
-    """A training step whose adapter was taken; see `coordinator.rounds.pace.step.Step`."""
+    """A training step whose adapter was taken; see `coordinator.rounds.scheduling.step.Step`."""
 
     @property
     def opened(self) -> StepOpened: ...

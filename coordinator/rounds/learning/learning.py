@@ -19,12 +19,17 @@ import numpy as np
 
 from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.learning.apart import factors_mean
-from coordinator.rounds.learning.exact import Product, product_gain, product_mean, product_norm_of
+from coordinator.rounds.learning.exact import (
+    Product,
+    factors_mean,
+    product_gain,
+    product_mean,
+    product_norm_of,
+)
 from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.named import mean_of, optimizer_of
 from coordinator.rounds.learning.optimizers import is_scale_free
-from coordinator.rounds.learning.robust.means import TooFewError
+from coordinator.rounds.learning.robust import TooFewError
 from coordinator.rounds.learning.settings import Learning
 from edge_client.codecs.blocks import CodecError
 from edge_client.codecs.codec import PLAIN

@@ -2,21 +2,29 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coordinator.rounds.extensions.catalogue import (
+from coordinator.rounds.extensions import (
     NAME,
+    CheckedMean,
+    CheckedOptimizer,
     Kind,
+    PluginError,
     find,
     made,
     names_of,
     split,
 )
-from coordinator.rounds.extensions.checked import CheckedMean, CheckedOptimizer
-from coordinator.rounds.extensions.failures import PluginError
-from coordinator.rounds.learning.adaptive import Adaptive, Momentum, adagrad, adam, yogi
 from coordinator.rounds.learning.mean import Mean, WeightedMean
-from coordinator.rounds.learning.optimizers import AddMean, ServerOptimizer
-from coordinator.rounds.learning.rates import Rates
-from coordinator.rounds.learning.robust.means import GeometricMedian, Krum, Median, TrimmedMean
+from coordinator.rounds.learning.optimizers import (
+    Adaptive,
+    AddMean,
+    Momentum,
+    Rates,
+    ServerOptimizer,
+    adagrad,
+    adam,
+    yogi,
+)
+from coordinator.rounds.learning.robust import GeometricMedian, Krum, Median, TrimmedMean
 from edge_client.errors import WrongInput, demand
 
 # By name: how a mean is written, and what makes it of the texts behind its name.

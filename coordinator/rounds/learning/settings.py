@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from coordinator.rounds.extensions.catalogue import split
+from coordinator.rounds.extensions import split
 from coordinator.rounds.learning.named import (
     MEANS,
     OPTIMIZERS,
@@ -12,7 +12,7 @@ from coordinator.rounds.learning.named import (
     least_of,
     mean_of,
 )
-from coordinator.rounds.learning.rates import Decay, Rates
+from coordinator.rounds.learning.optimizers import Decay, Rates
 from edge_client.adapters.spec import Net
 from edge_client.codecs.codec import TOPK
 from edge_client.errors import demand

@@ -4,11 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from coordinator.rounds.events import Passed
-from coordinator.rounds.pace.silence import awake
 from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.selections.policies import selection_of
+from coordinator.rounds.scheduling.participation import awake
+from coordinator.rounds.selections.policies import NOT_DRAWN, selection_of
 from coordinator.rounds.selections.selection import Asking, Chosen, Facts
-from coordinator.rounds.selections.weights import NOT_DRAWN
 from coordinator.rounds.state import State
 
 NAMED = 8  # devices of each reason

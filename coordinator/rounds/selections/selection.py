@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from coordinator.rounds.pace.heard import Heard
-from edge_client.wire.reported.confidences import Confidences
+from coordinator.rounds.scheduling.participation import Heard
+from edge_client.wire.reports import Confidences
 
 Chosen: TypeAlias = tuple[tuple[str, ...], Mapping[str, str]]
 

@@ -1,16 +1,21 @@
-"""Bodies of requests: as they come, which part of a whole, and reading on what nobody wants."""
+"""Bodies of requests: as they come, which part of a whole, and reading on what nobody wants.
+
+A file that is asked for by its hash, whole or from some byte on.
+"""
 
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 from anyio import fail_after
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.handlers import DRAIN_BYTES, LINGER_S
+from edge_client.wire.tensors import digest_header
 
 SILENCE_S = 60.0  # in which a body must go on
 
@@ -58,3 +63,29 @@ async def drain(pieces: AsyncIterator[bytes]) -> None:
                 length += len(piece)
                 if length > DRAIN_BYTES:
                     return
+
+
+def headers_of(name: str) -> dict[str, str]:
+    """What is said of a file by its SHA-256."""
+    told = {"ETag": f'"{name}"', "Repr-Digest": digest_header(name)}
+    return {**told, "Cache-Control": "immutable"}
+
+
+def past_the_end(wanted: str | None, size: int, headers: Mapping[str, str]) -> Response | None:
+    """The answer to a `Range` that begins behind a file's last byte; None: it does not.
+
+    Raises:
+        Refusal: 400, it is not one part of a file.
+    """
+    if wanted is None or first_of(wanted) < size:
+        return None
+    detail = {"detail": f"the file has {size} bytes"}
+    return JSONResponse(detail, 416, {**headers, "Content-Range": f"bytes */{size}"})
+
+
+def first_of(header: str) -> int:
+    """Where the part begins that a `Range` asks for."""
+    found = re.fullmatch(r"bytes=(\d{1,15})-(\d{0,15})", header)
+    if found is None or (found[2] and int(found[2]) < int(found[1])):
+        raise Refusal(400, "Range: `bytes=FIRST-` or `bytes=FIRST-LAST` is expected")
+    return int(found[1])

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from coordinator.storage.keys import bearer
 from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership
 from edge_client.wire.messages import PROTOCOL, Report, Waiting
-from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reports import Cost
 
 BYTES = {"type": "string", "format": "binary"}
 FILE = {"application/octet-stream": {"schema": BYTES}}

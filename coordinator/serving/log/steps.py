@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.machine import devices_needed, kept_of
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.scoring import scored
 from coordinator.serving.ledger import Live
 from coordinator.serving.telling import MOST_NAMES, Names, missing_of
@@ -12,7 +12,7 @@ from edge_client.tables import size
 from edge_client.tasks.kind import kind_named
 from edge_client.tasks.scores import perplexity
 from edge_client.wire.messages import DOING, ENDED, Report
-from edge_client.wire.reported.failures import SAID
+from edge_client.wire.reports import SAID
 
 GOES_ON = (
     "`smidgen coordinator resume` asks again, `smidgen coordinator rollback --round N` goes back "

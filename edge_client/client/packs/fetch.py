@@ -27,7 +27,7 @@ from edge_client.client.packs.sources import NotHere, Source
 from edge_client.client.retries import Unreachable, pause_s
 from edge_client.errors import Failed
 from edge_client.files import PRIVATE
-from edge_client.guest.stopping import nap
+from edge_client.guest.process import nap
 from edge_client.tables import size
 from edge_client.wire.packs import MANIFEST, Pack, PackFile
 

@@ -19,8 +19,8 @@ from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
 from edge_client.engine.watch import Watch
+from edge_client.guest.process import cuttable
 from edge_client.guest.steps import Moments
-from edge_client.guest.stopping import cuttable
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import flags_here, usable_cores
 from edge_client.tasks.kind import Loss

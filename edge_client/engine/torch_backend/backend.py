@@ -20,8 +20,8 @@ from edge_client.engine.torch_backend.head import log_probabilities
 from edge_client.engine.torch_backend.network import Network
 from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
 from edge_client.engine.watch import Watch
+from edge_client.guest.process import cuttable
 from edge_client.guest.steps import Moments
-from edge_client.guest.stopping import cuttable
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
 from edge_client.tasks.kind import Loss

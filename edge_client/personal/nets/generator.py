@@ -5,16 +5,41 @@ factor for every rank of every module of a bank (Lee et al. 2026, arXiv:2502.043
 
     features -> linear (twice as many) -> PReLU -> linear -> lambda
 
-Its numbers are an adapter's (`edge_client.adapters.generators`). Numpy forward and backward, in
+Its numbers are an adapter's (`edge_client.adapters.nets`). Numpy forward and backward, in
 float64.
+
+What the spread of a device's texts is held against: that of texts which nobody wrote.
+
+    ground = ground_of(engine, bank)
+    features = ground.standard(engine.spread(examples))
+
+Means and deviations of a base's layers differ far more between layers than between languages. So
+each is taken relative to drawn texts: groups of random words of the base's vocabulary, each group
+of a small vocabulary of its own, as a language is. Every device draws the same groups and works the
+ground out on its own base: no device's texts enter it, and nothing of it travels.
+
+What a device does for the generator in a round: find out what it needs, and teach it that.
+
+First it trains a bank from the lambdas that the generator gives for its texts; then it moves the
+generator towards the lambdas that came out (FedP2EFT's two stages). Only the generator's numbers
+leave the device: neither features nor lambdas nor adapters do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.generators import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
-from edge_client.personal.bank import within
+from edge_client.adapters.nets import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
+from edge_client.engine.engine import Engine
+from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.errors import Failed, demand
+from edge_client.personal.bank import Bank, bank_numbers, lambdas_of, within
+from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.tasks.scores import TrainingError
+from edge_client.texts.examples import Example
+from edge_client.texts.tokens import Tokens
+from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
 
@@ -75,3 +100,205 @@ def _forward(
     before = wide[IN] @ features.astype(np.float64) + wide[IN_BIAS]
     hidden = np.where(before > 0, before, wide[SLOPE][0] * before)
     return before, hidden, wide[OUT] @ hidden + wide[OUT_BIAS]
+
+
+GROUPS, TEXTS, WORDS, OWN_WORDS = 24, 4, 24, 64
+FARTHEST = 10.0  # deviations; an odd text moves a strategy no further
+SAME = 1e-6  # of a feature's size: below this a deviation is rounding
+
+
+class ConstantBase(Failed):
+    """A base that reads all texts alike: there is nothing to tell devices apart by."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Means and deviations over groups, (layers, 2) each; deviations of 0 count as no feature."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    def standard(self, spread: np.ndarray) -> np.ndarray:
+        """A spread in the ground's deviations, flat, within `FARTHEST`; 0 where there are none.
+
+        Args:
+            spread: As `Engine.spread` gives it.
+        """
+        there = self.deviation > 0
+        apart = (spread - self.mean) / np.where(there, self.deviation, 1.0)
+        found: np.ndarray = np.clip(np.where(there, apart, 0.0), -FARTHEST, FARTHEST).ravel()
+        return found
+
+
+def ground_of(engine: Engine, bank: AdapterState) -> Ground:
+    """A base's ground.
+
+    Args:
+        engine: Of the bank; it holds what it is given here afterwards.
+        bank: LoRA of the bank, B at zero: what is read is the base alone.
+
+    Raises:
+        ConstantBase: No layer tells the groups apart.
+    """
+    engine.put(bank)
+    spreads = [engine.spread(group) for group in drawn_groups(engine.encoder.tokens)]
+    return ground_from(spreads)
+
+
+def ground_from(spreads: Sequence[np.ndarray]) -> Ground:
+    """The ground of groups, by their spreads.
+
+    Raises:
+        ConstantBase: They are all the same.
+    """
+    stacked = np.stack(spreads)
+    mean, deviation = stacked.mean(axis=0), stacked.std(axis=0)
+    size = np.maximum(np.abs(stacked).max(axis=0), np.abs(stacked).max() * SAME)
+    deviation = np.where(deviation > SAME * size, deviation, 0.0)
+    if not deviation.any():
+        raise ConstantBase(
+            "the base's layers give the same for all texts, so a net has nothing to go by; "
+            "take another base"
+        )
+    return Ground(mean, deviation)
+
+
+def drawn_groups(tokens: Tokens) -> list[list[Example]]:
+    """Texts of random words, by group.
+
+    Args:
+        tokens: The base's vocabulary.
+    """
+    generator = np.random.Generator(np.random.PCG64(derive_seed(0, "ground")))
+    groups = []
+    for _ in range(GROUPS):
+        own = generator.integers(0, tokens.size, OWN_WORDS)
+        drawn = generator.integers(0, OWN_WORDS, (TEXTS, WORDS))
+        groups.append([Example(tokens.text_of(own[row])) for row in drawn])
+    return groups
+
+
+FEWEST_TEXTS = 2  # whose spread says something; that of few is far from the language's
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How the generator learns from one device's lambdas.
+
+    Attributes:
+        steps: Steps of Adam towards them. In ten steps of 1e-4 all lambdas that fall have fallen
+            alike, and no rank is told from another.
+        lr: Their learning rate.
+    """
+
+    steps: int = 100
+    lr: float = 1e-4
+
+    def __post_init__(self) -> None:
+        demand(1 <= self.steps <= 1_000_000, "steps: 1 to 1000000")
+        demand(0.0 < self.lr <= 100.0, "lr: above 0, at most 100")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a device's work for the generator gave.
+
+    Attributes:
+        numbers: The generator's, after it.
+        lambdas: That the bank ended with, by module; they stay here.
+        fitted: The bank's training.
+        distance: Mean distance of the generator's lambdas from those, before it learned.
+    """
+
+    numbers: AdapterState
+    lambdas: Mapping[str, np.ndarray]
+    fitted: Fitted
+    distance: float
+
+
+def features_of(
+    engine: Engine, ground: Ground, bank: AdapterState, texts: Sequence[Example]
+) -> np.ndarray:
+    """What the generator reads of a device's texts, labelled or not; by the base alone.
+
+    Args:
+        engine: Of the bank.
+        ground: The base's.
+        bank: LoRA of the bank, B at zero.
+        texts: All that the device has.
+
+    Raises:
+        TrainingError: Too few.
+    """
+    if len(texts) < FEWEST_TEXTS:
+        raise TrainingError(
+            f"{len(texts)} text here: a generator goes by {FEWEST_TEXTS} or more, labelled or not; "
+            "give it more, or keep to the shared adapter"
+        )
+    engine.put(bank)
+    return ground.standard(engine.spread(texts))
+
+
+def lesson(
+    engine: Engine,
+    generator: Generator,
+    numbers: AdapterState,
+    bank: AdapterState,
+    ground: Ground,
+    labelled: Sequence[Example],
+    unlabelled: Sequence[Example],
+    terms: Terms,
+    teaching: Teaching,
+    seed: int,
+) -> Lesson:
+    """A device's work of a round. Equal arguments give equal bytes.
+
+    Args:
+        engine: Of the bank.
+        generator: The net.
+        numbers: Its numbers; they stay as they are.
+        bank: LoRA that the bank starts from, the same on all devices, B at zero.
+        ground: The base's.
+        labelled: Texts to train on.
+        unlabelled: The device's other texts; their spread counts as well.
+        terms: Of the bank's training.
+        teaching: Of the generator's.
+        seed: Seed of the order of the texts.
+
+    Raises:
+        AdapterError: Numbers of another base or bank.
+        TrainingError: Too few texts, none with a label, or the loss is no longer finite.
+    """
+    generator.check(numbers)
+    features = features_of(engine, ground, bank, [*labelled, *unlabelled])
+    given = factors(generator, numbers, features)
+    fitted = fit(engine, Bank(), bank_numbers(bank, given), labelled, terms, seed)
+    aims = lambdas_of(fitted.numbers)
+    after, distance = taught(generator, numbers, features, aims, teaching)
+    return Lesson(after, aims, fitted, distance)
+
+
+def taught(
+    generator: Generator,
+    numbers: AdapterState,
+    features: np.ndarray,
+    aims: Mapping[str, np.ndarray],
+    teaching: Teaching,
+) -> tuple[AdapterState, float]:
+    """The generator moved towards lambdas, and how far it was from them.
+
+    Args:
+        generator: The net.
+        numbers: Its numbers; they stay as they are.
+        features: Of a device.
+        aims: Lambdas of that device, by module.
+        teaching: How far it moves.
+    """
+    own = {name: np.array(one, np.float32) for name, one in numbers.items()}
+    optimizer = AdamW(own, teaching.lr, 0.0)
+    distances = []
+    for _ in range(teaching.steps):
+        distance, gradients = pull(generator, own, features, aims)
+        distances.append(distance)
+        optimizer.step(gradients)
+    return own, distances[0]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.rates import OWN, Rates
+from edge_client.adapters.nets import OWN, Rates
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.errors import demand

@@ -1,16 +1,14 @@
 """A device's answer in a run that trains a net for adapters: what it taught it in this round."""
 
-from edge_client.adapters.generators import Generator
-from edge_client.adapters.rates import rates_of
+from edge_client.adapters.banks import LORA_A
+from edge_client.adapters.nets import Generator, rates_of
 from edge_client.adapters.spec import net_in
-from edge_client.adapters.stacks import LORA_A
 from edge_client.engine.engine import Engine
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import drawn_bank, modules_of
 from edge_client.personal.fitting import Terms
 from edge_client.personal.interpolation import kept_aside
-from edge_client.personal.nets.ground import ground_of
-from edge_client.personal.nets.lesson import Teaching, features_of, lesson
+from edge_client.personal.nets.generator import Teaching, features_of, ground_of, lesson
 from edge_client.personal.nets.rates import Learning, learned
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed

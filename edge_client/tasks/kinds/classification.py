@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_client.errors import demand
 from edge_client.tables import Table
-from edge_client.tasks.confusion import Confusion
+from edge_client.tasks.counts import Confusion
 from edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
 from edge_client.tasks.kinds.label_answers import (
     Answer,

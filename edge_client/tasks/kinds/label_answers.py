@@ -12,7 +12,7 @@ import numpy as np
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import NARROW, Column, Table, render, share, shown
-from edge_client.tasks.confusion import Confusion, Mistake
+from edge_client.tasks.counts import Confusion, Mistake
 from edge_client.tasks.kind import Decision, Opened
 from edge_client.tasks.task import Task
 from edge_client.tasks.telling import Skipped, pieces, write_json

@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_client.errors import demand
 from edge_client.tables import Table
-from edge_client.tasks.confusion import Confusion
+from edge_client.tasks.counts import Confusion
 from edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
 from edge_client.tasks.kinds.guesses import TOP, GuessTelling, check_top, report
 from edge_client.tasks.kinds.masking import masked, masked_in, most_masked, pieces_of

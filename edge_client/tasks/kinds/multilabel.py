@@ -22,8 +22,7 @@ from edge_client.errors import demand
 from edge_client.formats.dialect import Columns, find, named
 from edge_client.formats.json_rows import type_name
 from edge_client.tables import Column, Table, share, shown
-from edge_client.tasks.confusion import Confusion
-from edge_client.tasks.counts import Entities, scores_of, type_scores
+from edge_client.tasks.counts import Confusion, Entities, scores_of, type_scores
 from edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened
 from edge_client.tasks.kinds.classification import Classification, asked
 from edge_client.tasks.kinds.label_answers import Answer, answers

@@ -14,8 +14,7 @@ import numpy as np
 from edge_client.errors import demand
 from edge_client.formats.tags import OUTSIDE
 from edge_client.tables import Table
-from edge_client.tasks.confusion import Confusion
-from edge_client.tasks.counts import counted, scores_of, type_scores
+from edge_client.tasks.counts import Confusion, counted, scores_of, type_scores
 from edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
 from edge_client.tasks.kinds.tag_answers import (
     Tagging,

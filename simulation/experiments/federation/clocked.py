@@ -21,8 +21,8 @@ from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.machine import bounded, decide
-from coordinator.rounds.pace.standing import is_asked
-from coordinator.rounds.pace.step import Step
+from coordinator.rounds.scheduling.asking import is_asked
+from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.state import State, evolve
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256

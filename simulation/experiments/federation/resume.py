@@ -7,13 +7,12 @@ import msgspec
 
 from coordinator.rounds.bounds import Medians
 from coordinator.rounds.learning.kept import Kept
-from coordinator.rounds.pace.heard import Heard
-from coordinator.rounds.pace.patience import Patience
+from coordinator.rounds.scheduling.participation import Heard, Patience
 from coordinator.rounds.scoring import Good, Score
 from coordinator.rounds.state import State
 from edge_client.labelling.book import Book
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.confidences import Confidences
+from edge_client.wire.reports import Confidences
 from simulation.experiments.federation.carried import Carried
 
 

@@ -24,7 +24,7 @@ from coordinator.rounds.events import (
     StepOpened,
 )
 from coordinator.rounds.guidance import context_of, guidance_of, step_orders
-from coordinator.rounds.learning.handing import handed, spec_at_rank
+from coordinator.rounds.learning.exact import handed, spec_at_rank
 from coordinator.rounds.learning.learning import Answer as Admitted
 from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory
@@ -35,18 +35,24 @@ from coordinator.rounds.machine import (
     kept_of,
     thresholds_before,
 )
-from coordinator.rounds.pace.patience import after_score
+from coordinator.rounds.scheduling.participation import after_score
 from coordinator.rounds.scoring import Good
 from coordinator.rounds.state import State, evolve, with_score
 from edge_client.codecs.codec import PLAIN
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
-from simulation.experiments.federation.answers import admitted, gate_answer, told_of
 from simulation.experiments.federation.carried import Carried
-from simulation.experiments.federation.devices import Devices, SimulationError, TooFew
-from simulation.experiments.federation.outcomes import NOTHING, Looking, Round, Standing
+from simulation.experiments.federation.devices import (
+    NOTHING,
+    Devices,
+    Looking,
+    Round,
+    SimulationError,
+    Standing,
+    TooFew,
+)
 from simulation.experiments.federation.resume import recalled, remembered
-from simulation.experiments.federation.schedule import Rounds
+from simulation.experiments.federation.schedule import Rounds, admitted, gate_answer, told_of
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
 

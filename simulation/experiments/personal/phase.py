@@ -2,26 +2,154 @@
 
 A client's adapter follows from the stage, its name and what the rounds before have given, and from
 nothing else; so answers are equal wherever they are computed, and come back in the order asked.
+
+How one client's own adapter comes to be: by a device's own code, on the experiment's base.
+
+What goes before an experiment, as experiments of their own: rounds, or what taught its base.
+
+They have no word of what is done with their adapter: by their key they are run once for every rank
+budget, and for every other experiment that goes on from them.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.engine.engine import Engine
 from edge_client.personal.interpolation import along
-from edge_client.personal.methods import Own
+from edge_client.personal.methods import Beneath, Given, Own, own_adapter
 from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import decode_adapter, encode_adapter
-from simulation.experiments.federation.outcomes import Between, Round, Standing
-from simulation.experiments.personal.methods import Asked, fitted
+from simulation.experiments.experiment import FULL, Experiment
+from simulation.experiments.federation.devices import Between, Round, Standing
+from simulation.experiments.personal.settings import GUIDED, left_out
 from simulation.experiments.scoring import Score, judged, score
 from simulation.experiments.stage import Stage
 from simulation.population.clients import Client
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A client that is to train for itself.
+
+    Attributes:
+        name: The client.
+        shared: The encoded adapter that the rounds before gave; empty without any.
+        first: That of an earlier round, where the client's own begins there.
+        beneath: Those that it is trained above, in turn; the last is there in the end.
+    """
+
+    name: str
+    shared: bytes = b""
+    first: bytes = b""
+    beneath: tuple[bytes, ...] = ()
+
+
+@contextmanager
+def fitted(on: Stage, data: ClientData, seed: int, asked: Asked) -> Iterator[Own]:
+    """Train one client's own adapter. Equal arguments give equal bytes.
+
+    Args:
+        on: An experiment with a personal phase.
+        data: The client's texts.
+        seed: Seed of its draws and of the order of its texts.
+        asked: The client, and what the rounds before have trained.
+    """
+    personal, said = on.experiment.personal, on.experiment.adapter
+    assert personal is not None, f"{on.experiment.name} has no personal phase"
+    # Of a base whose every weight is trained there is no form: `open_engine` knows what it opens.
+    spec = AdapterSpec() if said in FULL else parse_adapter(said)
+    given = Given(spec, decode_adapter(asked.shared)) if asked.shared else None
+    first = decode_adapter(asked.first) if asked.first else None
+    beneath = None
+    if asked.beneath:
+        turns = tuple(map(decode_adapter, asked.beneath))
+        beneath = Beneath(parse_adapter(personal.above), turns)
+    way = personal.way(on.dataset.task)
+    known = (way, on.base.shape, lambda spec: on.open_engine(str(spec)), data, seed)
+    with own_adapter(*known, given, first, beneath) as own:
+        yield own
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rounds that clients go on from, and those that an experiment's base comes from.
+
+    Attributes:
+        given: What its method goes by: of all clients, or without each group of languages; none
+            for a method that goes by nothing.
+        early: What one's own begins with, if that is before the rounds are over; at most one.
+        beneath: What one's own is trained above, in turn; the last is there in the end.
+        taught: What trained the weights of the base; at most one.
+    """
+
+    given: tuple[Experiment, ...] = ()
+    early: tuple[Experiment, ...] = ()
+    beneath: tuple[Experiment, ...] = ()
+    taught: tuple[Experiment, ...] = ()
+
+    @property
+    def rounds(self) -> tuple[Experiment, ...]:
+        """Those that clients go on from, whose costs are the experiment's too."""
+        return (*self.given, *self.early, *self.beneath)
+
+    @property
+    def every(self) -> tuple[Experiment, ...]:
+        return (*self.rounds, *self.taught)
+
+
+def parts(experiment: Experiment) -> Parts:
+    """What goes before an experiment.
+
+    Args:
+        experiment: Any.
+    """
+    personal = experiment.personal
+    if experiment.taught is not None:
+        return Parts(taught=(experiment.taught,))
+    if personal is None or not experiment.rounds:
+        return Parts()
+    plain = replace(experiment, personal=None)
+    whole = (_lasting(plain, plain.rounds),)
+    if personal.groups:
+        groups = left_out(plain.languages, personal.groups)
+        return Parts(tuple(_without(plain, group) for group in groups))
+    if personal.above:
+        training = replace(plain.training, lr=personal.lr)
+        shared = replace(plain, adapter=personal.above, training=training)
+        stages = range(personal.stages)
+        ends = [stage * plain.rounds // personal.stages for stage in stages]
+        beneath = tuple(_lasting(shared, rounds) for rounds in (*ends, plain.rounds))
+        return Parts(whole if personal.method in GUIDED else (), (), beneath)
+    is_early = personal.start not in (None, plain.rounds)
+    return Parts(whole, (_lasting(plain, personal.start or 0),) if is_early else ())
+
+
+def _lasting(plain: Experiment, rounds: int) -> Experiment:
+    return replace(plain, name=f"{rounds} rounds, seed {plain.seed}", rounds=rounds)
+
+
+def _without(plain: Experiment, group: tuple[str, ...]) -> Experiment:
+    return replace(
+        plain,
+        name=f"rounds without {', '.join(group)}, seed {plain.seed}"[:200],
+        languages=tuple(one for one in plain.languages if one not in group),
+    )
+
+
+def part_of(experiment: Experiment, client: str) -> int:
+    """Which of `Parts.given` a client goes on from: the one in which it was left out, if it was."""
+    personal = experiment.personal
+    if personal is None or not personal.groups:
+        return 0
+    groups = left_out(experiment.languages, personal.groups)
+    return next(number for number, group in enumerate(groups) if client in group)
 
 
 def own_round(on: Stage, asked: Asked) -> Round:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_client.adapters.banks import check_beneath
 from edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
-from edge_client.adapters.stacks import check_beneath
 from edge_client.errors import WrongInput, demand
 from edge_client.personal.interpolation import FEWEST
 from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.rounds.learning.handing import handed
+from coordinator.rounds.learning.exact import handed
 from edge_client.adapters.spec import net_in
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of
@@ -17,8 +17,7 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
 from edge_client.engine.frozen_prefix import is_kept
 from edge_client.labelling.book import Book, MemoryNotes
-from edge_client.labelling.drawn_texts import tests_of
-from edge_client.labelling.own_texts import OwnTexts
+from edge_client.labelling.own_texts import OwnTexts, tests_of
 from edge_client.personal.bank import drawn_bank
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tasks.kind import kind_of
@@ -26,8 +25,7 @@ from edge_client.texts.examples import ClientData, Example
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.federation.outcomes import NOTHING, Standing
+from simulation.experiments.federation.devices import NOTHING, SimulationError, Standing
 from simulation.experiments.scoring import Score, judged, score
 from simulation.experiments.stage import Stage
 from simulation.experiments.texts import OwnedTexts

@@ -21,8 +21,7 @@ from edge_client.labelling.book import Book
 from edge_client.planning.resources import usable_cores
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
-from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.federation.outcomes import NOTHING, Standing
+from simulation.experiments.federation.devices import NOTHING, SimulationError, Standing
 from simulation.experiments.scoring import Score
 from simulation.experiments.stage import Stage
 from simulation.experiments.virtual.in_process import InProcess

@@ -31,7 +31,7 @@ from edge_client.wire.training import Training
 from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, TASK, load_messages
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
+from simulation.experiments.federation.devices import NOTHING, Round, Standing
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.scoring import Score, Tally

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from edge_client.files import from_json, write_atomically
-from simulation.experiments.personal.parts import parts
+from simulation.experiments.personal.phase import parts
 from simulation.experiments.record import RecordError
 from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, finished

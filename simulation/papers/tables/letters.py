@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from edge_client.bases.base import Base
-from simulation.experiments.taught import CONFIG, TOKENIZER, write_base
+from simulation.experiments.stage import CONFIG, TOKENIZER, write_base
 
 SCRIPTS = ((0x0430, 0x044F), (0x05D0, 0x05EA), (0x0621, 0x063A), (0x0641, 0x064A))
 PUNCTUATION = "،؛؟"  # Arabic's own; a sign is a word of one letter

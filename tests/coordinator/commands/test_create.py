@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.joining import join_line
+from coordinator.api.starting import join_line
 from coordinator.api.stores import open_store
 from coordinator.commands import create
 from coordinator.config import RunConfig

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.api.export import export, ranges
-from coordinator.api.prune import prune
+from coordinator.api.keeping import prune
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, RolledBack, StepClosed
 from coordinator.rounds.history import history_of

@@ -8,7 +8,7 @@ import numpy as np
 from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.named import mean_of, optimizer_of
-from coordinator.rounds.learning.rates import Rates
+from coordinator.rounds.learning.optimizers import Rates
 from edge_client.errors import WrongInput
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState

@@ -10,7 +10,7 @@ import pytest
 from coordinator.config import RunConfig
 from coordinator.operator.order_schemas import NewRun
 from coordinator.page.board import Board
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report

@@ -24,7 +24,7 @@ from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import DeviceFacts, Membership
 from edge_client.wire.messages import Report, Work
-from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reports import Cost
 from tests.breadth import covering
 from tests.browser.chromium import Opened, check_legible, chromium, needs_chromium, new_page
 from tests.coordinator.devices import Device

@@ -12,7 +12,7 @@ from coordinator.rounds.admission import COUNTS, FLOAT32_MAX, Refusal, check_rep
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
-from edge_client.wire.reported.confidences import BINS, Confidences, counted
+from edge_client.wire.reports import BINS, Confidences, counted
 
 REPORT = Report("w", "done", 5)
 

@@ -17,7 +17,7 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.machine import ASK_AGAIN_S, decide, devices_needed
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import State, evolve, replay
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 

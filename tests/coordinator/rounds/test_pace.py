@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
 from coordinator.rounds.machine import decide
-from coordinator.rounds.pace.silence import LONGEST_REST, Silence, after_step, awake
+from coordinator.rounds.scheduling.participation import LONGEST_REST, Silence, after_step, awake
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.tasks.task import Task
 

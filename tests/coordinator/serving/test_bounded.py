@@ -13,7 +13,7 @@ import pytest
 from coordinator.config import RunConfig
 from coordinator.serving.ledger import Ledger
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import Limits
+from coordinator.upkeep.disk_space import Limits
 from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, wait_for

@@ -18,7 +18,7 @@ from edge_client.bases.base import Base
 from edge_client.tasks.task import Task
 from edge_client.wire import messages
 from edge_client.wire.messages import Work
-from edge_client.wire.reported.confidences import BINS
+from edge_client.wire.reports import BINS
 from edge_client.wire.tensors import decode_update, digest_header, sha256
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, key_of

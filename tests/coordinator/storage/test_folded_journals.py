@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sql
 
 from coordinator.api.starting import start_of
+from coordinator.rounds import history
 from coordinator.rounds.events import (
     Answered,
     Event,
@@ -18,18 +19,16 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import Past
-from coordinator.rounds.past import folding
-from coordinator.rounds.past.folding import folded_from, to_plain
+from coordinator.rounds.history import Past, folded_from, to_plain
 from coordinator.rounds.state import State, replay
 from coordinator.serving.ledger import Ledger
 from coordinator.storage.errors import StoreError
-from coordinator.storage.journals.chain import next_link
+from coordinator.storage.journals import next_link
 from coordinator.storage.schema import EVENTS, RUNS
 from coordinator.storage.status import state_of
 from coordinator.storage.store import Store
+from coordinator.upkeep.backup import look
 from coordinator.upkeep.retention import Shelf
-from coordinator.upkeep.verifying import look
 from coordinator.upkeep.watch import behind, note, watched
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import filled
@@ -44,8 +43,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals are long by a few events."""
-    monkeypatch.setattr(folding, "LONG", 10)
-    monkeypatch.setattr(folding, "TIMES", 0)
+    monkeypatch.setattr(history, "LONG", 10)
+    monkeypatch.setattr(history, "TIMES", 0)
 
 
 def stand_in(store: Store, run_id: str, extra: int = 0) -> Folded:
@@ -187,7 +186,7 @@ def test_a_journal_of_many_rounds_stays_short(store: Store, short: None) -> None
         ledger.append(live, Paused(float(one)) if one % 2 else Unpaused(float(one)))
         ledger.shorten(run_id)
         most = max(most, len(store.events(run_id)))
-    assert most <= folding.LONG
+    assert most <= history.LONG
     assert not look(store).lines
 
 

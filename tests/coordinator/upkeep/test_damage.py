@@ -12,7 +12,7 @@ from coordinator.api.init import init
 from coordinator.api.serve import serve
 from coordinator.rounds.events import Paused
 from coordinator.storage.errors import StoreError
-from coordinator.storage.journals.heads import FILE, LINE_BYTES, Head, HeadsError, read_heads
+from coordinator.storage.journals import FILE, LINE_BYTES, Head, HeadsError, read_heads
 from coordinator.storage.place import DATABASE
 from coordinator.storage.store import Store
 from coordinator.upkeep.watch import note, watched

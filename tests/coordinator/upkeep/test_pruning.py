@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.prune import prune
+from coordinator.api.keeping import prune
 from coordinator.rounds.learning.kept import Kept
 from coordinator.rounds.state import State
 from coordinator.storage.dialects.locks import FileLocks
 from coordinator.storage.store import Run, Store
-from coordinator.upkeep import pruning
-from coordinator.upkeep.limits import Limits, note
-from coordinator.upkeep.pruning import Busy, book_of, remove
+from coordinator.upkeep import retention
+from coordinator.upkeep.disk_space import Limits, note
+from coordinator.upkeep.retention import Busy, book_of, remove
 from edge_client.errors import WrongInput
 from edge_client.wire.messages import CodedStep
 from tests.command_line import smidgen
@@ -121,7 +121,7 @@ def test_nothing_goes_while_somebody_writes_a_blob_that_nobody_refers_to_yet(sto
 def test_what_came_to_be_needed_meanwhile_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "AT_ONCE", 1)
+    monkeypatch.setattr(retention, "AT_ONCE", 1)
     blobs = sorted(store.put(bytes([number])) for number in range(4))
     asked = iter([set(), {blobs[1]}, set(), {blobs[3]}])
     assert remove(store, blobs, lambda: next(asked)) == {blobs[0], blobs[2]}

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.upkeep.limits import KEEP_ROUNDS, LEAST_FREE, Limits, limits_of, note, noted
-from coordinator.upkeep.room import Room
+from coordinator.upkeep.disk_space import (
+    KEEP_ROUNDS,
+    LEAST_FREE,
+    Limits,
+    Room,
+    limits_of,
+    note,
+    noted,
+)
 from edge_client.errors import WrongInput
 
 

@@ -9,9 +9,8 @@ import pytest
 from coordinator.config import RunConfig
 from coordinator.rounds.learning.kept import MOST_STEPS
 from coordinator.storage.store import Store
-from coordinator.upkeep.copying import copy_store
-from coordinator.upkeep.limits import Limits
-from coordinator.upkeep.verifying import look
+from coordinator.upkeep.backup import copy_store, look
+from coordinator.upkeep.disk_space import Limits
 from edge_client.updates.settings import Updates
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import add_step, sha256

@@ -17,8 +17,7 @@ from edge_client.engine.opening import open_engine
 from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train
 from edge_client.labelling.book import FileNotes, MemoryNotes, Notes, Opened, Read
-from edge_client.labelling.drawn_texts import sampled
-from edge_client.labelling.own_texts import OwnTexts
+from edge_client.labelling.own_texts import OwnTexts, sampled
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task

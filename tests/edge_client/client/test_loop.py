@@ -14,7 +14,7 @@ from edge_client.bases.base import Base
 from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
 from edge_client.client.state import Answer as Kept
-from edge_client.guest import notify
+from edge_client.guest import process
 from edge_client.tasks.task import Task
 from edge_client.wire.fleet import CLONED, REVOKED
 from edge_client.wire.messages import (
@@ -199,7 +199,7 @@ def test_each_try_is_a_sign_of_life_whatever_is_asked(
 ) -> None:
     turns, fails = Turns([Next(terms=home.terms), work_of(home, 1)], (200, WHOLE)), [2]
     asked, heard = list[str](), list[bytes]()
-    monkeypatch.setattr(notify, "LEAST_S", 0.0)
+    monkeypatch.setattr(process, "LEAST_S", 0.0)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "socket"))
     with listening(str(tmp_path / "socket")) as manager:
         manager.setblocking(False)

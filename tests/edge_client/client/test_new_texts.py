@@ -30,7 +30,7 @@ from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work
 from edge_client.wire.messages import decode as decoded
 from edge_client.wire.messages import encode as encoded
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server

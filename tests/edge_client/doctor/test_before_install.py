@@ -10,8 +10,7 @@ import pytest
 
 from edge_client.doctor.engines import DIE_WITHOUT_LSE
 from edge_client.doctor.machine import script
-from edge_client.metering.board import board
-from edge_client.metering.heat import read_heat
+from edge_client.metering.machine import board, read_heat
 from edge_client.metering.power import battery, packages, power_rails
 from edge_client.planning.cgroups import cgroup_memory
 from edge_client.planning.resources import meminfo

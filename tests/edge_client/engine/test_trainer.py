@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.engine.trainer import epoch_batches, in_turn, offsets_of
-from edge_client.tasks.confusion import Confusion, Mistake
+from edge_client.tasks.counts import Confusion, Mistake
 from edge_client.texts.tokens import Prompt
 
 

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.errors import WrongInput
-from edge_client.guest.ceilings import CALM_S, Gate, Readings, Rules, met, pressure, unknown
-from edge_client.guest.windows import is_open, parse_window
+from edge_client.guest.ceilings import (
+    CALM_S,
+    Gate,
+    Readings,
+    Rules,
+    is_open,
+    met,
+    parse_window,
+    pressure,
+    unknown,
+)
 
 RULES = Rules(on_mains=True, most_watts=10.0, most_celsius=70.0, most_load=1.0)
 CALM = Readings(True, 5.0, 40.0, 0.0)

@@ -19,8 +19,8 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import Trained, train
 from edge_client.files import PRIVATE
+from edge_client.guest.process import Ended, listening, working
 from edge_client.guest.steps import KEEP_EVERY_S, Paused, StepFile
-from edge_client.guest.stopping import Ended, listening, working
 from edge_client.planning.plan import give_same_bytes
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edge_client.guest.resting import let_go_of_code
+from edge_client.guest.process import let_go_of_code
 from edge_client.metering.memory import read_memory
 
 

@@ -14,7 +14,6 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.labelling.book import MemoryNotes
-from edge_client.labelling.calibration import calibrated
 from edge_client.labelling.early_exit import (
     FEWEST,
     MOST_EXITS,
@@ -24,7 +23,7 @@ from edge_client.labelling.early_exit import (
     layers_to_try,
     learnt_first,
 )
-from edge_client.labelling.pseudo_labels import text_id
+from edge_client.labelling.pseudo_labels import calibrated, text_id
 from edge_client.tasks.ready_tasks import AG_NEWS
 from edge_client.texts.examples import ClientData, Example, read_file
 from edge_client.wire.labelling import Labelling

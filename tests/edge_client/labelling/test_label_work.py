@@ -12,9 +12,8 @@ from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.labelling.book import FileNotes, MemoryNotes, Revoked, TrainingDone
-from edge_client.labelling.label_work import CHUNK, pseudo_texts
+from edge_client.labelling.label_work import CHUNK, pseudo_texts, terms_of
 from edge_client.labelling.pseudo_labels import text_id
-from edge_client.labelling.terms import terms_of
 from edge_client.texts.examples import ClientData
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (

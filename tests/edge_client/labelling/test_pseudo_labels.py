@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.labelling.calibration import calibrated, temperature_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import (
     FEWEST,
     Reading,
     affordable,
     agreed,
+    calibrated,
     chosen,
     queue,
     readable,
+    temperature_of,
     text_id,
 )
 from edge_client.texts.examples import ClientData, Example

@@ -13,9 +13,8 @@ from edge_client.engine.trainer import train
 from edge_client.labelling import label_work
 from edge_client.labelling.book import Book, MemoryNotes, Notes
 from edge_client.labelling.early_exit import WORTH
-from edge_client.labelling.label_work import LabelResult
+from edge_client.labelling.label_work import LabelResult, terms_of
 from edge_client.labelling.own_texts import OwnTexts
-from edge_client.labelling.terms import terms_of
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.labelling import Labelling

@@ -7,7 +7,7 @@ import pytest
 from edge_client.metering import work
 from edge_client.metering.memory import reset_peak_rss
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reports import Cost
 
 MIB = 1 << 20
 

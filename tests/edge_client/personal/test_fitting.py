@@ -12,8 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import Bank, bank_numbers, modules_of
-from edge_client.personal.fitting import Terms, fit
-from edge_client.personal.form import Plain
+from edge_client.personal.fitting import Plain, Terms, fit
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.metering.link import LEAST_BYTES, Link
+from edge_client.metering.traffic import LEAST_BYTES, Link
 from edge_client.updates.codec import EXACT, SOON_S, codec_for
 from edge_client.updates.settings import Updates
 from simulation.experiments.experiment import Experiment, ExperimentError

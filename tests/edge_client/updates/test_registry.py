@@ -16,7 +16,7 @@ from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.updates.step import UpdateStep
 from edge_client.wire.tensors import decode_adapter
 from edge_client.wire.training import Training
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.virtual.in_process import InProcess

@@ -12,9 +12,7 @@ from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Masking, Task
 from edge_client.wire import fleet, messages
 from edge_client.wire.labelling import Labelling
-from edge_client.wire.reported.confidences import counted
-from edge_client.wire.reported.cost import Cost
-from edge_client.wire.reported.failures import SAID, Failure
+from edge_client.wire.reports import SAID, Cost, Failure, counted
 from edge_client.wire.tensors import (
     UPDATES_SINCE,
     Update,

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from coordinator.rounds.events import StepClosed
-from coordinator.rounds.past.folding import to_plain
+from coordinator.rounds.history import to_plain
 from coordinator.rounds.state import State, evolve, replay
 from coordinator.serving.executor import aggregate
 from coordinator.serving.ledger import Live

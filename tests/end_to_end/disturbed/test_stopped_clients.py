@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.guest.windows import minute_of
+from edge_client.guest.ceilings import minute_of
 from simulation.demo.processes import fleet
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for

@@ -9,10 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
-from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LAMBDA, Bank, bank_numbers, modules_of

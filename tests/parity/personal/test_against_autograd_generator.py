@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edge_client.adapters.generators import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
+from edge_client.adapters.nets import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
 from edge_client.personal.nets.generator import pull
 
 torch = pytest.importorskip("torch")

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import SCALING, bank_spec
+from edge_client.adapters.banks import LORA_A, LORA_B, SCALING, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
-from edge_client.adapters.stacks import LORA_A, LORA_B
 from edge_client.bases.base import Base
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.opening import open_engine

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from edge_client.wire.reported.cost import Cost
+from edge_client.wire.reports import Cost
 from profiling.rounds.costs import FiguresError, cost_by_round, read_figures
 
 

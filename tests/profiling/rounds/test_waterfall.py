@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("rich")
 
 from edge_client.tables import render
-from edge_client.wire.reported.cost import Cost, Phase
+from edge_client.wire.reports import Cost, Phase
 from profiling.rounds.bars import coloured, step_table
 from profiling.rounds.waterfall import Step, steps_of_round
 from tests.command_line import shown, smidgen

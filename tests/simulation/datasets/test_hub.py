@@ -18,8 +18,14 @@ from edge_client.formats.opened import DataError
 from edge_client.tasks.ready_tasks import AG_NEWS, NEWS
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from simulation.datasets.hub import read_examples, read_hub
-from simulation.datasets.hub_layouts import LAYOUTS, HubLayout, configs_of, files_of
+from simulation.datasets.hub import (
+    LAYOUTS,
+    HubLayout,
+    configs_of,
+    files_of,
+    read_examples,
+    read_hub,
+)
 from tests.simulation.datasets.hub_server import COMMIT, serving
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ import pytest
 from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
 from edge_client.texts.prompts.patterns import MASK
 from simulation.datasets.catalogue import read_dataset
-from simulation.datasets.hub_layouts import LAYOUTS
-from simulation.datasets.two_fields import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
+from simulation.datasets.dataset import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
+from simulation.datasets.hub import LAYOUTS
 
 
 def write(folder: Path, name: str, text: str) -> None:

@@ -14,8 +14,7 @@ from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update
 from edge_client.wire.training import Training
-from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.federation.outcomes import NOTHING, Round, Standing
+from simulation.experiments.federation.devices import NOTHING, Round, SimulationError, Standing
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.stage import Stage

@@ -10,7 +10,7 @@ pytest.importorskip("fastapi")
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.measures import ratio_of
+from coordinator.rounds.metrics import ratio_of
 from edge_client.errors import WrongInput
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
@@ -20,7 +20,7 @@ from edge_client.wire.training import Training
 from simulation.demo.messages import TASK
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.experiment_file import read_experiment
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds
 from simulation.experiments.hostile import (

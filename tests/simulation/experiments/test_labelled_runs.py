@@ -12,7 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.experiments.runner import Place, run

@@ -33,7 +33,7 @@ from edge_client.wire.fleet import device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import decode_adapter, sha256
 from edge_client.wire.training import Training
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.measures import judged as noted
+from coordinator.rounds.metrics import judged as noted
 from coordinator.rounds.scoring import scored
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
@@ -20,7 +20,7 @@ from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.training import Training
-from simulation.experiments.federation.answers import told_of
+from simulation.experiments.federation.schedule import told_of
 from simulation.experiments.scoring import Score, Tally, judged, pooled, score, together
 
 ANSWERS = np.log(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))

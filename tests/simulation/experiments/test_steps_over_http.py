@@ -16,7 +16,7 @@ from edge_client.tasks.task import Task
 from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import sha256
 from edge_client.wire.training import Training
-from simulation.experiments.federation.outcomes import Round
+from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import schedule_of

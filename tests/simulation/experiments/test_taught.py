@@ -24,8 +24,7 @@ from simulation.experiments.experiment_file import read_experiment
 from simulation.experiments.personal.settings import Personal
 from simulation.experiments.record import adapter_of, read_rows
 from simulation.experiments.runner import Place, finished, run, run_all
-from simulation.experiments.stage import stage
-from simulation.experiments.taught import trained
+from simulation.experiments.stage import stage, trained
 from simulation.experiments.virtual.full_backend import open_full
 from simulation.papers.index.kept import NOTHING
 from tests.simulation.experiments.experiments import small, tagging_in

@@ -8,7 +8,7 @@ pytest.importorskip("fastapi")
 
 from edge_client.tasks.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.parts import parts
+from simulation.experiments.personal.phase import parts
 from simulation.papers.grid import read_file
 from simulation.papers.scenario import Scenario
 from tests.command_line import smidgen

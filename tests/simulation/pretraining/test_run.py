@@ -19,8 +19,14 @@ from simulation.pretraining.corpus import SOURCES, CorpusError, Passage, join_to
 from simulation.pretraining.course import MASK, CourseBatch, build_course
 from simulation.pretraining.held_out import TOPICS, masked_score, zero_shot
 from simulation.pretraining.run import Request, read_texts
-from simulation.pretraining.student import batch_loss, new_student, start_from_teacher, train
-from simulation.pretraining.teacher import Teacher, principal_embeddings
+from simulation.pretraining.student import (
+    Teacher,
+    batch_loss,
+    new_student,
+    principal_embeddings,
+    start_from_teacher,
+    train,
+)
 from simulation.pretraining.vocabulary import (
     LABEL_WORDS,
     build_vocabulary,

@@ -11,12 +11,11 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions.catalogue import Extension, Kind, add, apart
-from coordinator.rounds.extensions.failures import PluginError
+from coordinator.rounds.extensions import Extension, Kind, PluginError, add, apart
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.named import mean_of, optimizer_of
-from coordinator.rounds.learning.rates import Rates
+from coordinator.rounds.learning.optimizers import Rates
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.policies import selection_of
 from coordinator.rounds.selections.selection import Asking

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coordinator.rounds.events import RolledBack, StepOpened
-from coordinator.rounds.extensions.checked import CheckedOptimizer
+from coordinator.rounds.extensions import CheckedOptimizer
 from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import Memory, UnreadableError, decode_memory, encode_memory
 from coordinator.rounds.learning.named import OPTIMIZERS
 from coordinator.rounds.learning.named import optimizer_of as optimizer_named
-from coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta
-from coordinator.rounds.learning.rates import factor
+from coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta, factor
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput

@@ -17,12 +17,12 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
+from coordinator.rounds.history import to_plain
 from coordinator.rounds.learning.kept import MOST_STEPS
 from coordinator.rounds.learning.learning import LEFT_OUT, Answer, Learned, learn
 from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory, part_of
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.pace.settings import Asynchronous
-from coordinator.rounds.past.folding import to_plain
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.updates.settings import Updates

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from coordinator.rounds.learning.handing import handed, spec_at_rank
+from coordinator.rounds.learning.exact import handed, spec_at_rank
 from edge_client.wire.tensors import encode_adapter
 
 ADAPTER = {

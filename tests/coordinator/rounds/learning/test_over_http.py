@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.rounds.learning.handing import handed
+from coordinator.rounds.learning.exact import handed
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import Limits
+from coordinator.upkeep.disk_space import Limits
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt, decode
 from edge_client.wire.tensors import Update, encode_update

@@ -15,7 +15,7 @@ from coordinator.rounds.learning.learning import STEPS, Answer, learn
 from coordinator.rounds.learning.memory import Memory, part_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.updates.clip import LARGEST

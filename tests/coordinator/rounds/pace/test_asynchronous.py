@@ -21,10 +21,10 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
+from coordinator.rounds.history import to_plain
 from coordinator.rounds.machine import decide
-from coordinator.rounds.pace.settings import Asynchronous
-from coordinator.rounds.pace.standing import answer_to, asynchronous, is_asked
-from coordinator.rounds.past.folding import to_plain
+from coordinator.rounds.scheduling.asking import answer_to, asynchronous, is_asked
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.selections.choosing import FULL, NO_TEXTS, RESTS, TRAINS
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.errors import WrongInput

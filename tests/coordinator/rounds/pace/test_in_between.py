@@ -18,7 +18,7 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.pace.settings import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import replay
 from coordinator.serving.executor import aggregate, proceed
 from coordinator.serving.ledger import Ledger, Live

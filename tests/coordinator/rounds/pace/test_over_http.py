@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from coordinator.config import RunConfig
-from coordinator.rounds.pace.settings import Asynchronous
-from coordinator.rounds.past.folding import to_plain
+from coordinator.rounds.history import to_plain
+from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import replay
 from coordinator.serving.ledger import OUT_OF_DATE
 from coordinator.storage.runs import create_run

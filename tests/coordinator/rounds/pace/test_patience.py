@@ -16,7 +16,7 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.machine import decide, ended_of
-from coordinator.rounds.pace.patience import Patience, after_score, lack_of_progress
+from coordinator.rounds.scheduling.participation import Patience, after_score, lack_of_progress
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
 from edge_client.tasks.task import Task

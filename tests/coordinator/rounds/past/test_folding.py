@@ -21,10 +21,9 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import Past, history_of
+from coordinator.rounds.history import LONG, Past, folded_from, history_of, is_long, to_plain
 from coordinator.rounds.machine import decide
-from coordinator.rounds.past.answers import Answers
-from coordinator.rounds.past.folding import LONG, folded_from, is_long, to_plain
+from coordinator.rounds.scheduling.step import Answers
 from coordinator.rounds.state import State, evolve, replay
 from coordinator.upkeep.retention import Shelf, folded
 from edge_client.wire.labelling import Labelling

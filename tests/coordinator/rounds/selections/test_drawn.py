@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.selection import asked_size, cohort, counted_size
-from coordinator.rounds.selections.drawn import Random
+from coordinator.rounds.selections.policies import Random
 from coordinator.rounds.selections.selection import Asking
 
 IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)

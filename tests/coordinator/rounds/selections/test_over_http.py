@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.rounds.events import LossTold, StepOpened
-from coordinator.rounds.extensions.catalogue import Extension, add, apart
+from coordinator.rounds.extensions import Extension, add, apart
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.selection import Asking, Chosen
 from coordinator.storage.rows.reports import reports

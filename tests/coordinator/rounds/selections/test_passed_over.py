@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.events import Passed
-from coordinator.rounds.pace.silence import Silence, awake
+from coordinator.rounds.scheduling.participation import Silence, awake
 from coordinator.rounds.selections.choosing import NAMED, NO_TEXTS, RESTS, TRAINS, passed_over
-from coordinator.rounds.selections.weights import NOT_DRAWN
+from coordinator.rounds.selections.policies import NOT_DRAWN
 from coordinator.rounds.state import State
 
 NAMES = [f"d{number:02d}" for number in range(40)]

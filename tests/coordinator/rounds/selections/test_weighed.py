@@ -18,21 +18,24 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import Past
+from coordinator.rounds.history import Past, folded_from
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
-from coordinator.rounds.pace.heard import Heard
-from coordinator.rounds.pace.silence import Silence
-from coordinator.rounds.past.folding import folded_from
+from coordinator.rounds.scheduling.participation import Heard, Silence
 from coordinator.rounds.selection import drawn
-from coordinator.rounds.selections.policies import selection_of
+from coordinator.rounds.selections.policies import (
+    MOST,
+    beside_median,
+    drawn_by,
+    selection_of,
+    weights_of,
+    within,
+)
 from coordinator.rounds.selections.selection import Asking
-from coordinator.rounds.selections.utility import weights_of
-from coordinator.rounds.selections.weights import MOST, beside_median, drawn_by, within
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task
-from edge_client.wire.reported.confidences import counted
+from edge_client.wire.reports import counted
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 NAMES = tuple(f"d{index}" for index in range(10))

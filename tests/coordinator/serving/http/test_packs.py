@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import ConfigError, RunConfig
-from coordinator.fleet.versions import check_minimum, is_too_old
+from coordinator.fleet.members import check_minimum, is_too_old
 from coordinator.serving.pack_route import Turns
 from coordinator.serving.packs import LOOK_AGAIN_S, Packs
 from coordinator.storage.orders import add_order
@@ -22,7 +22,7 @@ from edge_client.errors import WrongInput
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Next, decode
 from edge_client.wire.packs import Outdated
-from edge_client.wire.reported.failures import Failure
+from edge_client.wire.reports import Failure
 from tests.coordinator.conftest import Live, served, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.edge_client.client.packs.packs import announced, make_pack

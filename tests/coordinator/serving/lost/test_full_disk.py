@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.storage.operators import add_operator
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import Limits
+from coordinator.upkeep.disk_space import Limits
 from tests.coordinator.conftest import served
 
 LIMITED = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.workers import Worker
+from coordinator.api.serve import Worker
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Paused, Resumed, StepOpened
 from coordinator.serving.ledger import Ledger
@@ -24,7 +24,7 @@ from coordinator.storage.orders import add_order, taken_up
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
-from coordinator.upkeep.pruning import Busy
+from coordinator.upkeep.retention import Busy
 from tests.coordinator.serving.many.conftest import Start
 
 

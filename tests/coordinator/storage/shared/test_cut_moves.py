@@ -14,8 +14,8 @@ from coordinator.api.keeping import move, verify
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
-from coordinator.upkeep import copying
-from coordinator.upkeep.verifying import Found
+from coordinator.upkeep import backup
+from coordinator.upkeep.backup import Found
 from edge_client.errors import Failed, WrongInput
 from tests.coordinator.storage.shared.test_moves import everything, fleet
 
@@ -48,7 +48,7 @@ def test_a_move_that_fails_in_its_final_look_leaves_one_fleet_and_is_asked_again
     old, there = tmp_path / "old", replace(place, folder=tmp_path / "old")
     fleet(old)
     with monkeypatch.context() as patched:
-        patched.setattr(copying, "look", lambda _: Found(wrong=["a blob is damaged"]))
+        patched.setattr(backup, "look", lambda _: Found(wrong=["a blob is damaged"]))
         with pytest.raises(Failed, match=r"no store was moved: .*a blob is damaged"):
             move(old, place.database, blobs_to=place.blobs)
     with pytest.raises(StoreError, match=f"the move of {old} to postgresql.* was cut; ask for it"):
@@ -66,7 +66,7 @@ def test_a_move_that_fails_in_its_final_look_leaves_one_fleet_and_is_asked_again
     ("module", "name", "is_old_left"),
     [
         ("coordinator.storage.database", "Database.write", False),  # nothing is there yet
-        ("coordinator.upkeep.copying", "_finished", True),
+        ("coordinator.upkeep.backup", "_finished", True),
         ("coordinator.storage.marks", "Marks.arrive", True),
     ],
 )

@@ -4,12 +4,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.api.keeping import backup, move
-from coordinator.api.prune import prune
+from coordinator.api.keeping import backup, move, prune
 from coordinator.api.serve import serve
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
-from coordinator.upkeep.limits import rounds_kept
+from coordinator.upkeep.disk_space import rounds_kept
 from tests.coordinator.upkeep.stores import filled, names
 
 

@@ -7,8 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from coordinator.api.keeping import move, verify
-from coordinator.api.prune import prune
+from coordinator.api.keeping import move, prune, verify
 from coordinator.api.stores import open_store
 from coordinator.storage.blobs.bucket import BucketBlobs
 from coordinator.storage.dialects.postgres import told

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from coordinator.api.keeping import move
-from coordinator.api.prune import prune
+from coordinator.api.keeping import move, prune
 from coordinator.storage.blobs.blobs import BlobsAway
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
-from coordinator.upkeep import copying
-from coordinator.upkeep.verifying import Found, look
+from coordinator.upkeep import backup
+from coordinator.upkeep.backup import Found, look
 from edge_client.errors import Failed
 from edge_client.wire.tensors import sha256
 from tests.coordinator.servers import Buckets
@@ -94,7 +93,7 @@ def test_the_last_look_of_a_move_reads_what_was_just_written(
         s3fs.S3FileSystem(skip_instance_cache=True).pipe_file(damaged, b"else")
         return look(copy)
 
-    monkeypatch.setattr(copying, "look", late)
+    monkeypatch.setattr(backup, "look", late)
     with pytest.raises(Failed, match=f"{run.adapters[-1]} is damaged"):
         move(tmp_path / "old", place.database, blobs_to=place.blobs)
     Store(tmp_path / "old").close()

@@ -24,7 +24,7 @@ from coordinator.storage.rows.reports import add_report, newest_of_run
 from coordinator.storage.rows.tokens import insert_token, tokens
 from coordinator.storage.schema import EVENTS, STORE
 from coordinator.storage.store import Run, Store
-from coordinator.upkeep.pruning import remove
+from coordinator.upkeep.retention import remove
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import DeviceFacts, Membership
 from edge_client.wire.tensors import sha256

@@ -18,8 +18,7 @@ from edge_client.client.packs.fetching import Fetching
 from edge_client.client.packs.shelf import NoRoom, Shelf
 from edge_client.client.packs.sources import Folder
 from edge_client.client.retries import Unreachable
-from edge_client.client.runs.joining import Joining
-from edge_client.client.runs.standings import Standings
+from edge_client.client.runs.joining import Joining, Standings
 from edge_client.client.state import Answer as Kept
 from edge_client.client.transport import Coordinator
 from edge_client.client.worker import Worker

@@ -6,17 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.banks import bank_spec
-from edge_client.adapters.generators import IN, OUT, OUT_BIAS, Generator, generator_of
 from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.nets import IN, OUT, OUT_BIAS, Generator, generator_of
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
 from edge_client.personal.fitting import Terms
-from edge_client.personal.nets.generator import factors, pull
-from edge_client.personal.nets.ground import FARTHEST, ConstantBase, Ground, ground_from, ground_of
-from edge_client.personal.nets.lesson import Lesson, Teaching, lesson, taught
+from edge_client.personal.nets.generator import (
+    FARTHEST,
+    ConstantBase,
+    Ground,
+    Lesson,
+    Teaching,
+    factors,
+    ground_from,
+    ground_of,
+    lesson,
+    pull,
+    taught,
+)
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from coordinator.rounds.learning.mean import weighted_mean
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.rates import LINEARS, OWN, WEIGHT, Rates, rates_of
+from edge_client.adapters.nets import LINEARS, OWN, WEIGHT, Rates, rates_of
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.adamw import AdamW
 from edge_client.engine.opening import open_engine
 from edge_client.errors import WrongInput
-from edge_client.personal.fitting import Terms, fit
-from edge_client.personal.form import Plain
+from edge_client.personal.fitting import Plain, Terms, fit
 from edge_client.personal.nets.rates import (
     Learning,
     Rated,

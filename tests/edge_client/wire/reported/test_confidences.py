@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.bounds import FEWEST, next_most_examples
-from coordinator.rounds.thresholds import class_thresholds
+from coordinator.rounds.metrics import class_thresholds
 from edge_client.wire.labelling import Labelling, share_of
-from edge_client.wire.reported.confidences import (
+from edge_client.wire.reports import (
     BINS,
     STARTS,
     Confidences,

@@ -14,7 +14,7 @@ from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
-from simulation.experiments.taught import TOKENIZER
+from simulation.experiments.stage import TOKENIZER
 from simulation.experiments.virtual.full_backend import FullBackend
 from simulation.papers.tables.letters import lettered
 

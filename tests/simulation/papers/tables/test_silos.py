@@ -16,7 +16,7 @@ from edge_client.personal.interpolation import ALPHAS
 from edge_client.wire.training import SGD
 from simulation.datasets.silos import NEWS
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.parts import parts
+from simulation.experiments.personal.phase import parts
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.stage import stage
 from simulation.papers.report import Piece

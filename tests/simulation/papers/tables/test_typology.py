@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simulation.datasets.hub_layouts import LAYOUTS
+from simulation.datasets.hub import LAYOUTS
 from simulation.datasets.known import language_folders
 from simulation.papers.tables.typology import (
     TABLE,

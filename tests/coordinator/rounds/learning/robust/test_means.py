@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.rounds.learning import robust as cohort_module
 from coordinator.rounds.learning.learning import Answer, contributions
 from coordinator.rounds.learning.mean import Mean
 from coordinator.rounds.learning.named import least_of, mean_of
-from coordinator.rounds.learning.robust import cohort as cohort_module
-from coordinator.rounds.learning.robust.means import TooFewError, TrimmedMean
+from coordinator.rounds.learning.robust import TooFewError, TrimmedMean
 from edge_client.errors import WrongInput
 from edge_client.updates.clip import Bounds, Clip
 from edge_client.updates.step import Contribution, ServerContext

@@ -1,0 +1,171 @@
+"""Participation history of a run's devices.
+
+What asking each device to train last gave, as far as the choice of devices goes by it.
+
+Devices that do not answer: how often in a row, and when they are asked again.
+
+A device whose step closes by its deadline without it has missed it, and rests: one step after the
+first miss, then two, four and so on, `LONGEST_REST` at most, so it is never forgotten. Any answer
+in time makes it as good as new.
+
+Early stopping: how many evaluations in a row have found nothing better.
+
+An evaluation is an improvement where its score is above the last improvement's by more than what
+asking a cohort explains (`scoring.is_worse`); where everybody is asked any difference is one. Many
+small gains add up: the mark that they are held against stays until they are one together. An
+evaluation of which nobody can tell how far it is off says nothing and is not counted.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from coordinator.rounds.events import AlsoAsked, Answered, StepOpened
+from coordinator.rounds.scoring import Score, is_worse
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A device's last training that counted, and how often it was asked since.
+
+    Attributes:
+        round_index: Of it; 0 where none has counted.
+        examples: Texts that it says it trained on.
+        took_s: Seconds that it took; None where nobody measured.
+        loss: Mean loss that it says it had; None where it has not said.
+        tries: How often it was asked after that, and has failed, come late or not answered yet.
+    """
+
+    round_index: int
+    examples: int
+    took_s: float | None = None
+    loss: float | None = None
+    tries: int = 0
+
+
+def after_asking(heard: Mapping[str, Heard], asked: StepOpened | AlsoAsked) -> Mapping[str, Heard]:
+    """What is known once devices are asked: of each that is asked to train, one try more."""
+    if isinstance(asked, StepOpened) and asked.kind != "train":
+        return heard
+    known = {name: heard.get(name, Heard(0, 0)) for _, name in asked.members}
+    return {**heard, **{name: replace(one, tries=one.tries + 1) for name, one in known.items()}}
+
+
+def after_training(
+    heard: Mapping[str, Heard], round_index: int, told: Iterable[tuple[str, Answered]]
+) -> dict[str, Heard]:
+    """What is known after a training step; the loss that was told last stays.
+
+    Whose training counted has no try that did not.
+    """
+    found = dict(heard)
+    for name, one in told:
+        loss = heard[name].loss if name in heard else None
+        found[name] = Heard(round_index, one.num_examples, one.took_s, loss)
+    return found
+
+
+def with_loss(heard: Mapping[str, Heard], device_id: str, loss: float) -> Mapping[str, Heard]:
+    """What is known once a device has told its loss, which may be before its step closes."""
+    known = heard.get(device_id, Heard(0, 0))
+    return {**heard, device_id: replace(known, loss=loss)}
+
+
+LONGEST_REST = 64  # steps
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A device that has not answered lately.
+
+    Attributes:
+        misses: Steps in a row that closed without it.
+        rests_until: Number of the first step of the run that it may be asked in again, from 1.
+    """
+
+    misses: int
+    rests_until: int
+
+
+def rest_after(misses: int) -> int:
+    """Steps that a device rests which has missed so many in a row, one or more."""
+    rest: int = 2 ** min(misses - 1, 30)
+    return min(rest, LONGEST_REST)
+
+
+def after_step(
+    silences: Mapping[str, Silence],
+    asked: Collection[str],
+    answered: Collection[str],
+    step_number: int,
+) -> Mapping[str, Silence]:
+    """Who is silent once a step is over.
+
+    Args:
+        silences: Who was before, by device.
+        asked: Its members.
+        answered: Those that answered in time, failures too.
+        step_number: The step's place among all steps of the run, from 1.
+
+    Returns:
+        The same object where nothing has changed.
+    """
+    back = [name for name in answered if name in silences]
+    missing = set(asked) - set(answered)
+    if not back and not missing:
+        return silences
+    found = dict(silences)
+    for name in back:
+        del found[name]
+    for name in missing:
+        misses = found[name].misses + 1 if name in found else 1
+        found[name] = Silence(misses, step_number + 1 + rest_after(misses))
+    return found
+
+
+def awake(
+    device_ids: Collection[str], silences: Mapping[str, Silence], step_number: int
+) -> set[str]:
+    """Those of some devices that do not rest in a step."""
+    return {
+        name
+        for name in device_ids
+        if name not in silences or silences[name].rests_until <= step_number
+    }
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long nothing better was found.
+
+    Attributes:
+        mark: The last score that was an improvement; None of none.
+        misses: Evaluations since then.
+    """
+
+    mark: Score | None = None
+    misses: int = 0
+
+
+def after_score(patience: Patience, score: Score) -> Patience:
+    """What is known after an evaluation; one without texts, or without an error, changes nothing.
+
+    `misses` is 0 after a score that is an improvement and else one more than before.
+    """
+    if not score.texts or score.error is None:
+        return patience
+    if patience.mark is None or is_worse(patience.mark, score):
+        return Patience(score)
+    return Patience(patience.mark, patience.misses + 1)
+
+
+def lack_of_progress(patience: Patience, most: int) -> str:
+    """Why a run stops, in words; empty where it goes on.
+
+    Args:
+        patience: What is known.
+        most: Evaluations without an improvement that it stops after; 0: it never does.
+    """
+    if not most or patience.misses < most or patience.mark is None:
+        return ""
+    times = f"{patience.misses} evaluation{'s' if patience.misses > 1 else ''}"
+    return f"no improvement on {patience.mark.accuracy:.1%} in {times}"
