@@ -11,7 +11,6 @@ from profiling.commands.models import models
 from profiling.commands.rounds import rounds
 from profiling.commands.soak import soak
 from profiling.commands.train import train_steps
-from profiling.commands.watch import watch
 from profiling.commands.wire import wire
 
 app = typer.Typer(
@@ -29,7 +28,6 @@ def profile() -> None:
 
 
 app.command()(rounds)
-app.command()(watch)
 app.command("compare")(compare_records)
 app.command("train")(train_steps)
 app.command()(models)

@@ -171,7 +171,6 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "coordinator operators new": {"--store": store},
         "coordinator operators revoke": {"": "o0", "--store": store},
         "profile rounds": {"": f"{folder}/rounds.jsonl"},
-        "profile watch": {"--store": store},
         "profile train": {"--base": base, **onnx},
         "profile models": {"--out": out},
         "profile grid": {"--out": out},

@@ -1,24 +1,30 @@
 """`smidgen coordinator status`: where runs stand, and whom they wait for."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
 from coordinator.rounds.metrics import heads_of, measures_of
+from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of
 from coordinator.upkeep.disk_space import Room, noted
-from edge_client.tables import Column, Table, share_within, show, size, span, tell
+from edge_client.tables import Column, Table, plain, share, share_within, show, size, span, tell
 from edge_client.tasks.kind import kind_named
 from edge_client.wire.messages import ENDED
 from edge_client.wire.reports import SAID, Failure
 
+EVERY_S = 1.0
+REST = 4  # times as long as a look took: following takes a fifth of a core at most
 MOST = 20  # devices that a screen lists; --json has all
 FIRST = (
     Column("run", "word"),
@@ -50,8 +56,18 @@ Status = Mapping[str, Any]
 
 
 @at_store
-def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = False) -> None:
+def status(
+    store: StoreOption,
+    run: EveryOption = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Print a line for each change until all runs are finished."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show each run's phase and round, which devices have answered, and who is missing or late."""
+    if follow:
+        _follow(store, run)
     with closing(open_store(store)) as opened:
         newest = find_run(opened, run)
         chosen = opened.runs() if run is None else [newest]
@@ -72,6 +88,38 @@ def status(store: StoreOption, run: EveryOption = None, as_json: JsonOption = Fa
             tell(said_of(one, now_s))
             if one["devices"]:
                 show(devices_table(one, now_s))
+
+
+def _follow(store: StorePlace, run: str | None) -> None:
+    before: list[str] = []
+    while True:
+        start_s = time.monotonic()
+        with closing(open_store(store)) as opened:
+            newest = find_run(opened, run)
+            chosen = opened.runs() if run is None else [newest]
+            found = [status_of(opened, item) for item in chosen]
+        lines = [line for one in found for line in news_of(one, now_of(store.folder))]
+        for line in lines:
+            if line not in before:
+                print(f"{time.strftime('%H:%M:%S')}  {plain(line)}", flush=True)
+        if all(one["phase"] == "finished" for one in found):
+            return
+        before = lines
+        time.sleep(max(EVERY_S, REST * (time.monotonic() - start_s)))
+
+
+def news_of(one: Status, now_s: float) -> Iterator[str]:
+    """What a run has come to and does now, in lines that only change when something happens."""
+    title, measure = f"{one['name']} ({one['run_id']})", kind_named(one["kind"]).measure
+    step = one["step"]
+    evaluated = str(step["round_index"]) if step and step["kind"] == "evaluate" else None
+    for index, score in one[f"{measure.key}_by_round"].items():
+        if str(index) != evaluated:  # its answers so far
+            yield f"{title}: {measure.word} {share(score)} after round {index}"
+    first, *more = said_of(one, now_s)
+    if step and one["phase"] not in ("paused", "finished"):
+        first = f"{title}: {_work(step)}, {one['answers']} of {one['asked']} answered"
+    yield from (first, *more)
 
 
 def lack_of_room(folder: Path) -> list[str]:

@@ -55,16 +55,15 @@ def show_steps(steps: Sequence[Step]) -> None:
             print(text, flush=True)
 
 
-def step_table(step: Step, width: int = NARROW, is_last: bool = True, most: int = MOST) -> Table:
+def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
     """A step as a table that is `width` columns wide, if its bars can be drawn in that.
 
     Args:
         step: What devices did.
         width: Columns.
         is_last: Whether letters are explained below it.
-        most: Devices that are shown.
     """
-    pieces = step.pieces[:most]
+    pieces = step.pieces[:MOST]
     others = [_cells(piece) for piece in pieces]
     peaks = sizes([piece.peak_rss_bytes for piece in pieces])
     is_marked = any(_mark(piece) for piece in pieces)
@@ -87,7 +86,7 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True, most: int 
         for piece, (first, *rest) in zip(pieces, others, strict=True)
     ]
     title = f"{step.title}: devices, the slowest first (measured by the devices)"
-    return Table(columns, rows, title, tuple(_notes(step, is_last, most)))
+    return Table(columns, rows, title, tuple(_notes(step, is_last)))
 
 
 def _cells(piece: Piece) -> list[str]:
@@ -111,7 +110,7 @@ def _bar(piece: Piece, cell_s: float, room: int) -> str:
     return f"{left:>{WAITING}}{GIVEN}{bar}"[:room]
 
 
-def _notes(step: Step, is_last: bool, most: int) -> Iterator[str]:
+def _notes(step: Step, is_last: bool) -> Iterator[str]:
     straggler = step.straggler()
     if straggler is not None:
         yield f"straggler: {_behind(straggler)}"
@@ -120,8 +119,8 @@ def _notes(step: Step, is_last: bool, most: int) -> Iterator[str]:
     if not peak.is_peak_of_work:
         where = "of its process's life so far: its kernel lets no peak begin with a piece of work"
     yield f"memory peak: {sizes([peak.peak_rss_bytes])[0]} on {peak.device_id}, {where}"
-    if len(step.pieces) > most:
-        yield f"and {len(step.pieces) - most} more devices; see --json"
+    if len(step.pieces) > MOST:
+        yield f"and {len(step.pieces) - MOST} more devices; see --json"
     codes = sorted({piece.failure for piece in step.pieces if piece.failure})
     yield from (f"{code}: {said}" for code, said in SAID.items() if code in codes)
     if any(piece.is_late for piece in step.pieces):

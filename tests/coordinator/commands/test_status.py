@@ -2,12 +2,15 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.commands.status import devices_table
+from coordinator.commands.status import devices_table, news_of
 from coordinator.storage.orders import add_order
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
@@ -100,6 +103,51 @@ def test_a_file_of_figures_says_what_kind_of_task_its_rows_are_of(
     store = ("--store", str(tmp_path / "store"))
     assert smidgen("coordinator", "figures", *store, "--out", str(out)).exit_code == 0
     assert "7.39" in smidgen("profile", "rounds", str(out)).stdout
+
+
+def followed(live: Live, folder: Path, *options: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "smidgen", "coordinator", "status", "--follow", *options]
+    pipe = subprocess.PIPE
+    words = [*command, "--store", str(folder / "store")]
+    return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_run_that_is_followed_tells_each_change_once_until_its_end(
+    start: Start, tmp_path: Path
+) -> None:
+    live = start(rounds=2)
+    with followed(live, tmp_path, "--json") as process:
+        assert process.stdout and "waiting for 2 more devices" in process.stdout.readline()
+        devices = live.join("kitchen", "hall")
+        for place in range(10):
+            devices[place % 2].do(devices[place % 2].work())
+        said, complaint = process.communicate(timeout=60)
+    *lines, last = said.splitlines()
+    told = [line[10:] for line in lines]
+    assert process.returncode == 0 and complaint == "" and len(told) == len(set(told))
+    assert [f"after round {index}" in said for index in range(4)] == [True] * 3 + [False]
+    assert told[-1].startswith(f"mail ({live.run_id}): finished, round 2 of 2")
+    assert json.loads(last)["phase"] == "finished"
+
+
+def test_ctrl_c_ends_the_following_and_not_the_run(start: Start, tmp_path: Path) -> None:
+    live = start()
+    with followed(live, tmp_path) as process:
+        assert process.stdout and "waiting for" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130 and complaint == "smidgen coordinator: stopped\n"
+    assert plain(tmp_path)["phase"] == "waiting"
+
+
+def test_news_of_a_run_do_not_change_with_the_clock(start: Start, tmp_path: Path) -> None:
+    opened(live := start())
+    told = plain(tmp_path)
+    first = f"mail ({live.run_id}): evaluate, round 0, 1 of 2 answered"
+    assert [*news_of(told, 0.0)] == [first] == [*news_of(told, 1e10)]
+    known = told | {"accuracy_by_round": {"0": 0.25, "1": 0.5}, "trouble": "paused by itself"}
+    line = f"mail ({live.run_id}): accuracy 50.0 % after round 1"
+    assert [*news_of(known, 0.0)] == [line, first, known["trouble"]]
 
 
 def test_who_is_over_its_usual_time_or_was_not_there_is_silent() -> None:
