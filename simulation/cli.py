@@ -1,5 +1,7 @@
 """`smidgen simulate`: the papers' experiments on one machine, their texts, clients and bases."""
 
+from collections.abc import Callable
+
 import typer
 
 from simulation.commands.data import data
@@ -7,6 +9,7 @@ from simulation.commands.experiments import run_command
 from simulation.commands.papers import papers_command
 from simulation.commands.pretrain import pretrain
 from simulation.commands.scenarios import (
+    adapter_forms_command,
     attacks_command,
     aug_fedprompt_command,
     cloze_gap_command,
@@ -30,21 +33,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("papers")(papers_command)
-app.command("aug-fedprompt")(aug_fedprompt_command)
-app.command("mfpt")(mfpt_command)
-app.command("fedp2eft")(fedp2eft_command)
-app.command("interpolate")(interpolate_command)
-app.command("healthcare")(healthcare_command)
-app.command("attacks")(attacks_command)
-app.command("mixed-ranks")(mixed_ranks_command)
-app.command("server-learning")(server_learning_command)
-app.command("cloze-gap")(cloze_gap_command)
-app.command("selections")(selections_command)
-app.command("traffic-accuracy")(traffic_accuracy_command)
-app.command("run")(run_command)
-app.command()(data)
-app.command()(split)
-app.command("zero-compute")(zero_compute)
-app.command()(waiting)
-app.command()(pretrain)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "papers": papers_command,
+    "aug-fedprompt": aug_fedprompt_command,
+    "mfpt": mfpt_command,
+    "fedp2eft": fedp2eft_command,
+    "interpolate": interpolate_command,
+    "healthcare": healthcare_command,
+    "attacks": attacks_command,
+    "mixed-ranks": mixed_ranks_command,
+    "server-learning": server_learning_command,
+    "cloze-gap": cloze_gap_command,
+    "selections": selections_command,
+    "traffic-accuracy": traffic_accuracy_command,
+    "adapter-forms": adapter_forms_command,
+    "run": run_command,
+    "data": data,
+    "split": split,
+    "zero-compute": zero_compute,
+    "waiting": waiting,
+    "pretrain": pretrain,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)

@@ -107,6 +107,7 @@ def _check_length(config: RunConfig) -> None:
         rounds=config.rounds,
         min_clients=config.min_clients,
         labelling=labelling,
+        steps=config.updates.steps,
     )
     work = Work(
         protocol=PROTOCOL,

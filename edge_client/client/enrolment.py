@@ -28,6 +28,7 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.parts import Wanted
+from edge_client.updates.registry import made
 from edge_client.wire.fleet import (
     REVOKED,
     DeviceFacts,
@@ -196,6 +197,7 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
 
     Raises:
         ClientError: The device holds another base.
+        StepError: It lacks an update step.
         OverLimits: It is more than the device's owner allows.
         DataError: Its texts do not fit the run's task.
         BudgetError: No plan fits its memory budget.
@@ -203,6 +205,7 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
     """
     check_base(settings, terms.base_id, terms.base_name, is_offered=terms.pack is not None)
     settings.limits.check(terms.training)
+    made(terms.steps)
     check_texts(settings, terms.task, folder.read(), is_labelling=terms.labelling is not None)
     spec, lack = parse_adapter(terms.adapter_spec), None
     work = (terms.training, terms.task, settings.budget_bytes, settings.device)

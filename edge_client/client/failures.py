@@ -21,6 +21,7 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.tasks.scores import TrainingError
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import TokenizerError
+from edge_client.updates.registry import StepError
 from edge_client.wire.fleet import REVOKED, Terms
 from edge_client.wire.messages import Report, WireError, Work
 from edge_client.wire.reports import Failure
@@ -119,6 +120,7 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (MemoryError, "memory"),
     (TrainingError, "training"),
     (EngineError, "engine"),
+    (StepError, "engine"),
     (OverLimits, "limits"),
     (OutOfTime, "limits"),
     (WireError, "transfer"),

@@ -197,7 +197,7 @@ def workload(
     work = Workload(
         shape=base.shape,
         bits=base.bits,
-        spec=computed(spec, base.shape),
+        spec=replace(computed(spec, base.shape), form=spec.form),
         batch=training.batch,
         tokens=training.tokens,
         num_labels=head.rows,

@@ -25,6 +25,10 @@ OURS: Mapping[str, type[UpdateStep]] = {
 SPEC = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
 
 
+class StepError(WrongInput):
+    """A run's update step is not known here, or cannot be made of its arguments."""
+
+
 def check_step(spec: str) -> None:
     """Refuse what no run can name as a step of another package.
 
@@ -41,7 +45,7 @@ def made(specs: Iterable[str]) -> list[UpdateStep]:
     """Fresh steps in their order.
 
     Raises:
-        WrongInput: One is not known here, or cannot be made of these arguments.
+        StepError: One is not known here, or cannot be made of these arguments.
         Failed: Its package cannot be imported.
     """
     return [_made(spec) for spec in specs]
@@ -65,14 +69,14 @@ def _made(spec: str) -> UpdateStep:
     kind = OURS.get(name) or _others().get(name)
     if kind is None:
         known = ", ".join(sorted({*OURS, *_others()}))
-        raise WrongInput(
+        raise StepError(
             f"update step {plain(name)[:64]!r} is not known here (known: {known}); install the "
             "package that has it on the coordinator and on every device"
         )
     try:
         return kind(*arguments)
     except (TypeError, ValueError) as error:
-        raise WrongInput(f"update step {plain(spec)[:64]!r} cannot be made: {error}") from error
+        raise StepError(f"update step {plain(spec)[:64]!r} cannot be made: {error}") from error
 
 
 @cache

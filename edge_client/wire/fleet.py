@@ -207,6 +207,7 @@ class Terms:
         min_clients: Devices that the first round waits for.
         labelling: How devices find and weigh pseudo-labels; null in a run without.
         pack: The pack that the base is; null where it is none, or not known to the coordinator.
+        steps: Update steps of other packages, which the device has to have.
     """
 
     run_id: str
@@ -220,6 +221,7 @@ class Terms:
     min_clients: int
     labelling: Labelling | None = None
     pack: Pack | None = None
+    steps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_id("run_id", self.run_id)

@@ -141,5 +141,7 @@ def resumable(out: Path) -> Iterator[None]:
         raise Stopped(f"stopped; the same command goes on from {out}") from error
 
 
-def one_of(option: str, value: str, known: Sequence[str]) -> None:
-    demand(value in known, f"{option} {value!r} is not one of {', '.join(known)}")
+def one_of(option: str, values: Sequence[str] | None, known: Sequence[str]) -> None:
+    """Refuse a value of an option, or of one that is repeated, that is not among the known ones."""
+    other = next((value for value in values or () if value not in known), None)
+    demand(other is None, f"{option} {other!r} is not one of {', '.join(known)}")

@@ -54,8 +54,8 @@ def aug_fedprompt_command(
     ] = "lora:8",
 ) -> dict[str, Any]:
     """Few-shot federated NLP: cloze against a head, skew, numbers of labels."""
-    one_of("SCENARIO", name, AUG_NAMES)
-    one_of("--dataset", dataset, SETS)
+    one_of("SCENARIO", [name], AUG_NAMES)
+    one_of("--dataset", [dataset], SETS)
     given = {"dataset": dataset, "adapter": adapter}
     return {"paper": AUG, "name": name, "words": {dataset}, **given}
 
@@ -68,7 +68,7 @@ def mfpt_command(
     ] = "",
 ) -> dict[str, Any]:
     """Multilingual federated prompt tuning: one silo per language, local to federated."""
-    one_of("SCENARIO", name, MFPT_NAMES)
+    one_of("SCENARIO", [name], MFPT_NAMES)
     is_read = not pretraining or name == "distance"
     demand(is_read, f"--pretraining is for `mfpt distance`, not for {name}")
     if name == "traffic":
@@ -92,9 +92,8 @@ def fedp2eft_command(
     ] = 5e-3,
 ) -> dict[str, Any]:
     """An adapter of one's own for each language: which ranks, by a generator or without."""
-    one_of("SCENARIO", name, P2EFT_NAMES)
-    for one in method or ():
-        one_of("--method", one, OWN_METHODS)
+    one_of("SCENARIO", [name], P2EFT_NAMES)
+    one_of("--method", method, OWN_METHODS)
     only = {"row": ["LoRA", *method]} if method else {}
     return {"paper": P2EFT, "name": name, "only": only, "rank": rank, "lr": lr}
 
@@ -110,7 +109,7 @@ def healthcare_command(
     ] = False,
 ) -> dict[str, Any]:
     """Silos of very unequal sizes: masked words together, in one place or alone; entities."""
-    one_of("SCENARIO", name, SILO_NAMES)
+    one_of("SCENARIO", [name], SILO_NAMES)
     demand(not is_search or name == "perplexity", f"--search is for `perplexity`, not for {name}")
     if adapter not in FULL:
         parse_adapter(adapter)
@@ -134,8 +133,7 @@ def attacks_command(
 ) -> dict[str, Any]:
     """Hostile devices in a run: without the defences and with them, or by mean."""
     demand(not (by_mean and attack), "--by-mean takes its own attacks; leave --attack out")
-    for name in attack or ():
-        one_of("--attack", name, ATTACKS)
+    one_of("--attack", attack, ATTACKS)
     asked = [name for name in ATTACKS if name in (ATTACKS[0], *(attack or ATTACKS))]
     name = "attacks-by-mean" if by_mean else "attacks"
     return {"paper": COMPARISONS, "name": name, "attacks": asked}
@@ -158,10 +156,8 @@ def server_learning_command(
     ] = None,
 ) -> dict[str, Any]:
     """Server optimizers, FedProx and SCAFFOLD: rounds to FedAvg's accuracy."""
-    for name in method or ():
-        one_of("--method", name, METHODS)
-    for name in dataset or ():
-        one_of("--dataset", name, LEARNED)
+    one_of("--method", method, METHODS)
+    one_of("--dataset", dataset, LEARNED)
     only = _only(method=[METHODS[0], *method] if method else None, dataset=dataset)
     return {"paper": COMPARISONS, "name": "server-learning", "only": only}
 
@@ -177,9 +173,8 @@ def cloze_gap_command(
     ] = None,
 ) -> dict[str, Any]:
     """What makes cloze better than a head where labels are few: one thing at a time."""
-    one_of("--dataset", dataset, SETS)
-    for name in factor or ():
-        one_of("--factor", name, FACTORS)
+    one_of("--dataset", [dataset], SETS)
+    one_of("--factor", factor, FACTORS)
     given = {
         "dataset": dataset,
         "adapter": "lora:8",
@@ -197,8 +192,7 @@ def selections_command(
     ] = None,
 ) -> dict[str, Any]:
     """Whom rounds ask where labels are few: policies beside random."""
-    for name in selection or ():
-        one_of("--selection", name, POLICIES)
+    one_of("--selection", selection, POLICIES)
     only = _only(policy=[POLICIES[0], *selection] if selection else None)
     return {"paper": COMPARISONS, "name": "selections", "only": only}
 
@@ -214,8 +208,13 @@ def traffic_accuracy_command(
     ] = False,
 ) -> dict[str, Any]:
     """Updates and steps as int8, int4 or their largest numbers: bytes and accuracy."""
-    for name in codec or ():
-        one_of("--codec", name, CODECS)
+    one_of("--codec", codec, CODECS)
     only = _only(codec=[CODECS[0], *codec] if codec else None)
     words = {"down"} if down else set()
     return {"paper": COMPARISONS, "name": "traffic-accuracy", "words": words, "only": only}
+
+
+@plays()
+def adapter_forms_command() -> dict[str, Any]:
+    """Forms of LoRA with exact means beside LoRA, in float32 and int4: bytes and accuracy."""
+    return {"paper": COMPARISONS, "name": "adapter-forms"}

@@ -26,7 +26,7 @@ OF_THE_RUN = {  # what a device gets that says nothing of others
     "Enrolled": {"protocol", "device_id"},
     "Terms": {
         *("run_id", "run_name", "base_id", "base_name", "adapter_spec", "task", "training"),
-        *("rounds", "labelling", "min_clients", "pack"),
+        *("rounds", "labelling", "min_clients", "pack", "steps"),
     },
     "Outdated": {"minimum"},
     "Work": {

@@ -15,7 +15,7 @@ from simulation.papers.paired import by_seed, differences, ends, interval, known
 from simulation.papers.scenario import SUMMARY, Measured
 
 EARLY = 5  # the round after which accuracy is told too
-BEHIND = 0.01  # the target is the reference's mean final accuracy, minus this
+BEHIND = 0.01  # the target is the reference's mean final accuracy, minus this; "within 1" too
 WITHIN = 0.005
 
 
@@ -44,9 +44,9 @@ def best_kept(result: Result) -> float | None:
     return share(max(scores, key=lambda score: share(score.by_client, 0)).by_client, 1)
 
 
-def within(low: float, high: float) -> str:
-    """What an interval says of a loss of at most half a point: yes, no, or not shown."""
-    return "yes" if low >= -WITHIN else "no" if high < -WITHIN else "not shown"
+def within(low: float, high: float, loss: float = WITHIN) -> str:
+    """What an interval says of a loss of at most half a point, or another: yes, no, not shown."""
+    return "yes" if low >= -loss else "no" if high < -loss else "not shown"
 
 
 def _rows(item: Measured, name: str) -> list[Any]:
@@ -78,6 +78,9 @@ FIGURES: dict[str, Callable[[Measured, Measured], Any]] = {
     "by seed": differences,
     "interval": lambda item, first: interval(differences(item, first)),
     "within": lambda item, first: within(*(interval(differences(item, first)) or (-1.0, 1.0))),
+    "within 1": lambda item, first: within(
+        *(interval(differences(item, first)) or (-1.0, 1.0)), BEHIND
+    ),
     "early": lambda item, _: mean_and_spread([early(one) for one in item.results]),
     "early difference": lambda item, first: mean_and_spread(differences(item, first, early)),
     "early by seed": lambda item, first: differences(item, first, early),

@@ -12,7 +12,7 @@ import pytest
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.base import Base, open_base
 from edge_client.client.enrolment import check_ready
-from edge_client.client.failures import ClientError, OtherBase
+from edge_client.client.failures import ClientError, OtherBase, code_of
 from edge_client.client.loop import Client
 from edge_client.client.runs.joining import _rank_text
 from edge_client.client.settings import Settings
@@ -24,6 +24,7 @@ from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import BudgetError
 from edge_client.tasks.task import Task
 from edge_client.texts.data_folder import DataFolder
+from edge_client.updates.registry import StepError
 from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
@@ -365,6 +366,15 @@ def test_the_runs_rank_is_that_of_the_modules_that_are_there(home: Home) -> None
     assert stands(home, "lora:16/0-1=4", limits=Limits(rank=4)).most_rank == 0
     assert stands(home, "lora:16/0-1=4", limits=Limits(rank=3)).most_rank == 3
     assert stands(home, "lora:16/0=4", limits=Limits(rank=4)).most_rank == 4
+
+
+def test_a_run_with_an_update_step_that_is_not_installed_is_declined_in_one_line(
+    home: Home,
+) -> None:
+    home.terms = replace(home.terms, steps=("sign:0.5",))
+    with pytest.raises(StepError, match="update step 'sign' is not known here") as told:
+        stands(home, "lora:4")
+    assert code_of(told.value) == "engine"
 
 
 def test_a_run_of_a_rank_that_the_base_does_not_have_is_declined_in_one_line(home: Home) -> None:

@@ -13,7 +13,7 @@ import pytest
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.budgeted import open_within
+from edge_client.engine.budgeted import open_within, workload
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
@@ -171,6 +171,11 @@ def test_a_budget_below_the_smallest_plan_names_it(
 ) -> None:
     with pytest.raises(BudgetError, match=r"below the smallest plan for this model \(\d+M\)"):
         open_within(kind, tiny_base, hub_task, parse_adapter("lora:4"), TRAINING, 30 << 20)
+
+
+def test_a_planner_knows_how_lora_is_written(tiny_base: Base, hub_task: Task, kind: str) -> None:
+    spec = parse_adapter("lora:4+ffa")
+    assert workload(kind, tiny_base, hub_task, spec, TRAINING).spec == spec
 
 
 STARVED = """

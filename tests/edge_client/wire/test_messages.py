@@ -228,7 +228,8 @@ def test_an_invitation_is_these_bytes_in_protocol_12() -> None:
     training = training.removesuffix(b',"updates":[],"work_id":"w"}')
     golden = (
         b'{"adapter_spec":"lora:8","base_id":"base","base_name":"embedded","labelling":null,'
-        b'"min_clients":2,"pack":null,"rounds":9,"run_id":"r","run_name":"mail","task":%b,"training":%b}'
+        b'"min_clients":2,"pack":null,"rounds":9,"run_id":"r","run_name":"mail","steps":[],'
+        b'"task":%b,"training":%b}'
     ) % (task, training)
     assert messages.encode(TERMS) == golden
     assert messages.decode(golden, fleet.Terms) == TERMS

@@ -33,7 +33,10 @@ KNOWN = Path(__file__).parent / "scenarios.json"
 SIZES = ("quick", "whole", "listed")
 SILOS = ("perplexity", "curve", "personalize", "ner", "search")
 OWN = ("masakhanews", "unseen", "budgets", "xnli")
-COMPARED = ("mixed-ranks", "server-learning", "selections", "traffic-accuracy", "interpolate")
+COMPARED = (
+    *("mixed-ranks", "server-learning", "selections", "traffic-accuracy", "adapter-forms"),
+    "interpolate",
+)
 ASKED = [
     *(f"aug-fedprompt:{n} {of} {size}" for n in AUG_NAMES for of in SETS for size in SIZES),
     *(
@@ -104,6 +107,16 @@ def test_codecs_differ_in_what_travels_alone() -> None:
     assert [cell.experiment.updates for cell in both] == [
         Updates(cell.row, cell.row) for cell in both
     ]
+
+
+def test_forms_of_lora_differ_in_adapter_rate_and_codec_alone() -> None:
+    found = scenario_of("comparisons:adapter-forms")
+    assert len(found.cells) == 2 * 2 * 4 and found.cells[0].row == "lora:8, float32"
+    alike = set()
+    for one in (cell.experiment for cell in found.cells):
+        training = replace(one.training, lr=1.0)
+        alike.add(str(replace(one, adapter="lora:8", updates=Updates(), training=training)))
+    assert len(alike) == 2  # data sets
 
 
 def test_policies_differ_in_whom_they_ask_and_stand_where_they_can_differ() -> None:

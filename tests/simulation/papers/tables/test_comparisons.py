@@ -127,6 +127,11 @@ def test_half_a_point_counts_as_shown_only_where_the_interval_allows(
     assert within(*ends) == said
 
 
+def test_a_point_is_twice_half_a_point() -> None:
+    assert [within(low, 0.0, BEHIND) for low in (-0.009, -0.011)] == ["yes", "not shown"]
+    assert within(-0.03, -0.011, BEHIND) == "no"
+
+
 def test_coverage_draws_as_random_does_where_all_hold_labels(
     tiny_base: Base, tmp_path: Path
 ) -> None:
