@@ -14,7 +14,7 @@ PATH = re.compile(rf"(?:{PACKAGES}|docs|scripts|constraints)(?:/[\w.-]+)*/?")
 SHORT = re.compile(r"(?!ideas/)[\w-]+(?:/[\w-]+)+\.py")  # a reader makes the folder ideas
 MODULES = [
     f"/{path.relative_to(ROOT)}"
-    for package in (*PACKAGES.split("|"), "scripts")
+    for package in (*PACKAGES.split("|"), "scripts", "smidgen")
     for path in ROOT.glob(f"{package}/**/*.py")
 ]
 DOTTED = re.compile(rf"(?:{PACKAGES})(?:\.\w+)+")

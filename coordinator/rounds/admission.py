@@ -139,8 +139,7 @@ def check_report(report: Report, task: Task) -> None:
     """
     check_failure(report.failure)
     for name in COUNTS:
-        value = getattr(report, name) or 0  # null where the device does not say
-        if not 0 <= value < 2**53:
+        if not 0 <= (getattr(report, name) or 0) < 2**53:  # null where the device does not say
             raise Refusal(422, f"{name} is not between 0 and 2^53")
     if wrong := report.cost.wrong():
         raise Refusal(422, f"cost.{wrong[0]} is out of its range")

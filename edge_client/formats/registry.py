@@ -92,8 +92,7 @@ def head(path: Path, dialect: Dialect = PLAIN) -> Head:
 
 def best(found: Head) -> list[tuple[float, Reader]]:
     """The readers that are surest of a file, which may be several, and how sure they are."""
-    fitting = [one for one in readers() if found.ending in one.endings]
-    sure = [(one.sniff(found), one) for one in fitting]
+    sure = [(one.sniff(found), one) for one in readers() if found.ending in one.endings]
     most = max((score for score, _ in sure), default=0.0)
     return [(score, one) for score, one in sure if score == most > 0]
 

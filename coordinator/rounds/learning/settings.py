@@ -149,9 +149,14 @@ class Learning:
         }
         if self.optimizer == "fedavgm" and self.lr == "default":
             found["lr"] = 1.0 - found["momentum"]  # rounds that agree step as far as their mean
-        kept = found["beta_1"] or found["momentum"]
-        corrected, decay = self.bias_correction, self.decay
-        return Rates(found["lr"], kept, found["beta_2"], found["tau"], corrected, decay)
+        return Rates(
+            found["lr"],
+            found["beta_1"] or found["momentum"],
+            found["beta_2"],
+            found["tau"],
+            self.bias_correction,
+            self.decay,
+        )
 
 
 def check_together(learning: Learning, training: Training, updates: Updates, rounds: int) -> None:

@@ -216,8 +216,9 @@ def _answer(value: Any, are_spans: bool) -> Answer | None:
     if not are_spans:
         return Answer(labels_of(values)) if values else None
     spans = map(_object, values)
-    found = (span_of(one.get("start"), one.get("end"), one.get("label")) for one in spans)
-    return Answer((), tuple(found))
+    return Answer(
+        (), tuple(span_of(one.get("start"), one.get("end"), one.get("label")) for one in spans)
+    )
 
 
 def _object(value: Any) -> Mapping[str, Any]:
