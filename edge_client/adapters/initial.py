@@ -198,12 +198,6 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"adapter {name}: task {task.name!r} asks for masked words, which the base's own head "
             f"answers; take {instead}"
         )
-    if spec.head and not head.is_of_words and base.shape.pooling != "cls":
-        raise AdapterError(
-            f"adapter {name}: the classifier of base {base.name} reads the {base.shape.pooling} of "
-            "all tokens (classifier_pooling), a head here the first; set it to cls in config.json "
-            "and pack the base again, or ask by cloze"
-        )
     if not spec.head and not base.has_head:
         instead = "another base" if not head.can_train else f"{name}+head, or another base"
         raise AdapterError(

@@ -31,7 +31,6 @@ from edge_client.adapters.spec import (
     layers_of,
     lora_modules,
     parse_adapter,
-    reads_words,
     target_pattern,
 )
 from edge_client.bases.base import Base
@@ -85,7 +84,12 @@ class Exported:
 
 
 def peft_config(
-    spec: AdapterSpec, base_name: str, architecture: str, state: AdapterState
+    spec: AdapterSpec,
+    base_name: str,
+    architecture: str,
+    state: AdapterState,
+    *,
+    is_of_words: bool = False,
 ) -> dict[str, Any]:
     """Contents of the `adapter_config.json` with which PEFT loads a state of this spec.
 
@@ -94,9 +98,9 @@ def peft_config(
         base_name: What `from_pretrained` will be given for the base.
         architecture: The base's `model_type`.
         state: Only names and shapes are read; it has a PEFT form.
+        is_of_words: Whether its head reads each word.
     """
     common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
-    is_of_words = reads_words(architecture, state)
     if spec.prompt_tokens:
         tokens, width = state["prompt_embeddings"].shape
         # Layers and heads are read by PEFT's prefix tuning alone, but it wants them named.
@@ -246,7 +250,8 @@ def write_peft_folder(
     name, task, config = known.base_name, known.task, {}
     if has_peft_form(spec, task):
         place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
-        config = peft_config(spec, place, known.architecture, state)
+        is_of_words = spec.head and kind_of(task).head(task).is_of_words
+        config = peft_config(spec, place, known.architecture, state, is_of_words=is_of_words)
         if spec.bias or spec.prompt_tokens:
             body = encode_adapter(peft_state(spec, known.architecture, state))
     text = model_card(known.adapter, name, task, card or Card())

@@ -401,11 +401,6 @@ def head_sizes(architecture: str, *, is_of_words: bool) -> Mapping[str, tuple[st
     return WORD_HEAD if is_of_words else family_of(architecture).classifier
 
 
-def reads_words(architecture: str, state: Collection[str]) -> bool:
-    """Whether an adapter's head, of these tensors, reads each word; no head reads none."""
-    return len(head_linears(architecture, state)) == len(WORD_HEAD)
-
-
 def head_modules(architecture: str, *, is_of_words: bool = False) -> list[str]:
     """Names of the modules a classifier adds, as PEFT's `modules_to_save`."""
     names = head_sizes(architecture, is_of_words=is_of_words)

@@ -23,7 +23,7 @@ from edge_client.bases.architectures import Shape
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.backend import Backend
 from edge_client.engine.ensemble import averaged
-from edge_client.engine.frozen_prefix import FrozenPrefix, open_prefix
+from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.watch import BatchWatch, Watch
 from edge_client.errors import WrongInput
 from edge_client.guest.steps import Moments, Steps
@@ -91,9 +91,9 @@ class Engine:
         self.encoder, self.plan, self.budget = encoder, plan, budget
         self.layers, self.frozen_layers, self._hidden = shape.layers, frozen_layers, shape.hidden
         self.on_texts: Callable[[int], None] = lambda texts: None
-        head = kind_of(encoder.task).head(encoder.task)
-        self._is_one_answer, self._loss = head.is_one_answer, head.loss
-        self._backend, self._prefix = backend, self._opened(None)
+        self._loss = kind_of(encoder.task).head(encoder.task).loss
+        self._backend = backend
+        self._prefix: FrozenPrefix | None = None
         if budget is not None:
             self._take(budget.option)
 
@@ -404,11 +404,9 @@ class Engine:
         Args:
             cache: This base's cache; None: nothing is kept.
         """
-        self._prefix = self._opened(cache)
+        cut = self.frozen_layers
+        self._prefix = FrozenPrefix(cache, cut) if cache is not None and cut else None
         self._backend.remember(self._prefix)
-
-    def _opened(self, cache: ActivationCache | None) -> FrozenPrefix | None:
-        return open_prefix(cache, self.frozen_layers, self.layers, self._is_one_answer)
 
     def close(self) -> None:
         self._backend.close()

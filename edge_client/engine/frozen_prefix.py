@@ -29,14 +29,19 @@ class FrozenPrefix:
     Attributes:
         cache: Where their results are kept.
         layers: How many they are.
-        is_answer_only: Whether they are all layers, so that only the answer's state is wanted.
     """
 
     cache: ActivationCache
     layers: int
-    is_answer_only: bool
 
-    def states(self, batch: Batch, dtype: str, compute: Compute, out: np.ndarray) -> None:
+    def states(
+        self,
+        batch: Batch,
+        dtype: str,
+        compute: Compute,
+        out: np.ndarray,
+        is_answer_only: bool = False,
+    ) -> None:
         """Fill in the states at the cut.
 
         Args:
@@ -46,9 +51,10 @@ class FrozenPrefix:
                 (texts, tokens, H); or (texts, 1, H) where only the answer is wanted.
             out: (B, T, H) or (B, 1, H); zero where a text is padded. Must not alias a buffer that
                 `compute` writes.
+            is_answer_only: Whether these are all layers, and one answer of a text is wanted.
         """
         whats = [f"{dtype} states"] * len(batch.ids)
-        if self.is_answer_only:
+        if is_answer_only:
             whats = [f"{dtype} answer {position}" for position in batch.mask_positions]
         self._fill(batch, self.layers, whats, compute, out)
 
@@ -94,21 +100,6 @@ class FrozenPrefix:
         half = states.astype(np.float16)
         self.cache.put(key, half)
         return half
-
-
-def open_prefix(
-    cache: ActivationCache | None, cut: int, layers: int, is_one_answer: bool = True
-) -> FrozenPrefix | None:
-    """The prefix below a cut; None without a cache, or where the lowest layer is trained.
-
-    Args:
-        cache: The base's.
-        cut: Layers of which nothing is trained.
-        layers: The base's.
-        is_one_answer: Whether one place of a text is asked, not many.
-    """
-    is_answer_only = is_one_answer and cut == layers
-    return FrozenPrefix(cache, cut, is_answer_only) if cache is not None and cut else None
 
 
 def is_kept(task: Task, cut: int) -> bool:

@@ -5,11 +5,26 @@ that a chunk cannot change without its prediction. nf4's block is `bases.quantiz
 """
 
 SCORES = 1 << 20  # attention scores, in elements; at least one text's
-WINDOW_QUERIES = 128  # tokens of a text whose local attention is computed together
+WINDOW_QUERIES = 128  # tokens of a text whose attention is computed together, where it is in parts
+LONG_TEXT = 512  # tokens above which a text's attention is in parts
 TABLE_ROWS = 32  # rows of the word table, read before the pages around them are given back
 WORD_ROWS = 2048  # rows of a masked model's head, where every word is an answer
 HEAD_ROWS = 8192  # rows of a decoder's head, whose logits are held together
 PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache
+
+
+def window_of(tokens: int, window: int | None) -> int | None:
+    """The window by which a text's attention is computed in parts; None: all at once.
+
+    A window that sees all tokens of a longer text has every key for each part of its queries.
+
+    Args:
+        tokens: Of the text, queries and keys alike.
+        window: Tokens that are seen on either side of each; None: all.
+    """
+    if window is not None and tokens > window + 1:
+        return window
+    return tokens if tokens > LONG_TEXT else None
 
 
 def window_blocks(tokens: int, window: int) -> list[tuple[slice, slice]]:

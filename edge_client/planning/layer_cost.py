@@ -23,6 +23,7 @@ from edge_client.bases.architectures import (
 )
 from edge_client.bases.families import family_of
 from edge_client.bases.layout import linear_size
+from edge_client.planning.chunks import WINDOW_QUERIES, window_of
 
 HEADS = ("q", "k", "v")
 
@@ -136,3 +137,9 @@ def seen_tokens(shape: Shape, layer: int, tokens: int) -> int:
     """Tokens whose keys a query is held against, of a text of that many."""
     window = shape.window_of(layer)
     return tokens if window is None else min(tokens, 2 * window + 1)
+
+
+def score_rows(shape: Shape, tokens: int) -> int:
+    """Queries whose scores with all tokens of a text lie together; see `chunks.window_of`."""
+    is_parted = shape.kv_heads == shape.heads and window_of(tokens, None) is not None
+    return WINDOW_QUERIES if is_parted else tokens

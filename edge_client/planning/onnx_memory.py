@@ -18,6 +18,7 @@ from edge_client.planning.layer_cost import (
     linear_sizes,
     read_by_several,
     register_widths,
+    score_rows,
     tape,
 )
 from edge_client.planning.plan import Plan, Workload
@@ -133,7 +134,7 @@ def _graph_bytes(work: Workload, plan: Plan) -> int:
     """The most that any one graph holds while it runs."""
     sizes, spec = _sizes(work, plan), work.spec
     texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + spec.prompt_tokens
-    scores = work.shape.heads * tokens * tokens
+    scores = work.shape.heads * score_rows(work.shape, tokens) * tokens
     chunk = min(texts, max(1, SCORES // scores))
     attention = 4 * chunk * (4 * scores + 7 * tokens * work.shape.hidden)
     summand = sizes.inner if "up" in spec.adapted else sizes.state  # a linear's, before its Gemm

@@ -47,6 +47,17 @@ def give_same_bytes(plan: Plan, other: Plan) -> bool:
     return replace(plan, recompute=other.recompute) == other
 
 
+def reads_mean(spec: AdapterSpec, shape: Shape, *, is_of_words: bool) -> bool:
+    """Whether a head reads the mean of a text's tokens, as transformers' classifier of the base.
+
+    Args:
+        spec: The adapter.
+        shape: The base's.
+        is_of_words: Whether the head reads each word.
+    """
+    return spec.head and not is_of_words and shape.pooling == "mean"
+
+
 @dataclass(frozen=True)
 class Workload:
     """What is to be trained, by whatever plan.
@@ -119,8 +130,13 @@ class Workload:
 
     @property
     def has_many_answers(self) -> bool:
-        """Whether many places of a text are asked at, so that the top layer is of all tokens."""
-        return bool(self.masked) or self.is_of_words
+        """Whether the head reads many places of a text, so that the top layer is of all tokens."""
+        return bool(self.masked) or self.is_of_words or self.is_of_mean
+
+    @property
+    def is_of_mean(self) -> bool:
+        """Whether the head reads the mean of a text's tokens."""
+        return reads_mean(self.spec, self.shape, is_of_words=self.is_of_words)
 
     @property
     def longest(self) -> int:

@@ -28,6 +28,7 @@ from edge_client.planning.layer_cost import (
     columns,
     inner_registers,
     linear_sizes,
+    score_rows,
 )
 from edge_client.planning.plan import Plan, Workload
 
@@ -266,7 +267,7 @@ def _sizes(work: Workload, plan: Plan) -> _Sizes:
     texts = min(plan.micro_batch, work.batch)
     tokens = plan.tokens + work.spec.prompt_tokens
     numbers = texts * tokens
-    one_text = shape.heads * tokens * tokens
+    one_text = shape.heads * score_rows(shape, tokens) * tokens
     return _Sizes(
         state=numbers * shape.hidden * width,
         kv=numbers * shape.kv_heads * shape.head_dim * width,
@@ -354,9 +355,11 @@ def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
 
 
 def answers_bytes(work: Workload, plan: Plan) -> int:
-    """What asking at many places of a text holds at once; 0 where one is asked at."""
+    """What reading many places of a text holds at once; 0 where one is read."""
     if work.is_of_words:
         return _tags_bytes(work, plan)
+    if work.is_of_mean:
+        return _mean_bytes(work, plan)
     return _words_bytes(work, plan) if work.masked else 0
 
 
@@ -369,6 +372,12 @@ def _tags_bytes(work: Workload, plan: Plan) -> int:
     words = min(plan.micro_batch, work.batch) * plan.tokens
     states, logits = 4 * words * work.shape.hidden, 4 * words * work.num_labels
     return max(3 * states + logits, 2 * states + 4 * logits)
+
+
+def _mean_bytes(work: Workload, plan: Plan) -> int:
+    """States of all tokens behind the norm, in float32, and as they were in 16 bits."""
+    tokens = min(plan.micro_batch, work.batch) * (plan.tokens + work.spec.prompt_tokens)
+    return tokens * work.shape.hidden * (4 + DTYPE_BYTES[plan.dtype] % 4)
 
 
 def _words_bytes(work: Workload, plan: Plan) -> int:

@@ -210,15 +210,17 @@ def test_a_normalizations_gradient_may_lie_where_the_one_above_was(shape: tuple[
 # Attention
 
 
-@pytest.mark.parametrize(("texts", "queries", "keys"), [(1, 1, 1), (3, 7, 7), (3, 1, 7), (2, 9, 4)])
-@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize(
+    ("texts", "queries", "keys"), [(1, 1, 1), (3, 7, 7), (3, 1, 7), (2, 9, 4), (2, 521, 521)]
+)
+@pytest.mark.parametrize("mask_rows", [0, 1, None])  # none; the same for all queries; one of each
 @pytest.mark.parametrize("scores", [1, SCORES])
 def test_attention_and_its_gradients_are_torchs(
     monkeypatch: pytest.MonkeyPatch,
     texts: int,
     queries: int,
     keys: int,
-    has_mask: bool,
+    mask_rows: int | None,
     scores: int,
 ) -> None:
     monkeypatch.setattr(
@@ -227,8 +229,8 @@ def test_attention_and_its_gradients_are_torchs(
     hidden, head_dim = 24, 6
     q, k, v = (draw(texts, rows, hidden, seed=n) for n, rows in enumerate((queries, keys, keys)))
     mask = None
-    if has_mask:
-        mask = np.zeros((texts, 1, 1, keys), np.float32)
+    if mask_rows != 0:
+        mask = draw(texts, hidden // head_dim, mask_rows or queries, keys, seed=5)
         mask[-1, :, :, keys // 2 + 1 :] = LOWEST
     leaves = [leaf(array) for array in (q, k, v)]
     split = [a.view(texts, -1, hidden // head_dim, head_dim).transpose(1, 2) for a in leaves]

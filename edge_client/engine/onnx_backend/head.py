@@ -13,7 +13,6 @@ from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
 from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
 from edge_client.tasks.kind import Loss
-from edge_client.wire.tensors import AdapterState
 
 
 class Head(Protocol):
@@ -65,52 +64,6 @@ class Transform:
         """The gradient at the top states, from that behind the norm."""
         g = self._activation.backward(inner, self._norm.backward(active, g, g))
         return self._dense.backward(g, np.empty_like(top))
-
-
-class Cloze:
-    """The base's own language-model head, for the label words only.
-
-    Args:
-        transform: What comes before.
-        rows: The label words' rows, (L, E).
-        bias: The label words' biases, (L,).
-        bench: Where work is done.
-        loss: See `tasks.kind.HeadSpec`.
-    """
-
-    def __init__(
-        self,
-        transform: Transform,
-        rows: np.ndarray,
-        bias: np.ndarray,
-        bench: Bench,
-        loss: Loss = "softmax",
-    ) -> None:
-        self._transform, self._rows, self._bias, self._bench = transform, rows, bias, bench
-        self._losses = LOSSES[loss]
-
-    def forward(self, top: np.ndarray) -> np.ndarray:
-        states = self._transform.forward(top)[2]
-        return linear(self._bench, states, self._rows, self._bias)  # (B, L)
-
-    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._losses.judged(self.forward(top), labels)
-
-    def backward(
-        self,
-        top: np.ndarray,
-        labels: np.ndarray,
-        weights: np.ndarray | None,
-        share: float,
-        into: Gradients,
-        offsets: np.ndarray | None = None,
-    ) -> tuple[float, np.ndarray]:
-        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner, active, states = self._transform.forward(top)
-        logits = linear(self._bench, states, self._rows, self._bias)  # (B, L)
-        loss, logits_g = self._losses.mean(logits, labels, weights, offsets)
-        g = linear_back(self._bench, logits_g * np.float32(share), self._rows)  # (B, E)
-        return loss, self._transform.backward(inner, active, g, top)
 
 
 class Words:
@@ -197,41 +150,39 @@ def _inside(labels: np.ndarray, start: int, count: int) -> tuple[np.ndarray, np.
 
 
 class Classifier:
-    """A classifier whose linears are trained: dense, activation, projection, or the last alone.
+    """Linears behind each other: a trained classifier, or label words' rows of the word table.
 
     Args:
-        adapter: Holds their weights and biases.
-        names: The linears' names in it, from below; one or two.
+        parts: Weight and bias of each, from below; one or two.
+        names: The trained linears' names in the adapter; none of label words.
         activation: Between them.
         bench: Where work is done.
         loss: See `tasks.kind.HeadSpec`.
+        transform: What comes before, if anything.
     """
 
     def __init__(
         self,
-        adapter: AdapterState,
+        parts: Sequence[tuple[np.ndarray, np.ndarray]],
         names: Sequence[str],
         activation: Activation,
         bench: Bench,
         loss: Loss = "softmax",
+        transform: Transform | None = None,
     ) -> None:
-        self._adapter, self._names, self._losses = adapter, names, LOSSES[loss]
-        self._activation, self._bench = activation, bench
-
-    def _parts(self, which: int) -> tuple[np.ndarray, np.ndarray]:
-        name = self._names[which]
-        return self._adapter[f"{name}.weight"], self._adapter[f"{name}.bias"]
+        self._parts, self._names, self._losses = parts, names, LOSSES[loss]
+        self._activation, self._bench, self._transform = activation, bench, transform
 
     def forward(self, top: np.ndarray) -> np.ndarray:
-        return self._forward(top)[2]
+        return self._forward(top)[-1]
 
-    def _forward(self, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Behind the dense linear and the activation, (B, H), and the logits, (B, L)."""
-        inner = active = top
-        if len(self._names) > 1:
-            inner = linear(self._bench, top, *self._parts(0))
-            active = self._activation.forward(inner, np.empty_like(inner))
-        return inner, active, linear(self._bench, active, *self._parts(-1))
+    def _forward(self, top: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What the transform gives, in three, and all linears: the last are the logits, (B, L)."""
+        found = (top,) if self._transform is None else self._transform.forward(top)
+        if len(self._parts) > 1:
+            inner = linear(self._bench, found[-1], *self._parts[0])
+            found = (*found, inner, self._activation.forward(inner, np.empty_like(inner)))
+        return (*found, linear(self._bench, found[-1], *self._parts[-1]))
 
     def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._losses.judged(self.forward(top), labels)
@@ -246,55 +197,25 @@ class Classifier:
         offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
         """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner, active, logits = self._forward(top)
+        *found, logits = self._forward(top)
         loss, g = self._losses.mean(logits, labels, weights, offsets)
-        g = g * np.float32(share)  # (B, L)
-        self._gradients(-1, active, g, into)
-        active_g = linear_back(self._bench, g, self._parts(-1)[0])  # (B, H)
-        if len(self._names) == 1:
-            return loss, active_g
-        inner_g = self._activation.backward(inner, active_g)
-        self._gradients(0, top, inner_g, into)
-        return loss, linear_back(self._bench, inner_g, self._parts(0)[0])
+        g = self._back(-1, found[-1], g * np.float32(share), into)  # (B, H)
+        if len(self._parts) > 1:
+            *found, inner, _ = found
+            g = self._back(0, found[-1], self._activation.backward(inner, g), into)
+        if self._transform is not None:
+            g = self._transform.backward(found[0], found[1], g, top)
+        return loss, g
 
-    def _gradients(self, which: int, x: np.ndarray, g: np.ndarray, into: Gradients) -> None:
-        name, out = self._names[which], np.empty((g.shape[1], x.shape[1]), np.float32)
-        inputs = {"x": x, "g": g}
-        self._bench.runtime.run("weight", graphs.weight_gradient, inputs, {"weight_g": out})
-        into.add(f"{name}.weight", out)
-        into.add_bias(name, g)
-
-
-class Behind:
-    """A classifier that reads what the language-model head compares with words (ModernBERT).
-
-    Args:
-        transform: Not trained.
-        classifier: Behind it.
-    """
-
-    def __init__(self, transform: Transform, classifier: Classifier) -> None:
-        self._transform, self._classifier = transform, classifier
-
-    def forward(self, top: np.ndarray) -> np.ndarray:
-        return self._classifier.forward(self._transform.forward(top)[2])
-
-    def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._classifier.judge(self._transform.forward(top)[2], labels)
-
-    def backward(
-        self,
-        top: np.ndarray,
-        labels: np.ndarray,
-        weights: np.ndarray | None,
-        share: float,
-        into: Gradients,
-        offsets: np.ndarray | None = None,
-    ) -> tuple[float, np.ndarray]:
-        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
-        inner, active, states = self._transform.forward(top)
-        loss, g = self._classifier.backward(states, labels, weights, share, into, offsets)
-        return loss, self._transform.backward(inner, active, g, top)
+    def _back(self, which: int, x: np.ndarray, g: np.ndarray, into: Gradients) -> np.ndarray:
+        """The gradient at a linear's input, `x`, from that at its result; its own into `into`."""
+        if self._names:
+            name, out = self._names[which], np.empty((g.shape[1], x.shape[1]), np.float32)
+            inputs = {"x": x, "g": g}
+            self._bench.runtime.run("weight", graphs.weight_gradient, inputs, {"weight_g": out})
+            into.add(f"{name}.weight", out)
+            into.add_bias(name, g)
+        return linear_back(self._bench, g, self._parts[which][0])
 
 
 def linear(bench: Bench, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:

@@ -43,6 +43,8 @@ class Pass:
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
         segments: See `Batch`; read before the first layer.
         rotary: Cosine and sine, each (T, D / 2), by the base of their angles.
+        shares: Each token's share of the mean of its text's states that the head reads, (B, T);
+            None: it reads rows.
     """
 
     ids: np.ndarray
@@ -53,6 +55,7 @@ class Pass:
     is_quick: bool = False
     segments: np.ndarray | None = None
     rotary: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    shares: np.ndarray | None = None
 
     @property
     def texts(self) -> int:
@@ -64,11 +67,28 @@ class Pass:
 
     def some(self, rows: np.ndarray) -> "Pass":
         """The pass of some of its texts, whose states lie one behind the other."""
-        assert self.answers is not None, "texts of several answers go all the way"
-        positions = self.answers[rows] - self.tokens * rows
-        answers = positions + self.tokens * np.arange(len(rows))
-        mask = None if self.mask is None else self.mask[rows]
-        return replace(self, ids=self.ids[rows], mask=mask, answers=answers)
+        assert self.places is None, "texts of several answers go all the way"
+        answers = None
+        if self.answers is not None:
+            positions = self.answers[rows] - self.tokens * rows
+            answers = positions + self.tokens * np.arange(len(rows))
+        mask, shares = (None if part is None else part[rows] for part in (self.mask, self.shares))
+        return replace(self, ids=self.ids[rows], mask=mask, answers=answers, shares=shares)
+
+    def mean(self, h: np.ndarray) -> np.ndarray:
+        """What the head reads of states behind the top norm: they, or each text's mean."""
+        if self.shares is None:
+            return h
+        mean: np.ndarray = (self.shares[:, None] @ self.by_text(h))[:, 0]  # (B, H)
+        return mean
+
+    def mean_back(self, g: np.ndarray, rooms: Rooms) -> np.ndarray:
+        """A gradient at what `mean` gives, at what it gets."""
+        if self.shares is None:
+            return g
+        whole = rooms.take("asked", (self.rows, g.shape[1]))
+        np.multiply(self.shares[:, :, None], g[:, None], out=self.by_text(whole))
+        return whole
 
     def read(self, x: np.ndarray) -> np.ndarray:
         """What the head reads of the top layer's states."""
@@ -203,7 +223,8 @@ class PlacedLayer:
 
     def seen(self, run: Pass, queries: int) -> tuple[np.ndarray | None, int | None]:
         """What is added to the scores, and the window; of the answers' rows the mask has both."""
-        if queries == run.tokens or (self.window is None and _is_of_keys(run.mask)):
+        is_of_keys = run.mask is None or run.mask.shape[2] == 1  # the same for all queries
+        if queries == run.tokens or (self.window is None and is_of_keys):
             return run.mask, self.window
         assert run.answers is not None
         places = run.answers % run.tokens
@@ -383,11 +404,6 @@ class _Back:
             if rest is None or own.ctypes.data != rest.ctypes.data:
                 return own
         return take(f"{name}_g", shape)
-
-
-def _is_of_keys(mask: np.ndarray | None) -> bool:
-    """Whether a mask says the same of all queries."""
-    return mask is None or mask.shape[2] == 1
 
 
 def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

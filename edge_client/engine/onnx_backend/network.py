@@ -24,7 +24,7 @@ from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import open_bench
-from edge_client.engine.onnx_backend.head import Behind, Classifier, Cloze, Head, Transform, Words
+from edge_client.engine.onnx_backend.head import Classifier, Head, Transform, Words
 from edge_client.engine.onnx_backend.layers import Layer, Pass, PlacedLayer, Tape, compacted
 from edge_client.engine.onnx_backend.operators import (
     LOWEST,
@@ -38,7 +38,7 @@ from edge_client.engine.onnx_backend.operators import (
     rotary_angles,
 )
 from edge_client.engine.watch import Watch, going_on
-from edge_client.planning.plan import Plan
+from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
@@ -156,17 +156,17 @@ class Network:
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
         family = self.frozen.family
+        activation = Activation(family.classifier_activation, self._bench)
+        known = activation, self._bench, self.loss
         if self.spec.head:
-            activation = Activation(family.classifier_activation, self._bench)
             names = head_linears(self.shape.architecture, self.adapter)
-            classifier = Classifier(self.adapter, names, activation, self._bench, self.loss)
-            is_on_head = family.is_classifier_on_head
-            return Behind(self._transform(), classifier) if is_on_head else classifier
+            parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
+            transform = self._transform() if family.is_classifier_on_head else None
+            return Classifier(parts, names, *known, transform)
         transform = self._transform()
         if label_words is None:
             return Words(transform, self.frozen, self._bench)
-        rows, bias = self.frozen.label_rows(label_words)
-        return Cloze(transform, rows, bias, self._bench, self.loss)
+        return Classifier([self.frozen.label_rows(label_words)], (), *known, transform)
 
     # Forward
 
@@ -193,9 +193,13 @@ class Network:
         places = batch.mask_positions + prompt + tokens * of
         answers, several = (places, None) if texts is None else (None, places)
         width, shape = self.shape.head_dim, self.shape
+        shares = None
+        if reads_mean(self.spec, shape, is_of_words=texts is not None):
+            shares = (attention / attention.sum(axis=1, keepdims=True)).astype(np.float32)
+            answers = None
         thetas = {shape.rope_theta, shape.local_rope_theta} - {0.0}
         rotary = {theta: rotary_angles(tokens, width, theta) for theta in thetas}
-        return Pass(ids, tokens, mask, answers, several, segments=batch.segments, rotary=rotary)
+        return Pass(ids, tokens, mask, answers, several, False, batch.segments, rotary, shares)
 
     def _summed(self, run: Pass) -> np.ndarray:
         """Words, or a soft prompt before them, with their places, (N, embedding)."""
@@ -295,13 +299,13 @@ class Network:
         rows = np.arange(run.texts)
         for index in range(self._start, self.shape.layers):
             if watch is not None and index in watch.layers:
-                left = going_on(watch, index, rows, self._answers(index, x, run))
+                left = going_on(watch, index, rows, self._answers(index, x, batch, rows))
                 rows, x, run = rows[left], compacted(run.by_text(x), left), run.some(left)
             if not len(rows):
                 return rows, np.empty((0, self.shape.hidden), np.float32)
             x = self._up(index, x, run, self._tape(index, run))
         x = run.read(x)
-        return rows, self._top_norm.forward(x, np.empty_like(x))
+        return rows, run.mean(self._top_norm.forward(x, np.empty_like(x)))
 
     @property
     def _start(self) -> int:
@@ -321,14 +325,14 @@ class Network:
             run: Its pass.
             is_waiting: Whether it lies where it will wait for backward.
         """
-        is_short = self.prefix is not None and self.prefix.is_answer_only
+        is_short = self._start == self.shape.layers and run.answers is not None
         shape = (run.texts if is_short else run.rows, self.shape.hidden)
         is_own = is_waiting or self.prefix is not None
         x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)
         if self.prefix is None:
             return x, self._embed(run, x)
         part = some_of(batch, slice(None))
-        self.prefix.states(part, "float32", self._below_cut, run.by_text(x))
+        self.prefix.states(part, "float32", self._below_cut, run.by_text(x), is_short)
         return x, None
 
     def _below_cut(self, batch: Batch) -> np.ndarray:
@@ -340,9 +344,10 @@ class Network:
             x = self._up(index, x, run, self._tape(index, run))
         return run.by_text(x)
 
-    def _answers(self, index: int, x: np.ndarray, run: Pass) -> np.ndarray:
-        """The answers' states after `index` layers, (B, H)."""
-        h = x[run.answers]  # (B, H)
+    def _answers(self, index: int, x: np.ndarray, batch: Batch, rows: np.ndarray) -> np.ndarray:
+        """The answers' states of a batch's texts `rows`, which `x` has, after `index` layers."""
+        places = batch.mask_positions[rows] + self.spec.prompt_tokens
+        h = x.reshape(len(rows), -1, x.shape[1])[np.arange(len(rows)), places]  # (B, H)
         return self._after(index - 1, h, np.empty_like(h))
 
     @property
@@ -384,10 +389,11 @@ class Network:
             if is_kept:
                 tapes[index] = tape
         seen = run.read(x)  # (B, H), a row for each answer
-        top = self._top_norm.forward(seen, np.empty_like(seen))
+        top = run.mean(self._top_norm.forward(seen, np.empty_like(seen)))
         known = batch.labels, batch.weights
         loss, top_g = self._head.backward(top, *known, share, into, batch.offsets)
         if lowest < layers:
+            top_g = run.mean_back(top_g, self._bench.rooms)
             self._top_norm.gradients(top_g, into)
             g = self._top_norm.backward(seen, top_g, top_g)
             g = run.unread(g, self._bench.rooms)

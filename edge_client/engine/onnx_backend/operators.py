@@ -16,7 +16,7 @@ import numpy as np
 from edge_client.bases.quantization import PAIRS, Stored
 from edge_client.engine.onnx_backend import graphs
 from edge_client.engine.onnx_backend.bench import Bench
-from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks
+from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks, window_of
 from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
@@ -400,7 +400,7 @@ class Attention:
         window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        is_whole = window is None or k.shape[1] <= window + 1
+        is_whole = _parted(q, k, window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
@@ -418,22 +418,28 @@ class Attention:
     ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
-        if window is None or keys <= window + 1:
+        if (window := _parted(q, k, window)) is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
             for start in range(0, texts, step):
                 part = (slice(start, start + step), slice(None))
                 yield part, part, None if mask is None else mask[part[0]]
             return
         for rows, seen in window_blocks(queries, window):
-            near = near_mask(np.arange(queries)[rows, None], np.arange(keys)[seen], window, None)
+            places = np.arange(queries)[rows, None], np.arange(keys)[seen]
             for text in range(texts):
-                one = slice(text, text + 1)
-                added = near if mask is None else np.minimum(near, mask[text, :, :, seen])
-                yield (
-                    (one, rows),
-                    (one, seen),
-                    np.ascontiguousarray(added.reshape(1, 1, *near.shape)),
-                )
+                one, added = slice(text, text + 1), None
+                if mask is not None:
+                    own = mask[text][:, rows if mask.shape[2] > 1 else slice(None), seen]
+                    added = np.ascontiguousarray(own[None])  # (1, A or 1, T or 1, S)
+                if window < keys:
+                    near = near_mask(*places, window, added)
+                    added = near.reshape(1, -1, *near.shape[-2:])
+                yield (one, rows), (one, seen), added
+
+
+def _parted(q: np.ndarray, k: np.ndarray, window: int | None) -> int | None:
+    """The window by which attention is computed in parts; None: all queries of a text at once."""
+    return window_of(k.shape[1], window) if q.shape[1] == k.shape[1] else None
 
 
 def near_mask(

@@ -47,8 +47,8 @@ class Transform:
         return self._norm(self._activation(self._dense(h)))  # (B, E)
 
 
-class Trained:
-    """A classifier whose linears are trained: dense, activation, projection, or the last alone.
+class Classifier:
+    """Linears behind each other: a trained classifier, or label words' rows of the word table.
 
     Args:
         parts: Weight and bias of each, from below.
@@ -73,31 +73,6 @@ class Trained:
         for part in below:
             inner = self._activation(functional.linear(inner, *part))
         return functional.linear(inner, *last)
-
-    def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return judged(self.logits(h), labels, self._loss)
-
-    def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
-        return _backward(self.logits(h), batch, scale, self._loss)
-
-
-class Cloze:
-    """The base's own language-model head, for the label words only.
-
-    Args:
-        transform: What comes before.
-        rows: The label words' rows, (L, E).
-        bias: The label words' biases, (L,).
-        loss: See `tasks.kind.HeadSpec`.
-    """
-
-    def __init__(
-        self, transform: Transform, rows: Tensor, bias: Tensor, loss: Loss = "softmax"
-    ) -> None:
-        self._transform, self._rows, self._bias, self._loss = transform, rows, bias, loss
-
-    def logits(self, h: Tensor) -> Tensor:
-        return functional.linear(self._transform(h).float(), self._rows, self._bias)
 
     def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return judged(self.logits(h), labels, self._loss)
@@ -156,20 +131,17 @@ class Words:
         words = self._transform(h)
         weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(h.device)
         labels = torch.from_numpy(batch.labels).to(h.device)
-        losses, grad = self._streamed(words.detach(), labels, weights)
+        losses, grad = streamed_cross_entropy(
+            words.detach(),
+            labels,
+            lambda start, end: self._rows(start, end, words.dtype),
+            len(self._bias),
+            WORD_ROWS,
+            self._bias,
+            weights,
+        )
         words.backward(grad * scale)
         return float(losses.mean())
-
-    def _streamed(
-        self, words: Tensor, labels: Tensor, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Weighted losses, and their mean's gradient at what words are compared with."""
-
-        def rows(start: int, end: int) -> Tensor:
-            return self._rows(start, end, words.dtype)
-
-        known = (len(self._bias), WORD_ROWS, self._bias, weights)
-        return streamed_cross_entropy(words, labels, rows, *known)
 
 
 def log_probabilities(logits: Tensor, loss: Loss) -> Tensor:
@@ -197,20 +169,14 @@ def judged(logits: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
 
 def _backward(logits: Tensor, batch: Batch, scale: float, kind: Loss) -> float:
     labels = torch.from_numpy(batch.labels).to(logits.device)
-    if kind == "sigmoid":
-        losses = _sigmoid_losses(logits, labels)
+    if batch.offsets is not None:
+        logits = logits + torch.from_numpy(batch.offsets).to(logits.device)
+    if kind == "softmax" and batch.weights is None:
+        loss = functional.cross_entropy(logits, labels)
+    else:
+        losses = judged(logits, labels, kind)[0]
         if batch.weights is not None:
             losses = losses * torch.from_numpy(batch.weights).to(logits.device)
         loss = losses.mean()
-        (loss * scale).backward()
-        return float(loss.detach())
-    if batch.offsets is not None:
-        logits = logits + torch.from_numpy(batch.offsets).to(logits.device)
-    if batch.weights is None:
-        loss = functional.cross_entropy(logits, labels)
-    else:
-        weights = torch.from_numpy(batch.weights).to(logits.device)
-        losses = functional.cross_entropy(logits, labels, reduction="none")
-        loss = (losses * weights).mean()
     (loss * scale).backward()
     return float(loss.detach())

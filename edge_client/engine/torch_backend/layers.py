@@ -21,7 +21,7 @@ from torch.nn import functional
 from edge_client.bases import architectures as ops
 from edge_client.bases.architectures import Block, dying_registers
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks
+from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks, window_of
 
 
 class _Frozen(torch.autograd.Function):
@@ -171,9 +171,10 @@ def _mask_of(
     """What is added to the scores of a part; where neither is seen, the lowest number once."""
     if mask is not None:
         mask = mask if len(mask) == 1 else mask[part[0]]
-    if window is None:
+    if mask is not None and window is not None:
+        mask = mask[..., part[2] if mask.shape[2] > 1 else ALL, keys[2]]
+    if window is None or window >= q.shape[2]:
         return mask
-    mask = mask if mask is None else mask[..., keys[2]]
     rows, columns = (torch.arange(s.start, s.stop, device=q.device) for s in (part[2], keys[2]))
     return near_mask(rows[:, None], columns, window, mask, q.dtype)
 
@@ -223,10 +224,10 @@ def attend(
     """
     texts, heads, queries, width = q.shape
     group = heads // kv_heads
-    if window is not None and k.shape[2] <= window + 1:
-        window = None  # each sees all
+    if queries == k.shape[2] and group == 1:
+        window = window_of(queries, window)
+    assert window is None or group == 1, "shared heads see all tokens"
     if group > 1:
-        assert window is None, "shared heads see all tokens"
         q = q.reshape(texts, kv_heads, group * queries, width)
         mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
     out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask, window)

@@ -24,6 +24,7 @@ class Pass:
         places: Rows of the top layer's states, texts one behind the other, that the head reads,
             (answers,); None: all that it has.
         segments: See `Batch`; read before the first layer.
+        is_of_mean: Whether the head reads the mean of a text's states.
     """
 
     ids: Tensor
@@ -32,13 +33,21 @@ class Pass:
     dtype: torch.dtype
     places: Tensor | None = None
     segments: np.ndarray | None = None
+    is_of_mean: bool = False
+
+    def mean(self, states: Tensor) -> Tensor:
+        """Of each text's states, (B, P + T, H), without its padding, (B, H)."""
+        real = self.attention.to(states.dtype)  # (B, P + T)
+        return (real[:, None] @ states).squeeze(1) / real.sum(1, keepdim=True)
 
     def some(self, rows: np.ndarray) -> "Pass":
         """The pass restricted to some texts; an encoder's alone."""
-        mask, answers = self.context.mask, self.context.answers
-        assert answers is not None
-        mask = None if mask is None else mask[rows]
-        context = Context(mask, answers[rows], self.context.rotary)
+        assert self.places is None, "texts of several answers go all the way"
+        mask, answers = (
+            None if part is None else part[rows]
+            for part in (self.context.mask, self.context.answers)
+        )
+        context = Context(mask, answers, self.context.rotary)
         return replace(self, ids=self.ids[rows], attention=self.attention[rows], context=context)
 
 

@@ -6,6 +6,7 @@ either way (`tests/parity/test_gradients.py`). After a layer its pages of the ma
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
-from edge_client.engine.torch_backend.head import Cloze, Head, Trained, Transform, Words
+from edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words
 from edge_client.engine.torch_backend.layers import (
     ACTIVATIONS,
     Context,
@@ -38,7 +39,7 @@ from edge_client.engine.torch_backend.layers import (
 from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
 from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
 from edge_client.engine.watch import Watch, going_on
-from edge_client.planning.plan import Plan
+from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
@@ -149,17 +150,17 @@ class Network:
         )
 
     def _open_head(self, label_words: Sequence[Sequence[int]] | None) -> Head:
+        activation = ACTIVATIONS[self.family.classifier_activation]
         if self.spec.head:
             names = head_linears(self.shape.architecture, self.adapter)
             parts = [(self.adapter[f"{x}.weight"], self.adapter[f"{x}.bias"]) for x in names]
             transform = self._transform() if self.family.is_classifier_on_head else None
-            activation = ACTIVATIONS[self.family.classifier_activation]
-            return Trained(parts, activation, self.loss, transform)
+            return Classifier(parts, activation, self.loss, transform)
         transform = self._transform()
         if label_words is None:
             return Words(transform, self._head_rows, self._tensor(self.frozen.vocabulary_bias()))
-        rows, bias = self.frozen.label_rows(label_words)
-        return Cloze(transform, self._tensor(rows), self._tensor(bias), self.loss)
+        rows, bias = map(self._tensor, self.frozen.label_rows(label_words))
+        return Classifier([(rows, bias)], activation, self.loss, transform)
 
     # Forward
 
@@ -168,7 +169,10 @@ class Network:
         return self._layers[self.frozen.stored_layer(index)]
 
     def _pass(self, batch: Batch, dtype: torch.dtype) -> Pass:
-        return open_pass(batch, self.frozen, self.spec.prompt_tokens, self.device, dtype)
+        run = open_pass(batch, self.frozen, self.spec.prompt_tokens, self.device, dtype)
+        if reads_mean(self.spec, self.shape, is_of_words=batch.texts is not None):
+            run = replace(run, context=replace(run.context, answers=None), is_of_mean=True)
+        return run
 
     def _embed(self, run: Pass) -> Tensor:
         """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
@@ -201,6 +205,9 @@ class Network:
 
     def _seen(self, x: Tensor, run: Pass) -> Tensor:
         """What the head sees, (answers, H), of the top layer's sum (B, T, H), or (B, 1, H)."""
+        if run.is_of_mean:
+            states = self._after(self.shape.layers - 1, x).float()
+            return run.mean(states).to(x.dtype)
         x = x.flatten(0, 1)
         x = x if run.places is None else x[run.places]
         return self._after(self.shape.layers - 1, x)
@@ -235,10 +242,10 @@ class Network:
         """
         run = self._pass(batch, getattr(torch, dtype))
         start, x = self._entry(batch, run)  # (B, P + T, H), or (B, 1, H)
-        rows = np.arange(len(x))
+        rows, places = np.arange(len(x)), self._tensor(batch.mask_positions)
         for index in range(start, self.shape.layers):
             if watch is not None and index in watch.layers:
-                left = going_on(watch, index, rows, self._answers(index, x, run))
+                left = going_on(watch, index, rows, self._answers(index, x, places[rows]))
                 rows, x, run = rows[left], x[left], run.some(left)
             if not len(rows):
                 return rows, x.new_empty((0, 0), dtype=torch.float32)
@@ -264,11 +271,14 @@ class Network:
         """
         if self.prefix is None:
             return 0, self._embed(run)
-        tokens = 1 if self.prefix.is_answer_only else run.ids.shape[1]
+        is_short = self.prefix.layers == self.shape.layers and run.context.answers is not None
+        tokens = 1 if is_short else run.ids.shape[1]
         states = np.empty((len(run.ids), tokens, self.shape.hidden), np.float32)
         name = str(run.dtype).removeprefix("torch.")
         part = some_of(batch, slice(None))
-        self.prefix.states(part, name, lambda some: self._below_cut(some, run.dtype), states)
+        self.prefix.states(
+            part, name, lambda some: self._below_cut(some, run.dtype), states, is_short
+        )
         return self.prefix.layers, self._tensor(states).to(run.dtype)
 
     @torch.no_grad()
@@ -281,10 +291,9 @@ class Network:
             self.frozen.release_layer(index)
         return x.float().cpu().numpy()
 
-    def _answers(self, index: int, x: Tensor, run: Pass) -> np.ndarray:
-        """The answers' states after `index` layers, (B, H)."""
-        assert run.context.answers is not None
-        h = self._after(index - 1, at(x, run.context.answers))  # (B, 1, H)
+    def _answers(self, index: int, x: Tensor, places: Tensor) -> np.ndarray:
+        """The states at places of the texts, (B,), after `index` layers, (B, H)."""
+        h = self._after(index - 1, at(x, places + self.spec.prompt_tokens))  # (B, 1, H)
         return h.squeeze(1).float().cpu().numpy()
 
     # Backward

@@ -32,6 +32,8 @@ SMALL = replace(LARGE, layers=2, stored_layers=2, hidden=64, heads=2, kv_heads=2
 SMALL = replace(SMALL, intermediate=256, vocabulary=5000, embedding=64)
 REPEATED = replace(SMALL, architecture="albert", layers=6, stored_layers=1, embedding=32)
 DECODER = replace(SMALL, architecture="llama", is_decoder=True, kv_heads=1, rope_theta=1e4)
+LOCAL = replace(SMALL, architecture="modernbert", layers=5, stored_layers=5, rope_theta=1e4)
+LOCAL = replace(LOCAL, window=16, local_layers=(1, 2, 4), local_rope_theta=1e3, biased=())
 AVX512 = nominal_rates({"sse2", "avx2", "avx512f", "avx512_bf16"}, ("bfloat16",), 2)
 NEON = nominal_rates({"asimd"}, (), 4)
 ADAPTERS = (
@@ -54,7 +56,7 @@ def is_answerable(work: Workload) -> bool:
 
 WORKS = st.builds(
     Workload,
-    st.sampled_from((LARGE, SMALL, REPEATED, DECODER)),
+    st.sampled_from((LARGE, SMALL, REPEATED, LOCAL, DECODER)),
     st.sampled_from((4, 8, 16, 32)),
     st.sampled_from(ADAPTERS).map(parse_adapter),
     st.integers(1, 33),
@@ -65,7 +67,7 @@ WORKS = st.builds(
 ).filter(is_answerable)
 ONNX_WORKS = st.builds(
     Workload,
-    st.sampled_from((LARGE, SMALL, REPEATED)),
+    st.sampled_from((LARGE, SMALL, REPEATED, LOCAL)),
     st.sampled_from((4, 8, 16, 32)),
     st.sampled_from(ADAPTERS).map(parse_adapter),
     st.integers(1, 33),

@@ -90,7 +90,7 @@ def test_found_and_computed_texts_lie_side_by_side_with_zeros_behind(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject
 ) -> None:
     batch, layers = texts_of(lengths), Layers()
-    prefix = FrozenPrefix(cache_in(tmp_path_factory.mktemp("cache")), 2, False)
+    prefix = FrozenPrefix(cache_in(tmp_path_factory.mktemp("cache")), 2)
     known = data.draw(st.lists(st.sampled_from(range(len(lengths))), unique=True))
     for row in known:
         alone = Batch(*(part[[row]] for part in vars(batch).values() if part is not None))
@@ -104,7 +104,7 @@ def test_found_and_computed_texts_lie_side_by_side_with_zeros_behind(
 def test_values_beyond_float16_are_neither_rounded_nor_kept(tmp_path: Path) -> None:
     batch, layers = texts_of([3, 2]), Layers()
     batch.ids[0, 1] = 600_000
-    prefix = FrozenPrefix(cache_in(tmp_path), 2, False)
+    prefix = FrozenPrefix(cache_in(tmp_path), 2)
     outs = [np.empty((2, 3, 3), np.float32) for _ in range(2)]
     for out in outs:
         prefix.states(batch, "float32", layers, out)
@@ -114,7 +114,7 @@ def test_values_beyond_float16_are_neither_rounded_nor_kept(tmp_path: Path) -> N
 
 def test_what_was_computed_in_another_type_is_not_taken(tmp_path: Path) -> None:
     batch, layers = texts_of([3, 2]), Layers()
-    prefix, out = FrozenPrefix(cache_in(tmp_path), 2, False), np.empty((2, 3, 3), np.float32)
+    prefix, out = FrozenPrefix(cache_in(tmp_path), 2), np.empty((2, 3, 3), np.float32)
     for dtype in ("float32", "bfloat16", "float32"):
         prefix.states(batch, dtype, layers, out)
     assert layers.texts == 4

@@ -15,7 +15,7 @@ from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.layout import checked_shape, lay_out
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.frozen_prefix import open_prefix
+from edge_client.engine.frozen_prefix import FrozenPrefix
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.planning.onnx_memory import estimate
 from edge_client.planning.plan import Plan, Workload
@@ -161,9 +161,10 @@ def test_with_memory_enough_nothing_is_split_recomputed_or_halved() -> None:
 # What rooms take
 
 
-def zeros(family: str, layers: int, folder: Path) -> Base:
+def zeros(family: str, layers: int, folder: Path, pooling: str = "cls") -> Base:
     """An int8 base of zeros: only the sizes matter here."""
     config = SIZES | {"model_type": family, "num_hidden_layers": layers}
+    config |= {"classifier_pooling": pooling} if pooling == "mean" else {}
     layout = lay_out(config, 8)
     header = layout.header
     (folder / "model.safetensors").write_bytes(header + bytes(layout.file_bytes - len(header)))
@@ -178,14 +179,14 @@ def rooms_after_a_step(
     state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_of_words)
     words = None if work.masked else [] if work.spec.head else [[5], [6]]
     network = Network(base, work.spec, state, words, 2)
-    cut, is_one_answer = frozen_layers(work.spec, base.layers), not work.has_many_answers
-    network.prefix = open_prefix(cache, cut, base.layers, is_one_answer)
+    cut = frozen_layers(work.spec, base.layers)
+    network.prefix = FrozenPrefix(cache, cut) if cache is not None and cut else None
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
     attention[1, 30:] = 0
     answers, labels = np.full(TEXTS, 3), np.arange(TEXTS) % 2
     batch = Batch(ids, attention, answers, labels)
-    if work.has_many_answers:
+    if work.masked or work.is_of_words:
         asked = work.masked or 30  # as many tokens as each text has
         places, texts = np.tile(np.arange(asked), TEXTS), np.arange(TEXTS)
         labels = places % work.num_labels
@@ -285,6 +286,20 @@ def test_the_rooms_of_a_step_that_tags_words_take_what_the_formula_says(
     if family == "albert":
         taken -= 4 * plan.micro_batch * (TOKENS + spec.prompt_tokens) * base.shape.embedding
     assert taken == estimate(work, plan, 0).kept
+
+
+@pytest.mark.parametrize(
+    ("adapter", "plan"),
+    [("lora:4+head", plan) for plan, _ in PLANS]
+    + [("lora:4/top2+head", replace(WHOLE, depth=2)), ("head", WHOLE)],
+)
+def test_the_rooms_of_a_step_whose_head_reads_the_mean_take_what_the_formula_says(
+    tmp_path: Path, adapter: str, plan: Plan
+) -> None:
+    base, spec = zeros("modernbert", 4, tmp_path, "mean"), parse_adapter(adapter)
+    work = Workload(base.shape, 8, spec, TEXTS, TOKENS, engine="onnx")
+    cache = ActivationCache(tmp_path, 1 << 20, "zeros")  # read where lower layers are frozen
+    assert rooms_after_a_step(base, work, plan, cache) == estimate(work, plan, 0).kept
 
 
 # Adapters of top layers with a cache, and how many states the formula says too many.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edge_client.bases.quantization import Stored, quantize_int8, quantize_nf4
+from edge_client.planning.chunks import LONG_TEXT, SCORES
 
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("edge_client.engine.torch_backend.layers")
@@ -69,16 +70,16 @@ def test_nf4_by_table_and_by_bitsandbytes_kernel_are_the_same_weight(dtype: Any)
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("scores", [1, 1 << 20])
+@pytest.mark.parametrize(("tokens", "scores"), [(7, 1), (7, SCORES), (LONG_TEXT + 9, SCORES)])
 def test_attention_is_torchs_own(
-    monkeypatch: pytest.MonkeyPatch, kv_heads: int, is_causal: bool, scores: int
+    monkeypatch: pytest.MonkeyPatch, kv_heads: int, is_causal: bool, tokens: int, scores: int
 ) -> None:
     monkeypatch.setattr(layers, "SCORES", scores)  # one text a chunk, or all
     torch.manual_seed(0)
-    q = torch.randn(3, 4, 7, 8)
-    k, v = (torch.randn(3, kv_heads, 7, 8) for _ in "kv")
-    attention = torch.ones(3, 7, dtype=torch.long)
-    attention[1, 5:] = 0
+    q = torch.randn(3, 4, tokens, 8)
+    k, v = (torch.randn(3, kv_heads, tokens, 8) for _ in "kv")
+    attention = torch.ones(3, tokens, dtype=torch.long)
+    attention[1, tokens - 2 :] = 0
     mask = layers.additive_mask(attention, is_causal, torch.float32)
     grads = []
     both: list[Any] = [layers.attend, reference_attention]
