@@ -199,7 +199,7 @@ def to_record(run: TrainingRun, session: str, kind: Kind = "train") -> Record:
     return Record(
         kind=kind,
         subject=run.settings if kind == "grid" else subject,
-        figures=dict(_figures(run)),
+        figures=_figures(run),
         conditions=where,
         outcome=run.outcome,
         session=session,
@@ -223,21 +223,22 @@ def from_record(record: Record) -> TrainingRun:
         raise RecordError(f"the record of {record.name} is not a run's: {error}") from error
 
 
-def _figures(run: TrainingRun) -> list[tuple[str, Figure]]:
-    found = []
-    if run.predicted_peak_bytes:
-        predicted = (float(run.predicted_peak_bytes),)
-        told = Figure(predicted, "planner's formulas", source="estimated")
-        found.append(("predicted_peak_bytes", told))
-    if run.peak_rss_bytes:
-        found.append(("peak_rss_bytes", Figure((float(run.peak_rss_bytes),), "VmHWM")))
-    if run.peak_anon_bytes:
-        anon = Figure((float(run.peak_anon_bytes),), "RssAnon, sampled")
-        found.append(("peak_anon_bytes", anon))
-    for name in ("reserved_bytes", "allocated_bytes"):
-        if run.device_peak is not None:
-            peak = Figure((float(run.device_peak[name]),), "torch's allocator")
-            found.append((f"card_{name}", peak))
-    if run.steps_s:
-        found.append(("step_s", Figure(tuple(run.steps_s), "clock")))
-    return found
+def _figures(run: TrainingRun) -> dict[str, Figure]:
+    card, how = run.device_peak or {}, "torch's allocator"
+    rows: list[tuple[str, Sequence[float | None], str]] = [
+        ("predicted_peak_bytes", [run.predicted_peak_bytes], "planner's formulas"),
+        ("peak_rss_bytes", [run.peak_rss_bytes], "VmHWM"),
+        ("peak_anon_bytes", [run.peak_anon_bytes], "RssAnon, sampled"),
+        ("card_reserved_bytes", [card.get("reserved_bytes")], how),
+        ("card_allocated_bytes", [card.get("allocated_bytes")], how),
+        ("step_s", run.steps_s, "clock"),
+    ]
+    return {
+        name: Figure(
+            tuple(float(value) for value in values if value is not None),
+            instrument,
+            source="estimated" if name.startswith("predicted") else "measured",
+        )
+        for name, values, instrument in rows
+        if any(values)
+    }

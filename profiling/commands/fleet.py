@@ -10,19 +10,17 @@ import typer
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.outputs import check_out_file
+from edge_client.errors import Failed, demand
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, working
+from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
 from profiling.fleet.measure import Load, check_files, measure
 from profiling.fleet.report import fleet_table, requests_table, to_json, to_record
-from profiling.fleet.run import FleetRun
 from profiling.fleet.served import Served
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
-from profiling.records.record import append, new_session, read_records
+from profiling.records.record import new_session
 
 FLEET_FILE = "fleet.jsonl"
 PROCESSES = "Coordinator processes, 1 to 64; several need --database."
@@ -73,25 +71,19 @@ def fleet(
     is_time = math.isfinite(within) and 1 <= within <= MOST_S
     demand(is_time, f"--within {within:g}: 1 to {MOST_S:g} seconds", BenchmarkError)
     parse_adapter(adapter)
-    path = None if out is None else out / FLEET_FILE
-    if path is not None:
-        check_out_file("--out", path)
-        if path.is_file():
-            read_records(path)  # to add to; what is no file of records is refused
-    runs: list[FleetRun] = []
-    stopped: WrongInput | Failed | None = None
+    path = added_to(out, FLEET_FILE)
     with terminable(), working("looking for the base") as say:
         base, session = find_base(EMBEDDED, False, None, 0), new_session()
-        try:
-            for count in sizes:
-                load = Load(base, adapter, count, min(cohort, count), rounds, within, served)
-                runs.append(measure(load, say))
-                if path is not None:
-                    append(path, [to_record(runs[-1], base.base_id, session)])
-        except (WrongInput, Failed) as error:
-            stopped = error  # told after what was measured
-    if runs:
-        _tell(runs, json_output)
+        fleets = (
+            measure(Load(base, adapter, count, min(cohort, count), rounds, within, served), say)
+            for count in sizes
+        )
+        runs, stopped = kept(fleets, path, lambda run: to_record(run, base.base_id, session))
+    if runs and json_output:
+        print(json.dumps({"runs": [to_json(run) for run in runs]}))
+    elif runs:
+        show(fleet_table(runs), *map(requests_table, runs))
+        tell(machine_notes(asdict(this_machine()), [run.load_1m for run in runs]))
     if stopped is not None:
         raise stopped
     for run in runs:
@@ -112,11 +104,3 @@ def _served(processes: int, database: str, blobs: str, fleets: int) -> Served:
     told = "a database takes one fleet: give --devices once"
     demand(not database or fleets == 1, told, BenchmarkError)
     return Served(processes, database, blobs)
-
-
-def _tell(runs: list[FleetRun], json_output: bool) -> None:
-    if json_output:
-        print(json.dumps({"runs": [to_json(run) for run in runs]}))
-        return
-    show(fleet_table(runs), *map(requests_table, runs))
-    tell(machine_notes(asdict(this_machine()), [run.load_1m for run in runs]))

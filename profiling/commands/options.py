@@ -1,14 +1,20 @@
 """Options that several commands of `smidgen profile` have, and how they say where they are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
 from edge_client.engine.devices import DEVICE_HELP
+from edge_client.errors import Failed, WrongInput
+from edge_client.outputs import check_out_file
 from profiling.instruments.isa import ISAS
+from profiling.records.record import Record, append, read_records
+
+T = TypeVar("T")
 
 BudgetOption = Annotated[
     str,
@@ -39,6 +45,31 @@ IsaOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
 ]
+
+
+def added_to(out: Path | None, name: str) -> Path | None:
+    """The file of records in `--out`; one that holds anything else is refused."""
+    path = None if out is None else out / name
+    if path is not None:
+        check_out_file("--out", path)
+        if path.is_file():
+            read_records(path)
+    return path
+
+
+def kept(
+    runs: Iterable[T], path: Path | None, to_record: Callable[[T], Record]
+) -> tuple[list[T], WrongInput | Failed | None]:
+    """Runs up to the first that fails, each kept as soon as it is over, and why that one failed."""
+    found: list[T] = []
+    try:
+        for run in runs:
+            found.append(run)
+            if path is not None:
+                append(path, [to_record(run)])
+    except (WrongInput, Failed) as error:
+        return found, error  # told after what was measured
+    return found, None
 
 
 @contextmanager

@@ -10,14 +10,13 @@ import typer
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.errors import Failed, demand
-from edge_client.outputs import check_out_file
 from edge_client.tables import show, size, tell
 from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, working
+from profiling.commands.options import AdapterOption, JsonOption, added_to, working
 from profiling.instruments.bases import demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
-from profiling.records.record import append, new_session, read_records
+from profiling.records.record import append, new_session
 from profiling.soak.run import MOST_GROWTH_BYTES, measure, soak_table, to_json, to_record
 from profiling.wire.ours import Rounds
 from profiling.wire.run import WARMUP
@@ -43,11 +42,7 @@ def soak(
     """
     demand_between({"rounds": (4, rounds, MOST_ROUNDS), "clients": (1, clients, MOST_CLIENTS)})
     parse_adapter(adapter)
-    path = None if out is None else out / SOAK_FILE
-    if path is not None:
-        check_out_file("--out", path)
-        if path.is_file():
-            read_records(path)  # to add to; what is no file of records is refused
+    path = added_to(out, SOAK_FILE)
     with terminable(), working("looking for the base") as say:
         base, session = find_base(EMBEDDED, False, None, 0), new_session()
         run = measure(Rounds(base, adapter, clients, rounds - WARMUP, 0.0), say)

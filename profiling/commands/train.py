@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from edge_client.engine.opening import ENGINE_HELP, engine_name
-from edge_client.outputs import check_out_file
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_size
 from edge_client.tables import show, tell
@@ -25,12 +24,13 @@ from profiling.commands.options import (
     SeedOption,
     ThreadsOption,
     TokensOption,
+    added_to,
     working,
 )
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line
 from profiling.instruments.interrupts import terminable
-from profiling.records.record import append, new_session, read_records
+from profiling.records.record import append, new_session
 
 
 def train_steps(
@@ -96,11 +96,7 @@ def train_steps(
     json_output: JsonOption = False,
 ) -> None:
     """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
-    path = None if out is None else out / TRAIN_FILE
-    if path is not None:
-        check_out_file("--out", path)
-        if path.is_file():
-            read_records(path)  # to add to; what is no file of records is refused
+    path = added_to(out, TRAIN_FILE)
     with terminable():
         settings = Settings(
             base=base,

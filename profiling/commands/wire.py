@@ -11,17 +11,16 @@ import typer
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.random_models import CONFIGS
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.outputs import check_out_file
+from edge_client.errors import demand
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, working
+from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.interrupts import terminable
 from profiling.instruments.machine import this_machine
 from profiling.instruments.made_up_run import first_state
 from profiling.peers.flwr import FLWR
-from profiling.records.record import append, new_session, read_records
+from profiling.records.record import new_session
 from profiling.wire import flwr, ours
 from profiling.wire.run import WHO, WireRun, to_json, to_record, wire_table
 
@@ -71,26 +70,19 @@ def wire(
     )
     rtts_s = [_seconds(value) for value in rtt or RTTS_MS]
     parse_adapter(adapter)
-    path = None if out is None else out / WIRE_FILE
-    if path is not None:
-        check_out_file("--out", path)
-        if path.is_file():
-            read_records(path)  # to add to; what is no file of records is refused
-    runs: list[WireRun] = []
-    stopped: WrongInput | Failed | None = None
+    path = added_to(out, WIRE_FILE)
     with terminable(), working("looking for the base") as say:
         found = find_base(base, base in CONFIGS, None, 0)
         session = new_session()
-        try:
-            asked = [ours.Rounds(found, adapter, clients, rounds, rtt_s) for rtt_s in rtts_s]
-            for run in _runs(asked, peer_rounds if peer else 0, say):
-                runs.append(run)
-                if path is not None:
-                    append(path, [to_record(run, found.base_id, session)])
-        except (WrongInput, Failed) as error:
-            stopped = error  # told after what was measured
-    if runs:
-        _tell(sorted(runs, key=lambda run: rtts_s.index(run.rtt_s)), json_output)
+        asked = [ours.Rounds(found, adapter, clients, rounds, rtt_s) for rtt_s in rtts_s]
+        every = _runs(asked, peer_rounds if peer else 0, say)
+        runs, stopped = kept(every, path, lambda run: to_record(run, found.base_id, session))
+    runs.sort(key=lambda run: rtts_s.index(run.rtt_s))
+    if runs and json_output:
+        print(json.dumps({"runs": [to_json(run) for run in runs]}))
+    elif runs:
+        show(wire_table(runs))
+        tell(machine_notes(asdict(this_machine()), [run.load_1m for run in runs]))
     if stopped is not None:
         raise stopped
 
@@ -115,11 +107,3 @@ def _runs(
         numbers = flwr.numbers(first_state(one.base, one.adapter))
         listen = about(FLWR, one.rtt_s)
         yield flwr.measure(numbers, one.clients, peer_rounds, one.rtt_s, listen)
-
-
-def _tell(runs: list[WireRun], json_output: bool) -> None:
-    if json_output:
-        print(json.dumps({"runs": [to_json(run) for run in runs]}))
-        return
-    show(wire_table(runs))
-    tell(machine_notes(asdict(this_machine()), [run.load_1m for run in runs]))

@@ -4,16 +4,16 @@ Where several processes serve, the figures are those of all; beside them stands 
 the servers of its store have used of the processor.
 """
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import psutil
+
+from profiling.instruments.background import Background
 
 EVERY_S = 1.0
 
@@ -39,7 +39,7 @@ class Sample:
     shares_s: Mapping[str, float] = field(default_factory=dict)
 
 
-class Watch:
+class Watch(Background):
     """A thread that looks at a coordinator until the block ends.
 
     Args:
@@ -52,24 +52,10 @@ class Watch:
     """
 
     def __init__(self, pid: int, store: Path, servers: Mapping[str, int]) -> None:
+        super().__init__("watch")
         self._process, self._store = psutil.Process(pid), store
         self._servers = {name: psutil.Process(server) for name, server in servers.items()}
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         self.samples: list[Sample] = []
-
-    def __enter__(self) -> "Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
 
     def _watch(self) -> None:
         with suppress(psutil.NoSuchProcess):  # it ended: what was seen is seen

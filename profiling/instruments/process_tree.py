@@ -13,9 +13,10 @@ its id and the clock tick in which it began (as psutil tells them apart).
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 import psutil
+
+from profiling.instruments.background import Background
 
 INTERVAL_S = 0.5
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -38,7 +39,7 @@ class TreeUse:
     peak_rss_bytes: int
 
 
-class ProcessTree:
+class ProcessTree(Background):
     """A thread that watches a process and its descendants until the block ends; then ends these.
 
     Args:
@@ -50,29 +51,22 @@ class ProcessTree:
     """
 
     def __init__(self, root: int, interval_s: float = INTERVAL_S) -> None:
+        super().__init__("process-tree")
         self._root, self._interval_s = root, interval_s
         self._cpu_s: dict[psutil.Process, float] = {}
         self._waited_s: dict[psutil.Process, float] = {}  # of those that each has waited for
         self._peak_pss_bytes = self._peak_rss_bytes = 0
-        self._lock, self._is_over = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="process-tree", daemon=True)
+        self._lock = threading.Lock()
         self.left: list[int] = []
 
     def __enter__(self) -> "ProcessTree":
         with suppress(psutil.NoSuchProcess):
             self._cpu_s[psutil.Process(self._root)] = 0.0
         self._sample()
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         left = [process for process in self._sample() if process.pid != self._root]
         self.left = [process.pid for process in left]
         for process in left:

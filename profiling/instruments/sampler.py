@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 from edge_client.metering.memory import PROC
+from profiling.instruments.background import Background
 
 INTERVAL_S = 0.01
 KIBIBYTES = re.compile(rb"^VmHWM:\s*(\d+)(?:.*^RssAnon:\s*(\d+))?", re.MULTILINE | re.DOTALL)
@@ -39,7 +39,7 @@ class Peaks:
     samples: int = 0
 
 
-class Sampler:
+class Sampler(Background):
     """A thread that reads a process's memory until the block ends.
 
     Args:
@@ -48,23 +48,9 @@ class Sampler:
     """
 
     def __init__(self, process: int, interval_s: float = INTERVAL_S) -> None:
+        super().__init__("sampler")
         self._process, self._interval_s = process, interval_s
         self._highest, self._lock = (0, 0, 0), threading.Lock()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._watch, name="sampler", daemon=True)
-
-    def __enter__(self) -> "Sampler":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over = True
-        self._thread.join()
 
     def take(self) -> Peaks:
         """The highest readings since the last call; a new phase begins."""
@@ -79,7 +65,7 @@ class Sampler:
                 highest = self._highest
                 self._highest = max(highest[0], rss), max(highest[1], anon), highest[2] + 1
             time.sleep(self._interval_s)  # half the processor time of waiting for an event
-            if self._is_over:
+            if self._is_over.is_set():
                 return
 
 

@@ -4,13 +4,13 @@ A cell is kept as a record of kind `model` (`to_record`); the table, its pages a
 from cells alone (`from_record`).
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
 
 from profiling.records.record import (
-    Better,
     Conditions,
     Figure,
     Plain,
@@ -172,18 +172,22 @@ class Cell:
 
 def to_record(cell: Cell, conditions: Conditions, session: str) -> Record:
     """A cell as it is kept."""
-    figures = {
-        "peak_rss_bytes": _one(cell.peak_rss_bytes, "VmHWM"),
-        "peak_anon_bytes": _one(cell.peak_anon_bytes, "RssAnon, sampled"),
-        "step_s": _many(cell.steps_s, "clock"),
-        "texts_per_s": _many(cell.texts_per_s, "clock", is_higher_better=True),
-        "label_peak_rss_bytes": _one(cell.label_peak_rss_bytes, "VmHWM"),
-        "step_j": _many(cell.step_j or (), "the machine's energy counter"),
+    figures: dict[str, tuple[Sequence[float | None], str]] = {
+        "peak_rss_bytes": ([cell.peak_rss_bytes], "VmHWM"),
+        "peak_anon_bytes": ([cell.peak_anon_bytes], "RssAnon, sampled"),
+        "step_s": (cell.steps_s, "clock"),
+        "texts_per_s": (cell.texts_per_s, "clock"),
+        "label_peak_rss_bytes": ([cell.label_peak_rss_bytes], "VmHWM"),
+        "step_j": (cell.step_j or (), "the machine's energy counter"),
     }
     return Record(
         kind="model",
         subject=cell.subject,
-        figures={name: figure for name, figure in figures.items() if figure is not None},
+        figures={
+            name: Figure(values, how, "higher" if name == "texts_per_s" else "lower")
+            for name, (told, how) in figures.items()
+            if (values := tuple(float(value) for value in told if value is not None))
+        },
         conditions=conditions,
         outcome=cell.outcome,
         session=session,
@@ -202,14 +206,3 @@ def from_record(record: Record) -> Cell:
         return msgspec.convert(record.details, Cell)
     except msgspec.ValidationError as error:
         raise RecordError(f"{record.name}: not a cell of the models table: {error}") from error
-
-
-def _one(value: int | None, instrument: str) -> Figure | None:
-    return None if value is None else Figure((float(value),), instrument)
-
-
-def _many(
-    values: tuple[float, ...], instrument: str, is_higher_better: bool = False
-) -> Figure | None:
-    better: Better = "higher" if is_higher_better else "lower"
-    return Figure(values, instrument, better) if values else None

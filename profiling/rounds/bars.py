@@ -66,7 +66,7 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
     pieces = step.pieces[:MOST]
     others = [_cells(piece) for piece in pieces]
     peaks = sizes([piece.peak_rss_bytes for piece in pieces])
-    is_marked = any(_mark(piece) for piece in pieces)
+    is_marked = any(piece.mark for piece in pieces)
     for cells, peak in zip(others, peaks, strict=True):
         cells[2:2] = [peak]
         if not is_marked:
@@ -90,13 +90,7 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
 
 
 def _cells(piece: Piece) -> list[str]:
-    return [piece.device_id, seconds(piece.work_s), piece.peak_phase or "-", _mark(piece)]
-
-
-def _mark(piece: Piece) -> str:
-    if piece.outcome != "done":
-        return f"failed: {piece.failure}" if piece.failure else "failed"
-    return "late" if piece.is_late else ""
+    return [piece.device_id, seconds(piece.work_s), piece.peak_phase or "-", piece.mark]
 
 
 def _bar(piece: Piece, cell_s: float, room: int) -> str:

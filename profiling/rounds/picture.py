@@ -172,7 +172,7 @@ def _times(axis: Any, step: Step) -> None:
         for name, spent_s in piece.phases_s.items():
             axis.barh(place, spent_s, BAR, left=start_s, color=COLOURS[name], **_look(piece))
             start_s += spent_s
-        mark = _mark(piece)
+        mark = f", {piece.mark}" if piece.mark else ""
         axis.text(start_s, place, f"  {seconds(start_s)}{mark}", va="center", fontsize=SMALL)
     _behind(axis, step)
     axis.axvline(0, color=INK, linewidth=0.8)
@@ -193,14 +193,7 @@ def _wait(axis: Any, place: int, piece: Piece, most_s: float) -> None:
 
 
 def _look(piece: Piece) -> dict[str, Any]:
-    is_lost = piece.outcome != "done" or piece.is_late
-    return {"hatch": "////", "edgecolor": "white", "linewidth": 0} if is_lost else {}
-
-
-def _mark(piece: Piece) -> str:
-    if piece.outcome != "done":
-        return f", failed: {piece.failure}" if piece.failure else ", failed"
-    return ", late" if piece.is_late else ""
+    return {"hatch": "////", "edgecolor": "white", "linewidth": 0} if piece.mark else {}
 
 
 def _behind(axis: Any, step: Step) -> None:
@@ -238,7 +231,7 @@ def _legend(figure: Any, steps: Sequence[Step]) -> None:
     pieces = [piece for step in steps for piece in step.pieces]
     if any(step.straggler() for step in steps):
         parts.append(Patch(color=PALE, alpha=SHADE, label="waited for the straggler"))
-    if any(piece.outcome != "done" or piece.is_late for piece in pieces):
+    if any(piece.mark for piece in pieces):
         said = "failed or late: nothing came of it"
         parts.append(Patch(facecolor=INK, hatch="////", edgecolor="white", linewidth=0, label=said))
     place = "outside lower center"

@@ -51,6 +51,13 @@ class Piece:
     def work_s(self) -> float:
         return sum(self.phases_s.values())
 
+    @property
+    def mark(self) -> str:
+        """Why nothing came of it, in a word or two; empty where something did."""
+        if self.outcome != "done":
+            return f"failed: {self.failure}" if self.failure else "failed"
+        return "late" if self.is_late else ""
+
 
 @dataclass(frozen=True)
 class Straggler:

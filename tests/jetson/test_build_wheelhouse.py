@@ -14,7 +14,9 @@ import pytest
 from tests.jetson.wheelhouses import JETSON, as_root, digest, empty_root, install, wheel
 
 pytest.importorskip("packaging")
+pytest.importorskip("elftools")
 
+import elftools
 import packaging
 from packaging.requirements import Requirement
 
@@ -143,7 +145,8 @@ def index_or_skip() -> None:
 def test_a_python_without_pip_is_told_which_has_one(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     (tmp_path / "links").mkdir()
-    (tmp_path / "links/packaging").symlink_to(Path(packaging.__file__).parent)
+    for package in (packaging, elftools):
+        (tmp_path / "links" / package.__name__).symlink_to(Path(str(package.__file__)).parent)
     line = [str(tmp_path / "bare/bin/python"), "-B", str(JETSON / "build_wheelhouse"), "arm64"]
     here = {**os.environ, "PYTHONPATH": str(tmp_path / "links")}
     done = subprocess.run([*line, str(tmp_path / "h")], capture_output=True, text=True, env=here)

@@ -16,6 +16,7 @@ from tests.jetson.elves import elf
 from tests.jetson.wheelhouses import JETSON, digest, seal, wheel
 
 pytest.importorskip("packaging")
+pytest.importorskip("elftools")
 TAGS = "cp311-cp311-manylinux_2_27_aarch64"
 
 

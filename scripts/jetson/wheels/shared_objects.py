@@ -1,19 +1,23 @@
 """The shared objects of a wheel or of a CPython, held against what a target's libraries offer."""
 
 import re
-import struct
 import tarfile
 import zipfile
 import zlib
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Dict, Iterator, Optional, Set, Tuple, Union
 
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSegment, DynamicTag
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
 from targets import Target, Version
 
-MACHINES = {183: "aarch64", 62: "x86_64", 40: "armv7l", 3: "i686"}
-LOAD, DYNAMIC = 1, 2  # of program headers
-STRINGS, SONAME, NEEDED_VERSIONS, HOW_MANY = 5, 14, 0x6FFFFFFE, 0x6FFFFFFF  # of the dynamic section
+# By pyelftools' names; as wheels spell them
+MACHINES = {"EM_AARCH64": "aarch64", "EM_X86_64": "x86_64", "EM_ARM": "armv7l", "EM_386": "i686"}
+DAMAGED = (ELFError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -44,71 +48,33 @@ def read_elf(body: bytes) -> Elf:
     if body[4:6] != b"\x02\x01":
         raise ValueError("not an ELF file of 64 bits")
     try:
-        (number,) = struct.unpack_from("<H", body, 18)
-        machine = MACHINES.get(number, "ELF machine {}".format(number))
-        segments = list(_segments(body))
-        dynamic = _dynamic(body, segments)
-        if STRINGS not in dynamic:
+        file = ELFFile(BytesIO(body))
+        segments = list(file.iter_segments())
+        if any(one["p_offset"] + one["p_filesz"] > len(body) for one in segments):
+            raise ELFError("a segment ends behind the file")
+        machine = MACHINES.get(file["e_machine"], "ELF machine {}".format(file["e_machine"]))
+        dynamic = next((one for one in segments if isinstance(one, DynamicSegment)), None)
+        if dynamic is None:
             return Elf(machine, None, {})
-        strings = _offset(segments, dynamic[STRINGS])
-        soname = _text(body, strings + dynamic[SONAME]) if SONAME in dynamic else None
-        return Elf(machine, soname, _versions(body, segments, dynamic, strings))
-    except (struct.error, IndexError) as error:
+        tags = {tag.entry.d_tag: tag for tag in dynamic.iter_tags()}
+        soname = tags["DT_SONAME"].soname if "DT_SONAME" in tags else None
+        return Elf(machine, soname, _versions(file, dynamic, tags))
+    except DAMAGED as error:  # what pyelftools raises of bytes that are no whole ELF file
         raise ValueError("an ELF file that is cut short") from error
 
 
-def _segments(body: bytes) -> Iterator[Tuple[int, int, int, int]]:
-    (start,) = struct.unpack_from("<Q", body, 32)
-    size, count = struct.unpack_from("<HH", body, 54)
-    for index in range(count):
-        kind, _, offset, address, _, length = struct.unpack_from(
-            "<IIQQQQ", body, start + index * size
-        )
-        yield kind, offset, address, length
-
-
-def _dynamic(body: bytes, segments: "list[Tuple[int, int, int, int]]") -> Dict[int, int]:
-    found = {}
-    for kind, offset, _, length in segments:
-        if kind == DYNAMIC:
-            for at in range(offset, offset + length, 16):
-                tag, value = struct.unpack_from("<QQ", body, at)
-                if tag == 0:
-                    break
-                found[tag] = value
-    return found
-
-
-def _offset(segments: "list[Tuple[int, int, int, int]]", address: int) -> int:
-    for kind, offset, start, length in segments:
-        if kind == LOAD and start <= address < start + length:
-            return offset + address - start
-    raise IndexError(address)
-
-
-def _text(body: bytes, at: int) -> str:
-    end = body.find(0, at) if 0 <= at < len(body) else -1
-    if end < 0:
-        raise IndexError(at)
-    return body[at:end].decode("utf-8", "replace")
-
-
 def _versions(
-    body: bytes, segments: "list[Tuple[int, int, int, int]]", dynamic: Dict[int, int], strings: int
+    file: ELFFile, dynamic: DynamicSegment, tags: Dict[str, DynamicTag]
 ) -> Dict[str, Set[str]]:
+    """As the loader finds them, by the dynamic segment: a stripped file has no sections."""
     found: Dict[str, Set[str]] = {}
-    if NEEDED_VERSIONS not in dynamic:
-        return found
-    at = _offset(segments, dynamic[NEEDED_VERSIONS])
-    for _ in range(dynamic.get(HOW_MANY, 0)):
-        _, count, library, inner, following = struct.unpack_from("<HHIII", body, at)
-        names = found.setdefault(_text(body, strings + library), set())
-        entry = at + inner
-        for _ in range(count):
-            _, _, _, name, step = struct.unpack_from("<IHHII", body, entry)
-            names.add(_text(body, strings + name))
-            entry += step
-        at += following
+    if "DT_VERNEED" in tags:
+        _, offset = dynamic.get_table_offset("DT_VERNEED")
+        header = dict.fromkeys(("sh_flags", "sh_size", "sh_addralign"), 0)
+        header.update(sh_offset=offset, sh_info=tags["DT_VERNEEDNUM"].entry.d_val)
+        table = GNUVerNeedSection(header, "", file, dynamic._get_stringtable())
+        for library, versions in table.iter_versions():
+            found.setdefault(library.name, set()).update(one.name for one in versions)
     return found
 
 
