@@ -18,11 +18,14 @@ from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.configurations import shape_of
+from edge_client.engine.activation_cache import ActivationCache
 from edge_client.planning.chunks import LONG_TEXT
 from edge_client.planning.plan import Workload
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.tensors import AdapterState, encode_adapter
+from tests.edge_client.engine.engines import TEXTS, engine_of
+from tests.edge_client.engine.test_watch import Recorder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -234,6 +237,22 @@ def test_a_head_of_texts_is_that_of_transformers_and_peft_and_exported_as_such(
                 for tensor, found in gradient(batch, plan)[1].items():
                     error = np.linalg.norm(found - wanted[tensor]) / np.linalg.norm(wanted[tensor])
                     assert error <= 1e-5, (engine, plan, tensor)
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+@pytest.mark.parametrize("name", ["head", "lora:2+head", "lora:2/top1+head"])
+def test_a_head_that_reads_the_mean_lets_texts_leave_and_reads_what_is_cached(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, engine: str, name: str
+) -> None:
+    _, base = written(tiny_base, tmp_path / "base", {"classifier_pooling": "mean"})
+    ours = engine_of(engine, base, hub_task, name)
+    whole, some = ours.predict(TEXTS), ours.read(TEXTS, Recorder(done={1, 4}))
+    left = [row for row in range(len(TEXTS)) if row not in (1, 4)]
+    np.testing.assert_allclose(some[left], whole[left], rtol=1e-4, atol=1e-5)
+    ours.remember(ActivationCache(tmp_path / "cache", 1 << 20, base.base_id))
+    computed, cached = ours.predict(TEXTS), ours.predict(TEXTS)
+    assert (computed == cached).all()
+    np.testing.assert_allclose(computed, whole, atol=1e-3)  # states are kept in float16
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
