@@ -216,15 +216,20 @@ class RunConfig:
             f"{self.fraction} of min_clients {self.min_clients} gives; lower it or raise those",
         )
         if self.asynchronous is not None:
-            buffer, over = self.asynchronous.buffer, self.over_selection
-            form, is_plain = steps_of(self.adapter), not self.training.scaffold
-            is_float = self.updates.is_plain
-            _demand(is_float, "updates: up and down are float32 alone in asynchronous rounds")
-            said = f"asynchronous: adapter {spec}: rounds that overlap have no turns"
-            _demand(not form, said)
-            _demand(is_plain, "scaffold: not in asynchronous rounds; leave out one of the two")
+            buffer = self.asynchronous.buffer
+            said = "leave steps out" if self.updates.steps else "up and down are float32 alone"
+            _demand(self.updates.is_plain, f"updates: {said} in asynchronous rounds")
             _demand(
-                over == 1.0, "over_selection: asynchronous rounds wait for nobody; leave it out"
+                not steps_of(self.adapter),
+                f"asynchronous: adapter {spec}: rounds that overlap have no turns",
+            )
+            _demand(
+                not self.training.scaffold,
+                "scaffold: not in asynchronous rounds; leave out one of the two",
+            )
+            _demand(
+                self.over_selection == 1.0,
+                "over_selection: asynchronous rounds wait for nobody; leave it out",
             )
             said = "asynchronous: concurrency says how many train; leave {} out"
             _demand(self.fraction == 1.0, said.format("fraction"))

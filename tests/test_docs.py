@@ -11,6 +11,12 @@ from tests.docs.pages import NAMES, ROOT
 PACKAGES = "edge_client|coordinator|profiling|simulation|tests"
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)
 PATH = re.compile(rf"(?:{PACKAGES}|docs|scripts|constraints)(?:/[\w.-]+)*/?")
+SHORT = re.compile(r"(?!ideas/)[\w-]+(?:/[\w-]+)+\.py")  # a reader makes the folder ideas
+MODULES = [
+    f"/{path.relative_to(ROOT)}"
+    for package in (*PACKAGES.split("|"), "scripts")
+    for path in ROOT.glob(f"{package}/**/*.py")
+]
 DOTTED = re.compile(rf"(?:{PACKAGES})(?:\.\w+)+")
 # "X is no pack", "once a text", "made again": idioms of another language.
 ODD = re.compile(
@@ -62,6 +68,12 @@ def test_relative_links_lead_to_files(name: str) -> None:
 def test_paths_in_backticks_exist(name: str) -> None:
     paths = [one for one in backticked((ROOT / name).read_text()) if PATH.fullmatch(one)]
     assert [one for one in paths if "/" in one and not (ROOT / one).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_short_paths_in_backticks_end_those_of_modules(name: str) -> None:
+    short = [one for one in backticked((ROOT / name).read_text()) if SHORT.fullmatch(one)]
+    assert [one for one in short if not any(path.endswith(f"/{one}") for path in MODULES)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -172,21 +172,21 @@ def check_report(report: Report, task: Task) -> None:
 def _check_entities(report: Report, task: Task) -> None:
     """Refuse counts where none are asked for, and an evaluation without any where they are.
 
-    Of tagging no more are found than words were read, which is what `num_examples` counts there; of
-    those that are there no such thing is known, for a text that is too long is not read to its end.
+    No more are found than a kind has in so many examples (of tagging one in each word); of those
+    that are there no such thing is known, for a text that is too long is not read to its end.
     """
     entities, kind = report.entities, kind_of(task)
-    if not kind.measure.is_counted:
-        if entities is not None:
-            raise Refusal(422, "entities: none expected; the run's task does not tag words")
-        return
     if entities is None:
-        if report.accuracy is not None:
-            raise Refusal(422, "entities: their counts expected with an accuracy, of tagging")
+        if kind.measure.is_counted and report.accuracy is not None:
+            raise Refusal(
+                422, f"entities: counts of {kind.measure.asked} expected with an accuracy"
+            )
         return
+    if not kind.measure.is_counted:
+        raise Refusal(422, f"entities: none expected of a task of kind {kind.name}")
     if len(entities.there) != len(task.labels):
         raise Refusal(422, f"entities: counts of {len(task.labels)} types expected")
     if report.accuracy is None:
         raise Refusal(422, "entities: expected of an evaluation alone, with its accuracy")
-    if sum(entities.found) > kind.most_found(task, report.num_examples):
-        raise Refusal(422, "entities: no more found than words were read expected")
+    if sum(entities.found) > (most := kind.most_found(task, report.num_examples)):
+        raise Refusal(422, f"entities: {most} {kind.measure.asked} found at most expected")

@@ -28,7 +28,8 @@ from dataclasses import replace
 from coordinator.rounds.bounds import FEWEST, next_most_examples
 from coordinator.rounds.events import Answered
 from edge_client.tasks.counts import Entities
-from edge_client.tasks.kind import every_kind, kind_of
+from edge_client.tasks.kind import kind_named, kind_of
+from edge_client.tasks.registry import DEFAULT, names
 from edge_client.tasks.scores import Measure
 from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling, share_of
@@ -38,9 +39,8 @@ from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_abov
 
 def measures_of(kinds: Iterable[str]) -> list[Measure]:
     """Those of runs that stand in one table, each kind's once, in a fixed order."""
-    there = set(kinds)
-    known = every_kind()
-    return [one.measure for one in known if one.name in there] or [known[0].measure]
+    there = set(kinds) or {DEFAULT}
+    return [kind_named(name).measure for name in names() if name in there]
 
 
 def heads_of(measures: Sequence[Measure]) -> str:

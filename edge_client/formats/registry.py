@@ -5,11 +5,14 @@ Others' formats are found by entry points of the group `smidgen.formats`, each a
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from edge_client.errors import Failed
+from edge_client.errors import Failed, WrongInput, demand
 from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.annotation.exports import EXPORTS
 from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET
@@ -29,6 +32,7 @@ OURS: tuple[Reader, ...] = (
     *(CONLL, PLAIN_LINES, PARAGRAPHS),
     *(*EXPORTS, BRAT),
 )
+PARTS = ("name", "endings", "sniff", "gives", "read")
 GENERIC = 0.6  # readers that are surer than that are named
 
 
@@ -43,15 +47,35 @@ def readers() -> tuple[Reader, ...]:
 
 
 def _loaded(point: EntryPoint) -> Reader:
+    said = f"package {point.dist.name if point.dist else point.value}: its format {point.name}"
     try:
         reader: Reader = point.load()
     except Exception as error:  # somebody else's code
-        package = point.dist.name if point.dist else point.value
-        said = f"{type(error).__name__}: {plain(str(error))[:200]}"
         raise Failed(
-            f"package {package}: its format {point.name} cannot be used: {said}"
+            f"{said} cannot be used: {type(error).__name__}: {plain(str(error))[:200]}"
         ) from error
-    return reader
+    for part in PARTS:
+        demand(hasattr(reader, part), f"{said} has no `{part}`; see formats/reader.py", Failed)
+    calls = {name: _naming(said)(getattr(reader, name)) for name in ("sniff", "gives")}
+
+    def read(source: Source) -> Rows:
+        with _naming(said):
+            yield from reader.read(source)
+
+    return cast(
+        Reader, SimpleNamespace(name=reader.name, endings=reader.endings, read=read, **calls)
+    )
+
+
+@contextmanager
+def _naming(said: str) -> Iterator[None]:
+    """Say whose code it is that raises; what it raises may quote a text."""
+    try:
+        yield
+    except (WrongInput, Failed):
+        raise
+    except Exception as error:
+        raise Failed(f"{said} raised {type(error).__name__}") from error
 
 
 @cache
@@ -62,9 +86,8 @@ def endings() -> tuple[str, ...]:
 
 def head(path: Path, dialect: Dialect = PLAIN) -> Head:
     """The beginning of a file, or that it is a folder."""
-    if path.is_dir():
-        return Head("", "", path, dialect)
-    return Head(ending_of(path).lower(), head_of(path, dialect), path, dialect)
+    known = ("", "") if path.is_dir() else (ending_of(path).lower(), head_of(path, dialect))
+    return Head(*known, path, dialect)
 
 
 def best(found: Head) -> list[tuple[float, Reader]]:
@@ -88,8 +111,7 @@ def reader_of(source: Source) -> Reader:
         DataError: No reader takes it; names the format where it is known.
     """
     found = head(source.path, source.dialect)
-    if said := refused(found):
-        raise DataError(f"{source.path}: {said}")
+    demand(not (said := refused(found)), f"{source.path}: {said}", DataError)
     if not (sure := best(found)):
         known = f"{', '.join(endings())} (.gz or not) expected"
         named = any(found.ending in one.endings for one in readers())
@@ -134,6 +156,6 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         if isinstance(row, LeftOut):
             raise DataError(f"{path}, line {row.line}: {row.said}")
         columns = {name: str(value) for name, value in row.columns.items() if value is not None}
-        if fault := source.unread("".join((*columns, *columns.values()))):
-            raise DataError(f"{path}, line {row.line}: {fault}")
+        fault = source.unread("".join((*columns, *columns.values())))
+        demand(not fault, f"{path}, line {row.line}: {fault}", DataError)
         yield row.line, columns

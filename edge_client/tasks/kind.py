@@ -11,10 +11,10 @@ A class inherits from `TaskKind` what it does not say itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -296,8 +296,7 @@ def kind_named(name: str) -> TaskKind:
     Raises:
         TaskError: There is none.
     """
-    kind: TaskKind = find(name)
-    return kind
+    return cast(TaskKind, find(name))
 
 
 def kind_of(task: Task) -> TaskKind:
@@ -305,9 +304,11 @@ def kind_of(task: Task) -> TaskKind:
     return kind_named(task.kind)
 
 
-def every_kind() -> list[TaskKind]:
-    """All kinds that this process knows, ours first."""
-    return [kind_named(name) for name in names()]
+def every_kind() -> Iterator[TaskKind]:
+    """All kinds that can be loaded, ours first; another is refused where a task is of it."""
+    for name in names():
+        with suppress(TaskError):
+            yield kind_named(name)
 
 
 def check_same(own: Task, other: Task, said: str) -> None:

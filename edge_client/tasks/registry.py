@@ -22,7 +22,7 @@ OURS = {
     "multilabel": "edge_client.tasks.kinds.multilabel",
     "relation": "edge_client.tasks.kinds.relation",
 }
-NEEDED = ("measure", "files", "check", "head", "prompts", "answers", "score", "show")
+NEEDED = ("name", "measure", "files", "check", "head", "prompts", "answers", "score", "show")
 
 
 def names() -> list[str]:
@@ -40,11 +40,17 @@ def find(name: str) -> Any:
     if name in OURS:
         return import_module(OURS[name]).KIND
     points = [point for point in entry_points(group=GROUP) if point.name == name]
-    known = f"kind is one of {', '.join(names())}, not {plain(name)!r:.200}"
-    demand(bool(points), known, TaskError)
+    demand(
+        bool(points),
+        f"kind is one of {', '.join(names())}, not {plain(name)!r:.200}",
+        TaskError,
+    )
     packages = [point.dist.name if point.dist else point.value for point in points]
-    said = f"packages {' and '.join(packages)} both name a kind of task {name!r}"
-    demand(len(points) == 1, f"{said}; remove one", TaskError)
+    demand(
+        len(points) == 1,
+        f"packages {' and '.join(packages)} both name a kind of task {name!r}; remove one",
+        TaskError,
+    )
     said = f"package {packages[0]}: kind of task {name!r}"
     try:
         kind = points[0].load()
@@ -52,7 +58,10 @@ def find(name: str) -> Any:
     except Exception as error:  # somebody else's code may raise anything
         raise TaskError(f"{said} cannot be imported: {type(error).__name__}: {error}") from error
     for part in NEEDED:
-        has = getattr(kind, part, None) is not None
-        demand(has, f"{said} has no `{part}`; see `edge_client.tasks.kind.TaskKind`", TaskError)
+        demand(
+            getattr(kind, part, None) is not None,
+            f"{said} has no `{part}`; see `edge_client.tasks.kind.TaskKind`",
+            TaskError,
+        )
     demand(kind.name == name, f"{said} calls itself {kind.name!r}; one name is expected", TaskError)
     return kind

@@ -92,13 +92,14 @@ class Learning:
         is_running = "beta_2" in taken
         said = f"bias_correction: {self.optimizer} has none; fedadam and fedyogi have"
         demand(is_running or not self.bias_correction, said)
-        is_decay = self.decay in ("none", "linear")
-        if isinstance(self.decay, int | float):
-            is_decay = 0.0 <= self.decay < 1.0
+        is_share = isinstance(self.decay, int | float) and 0.0 <= self.decay < 1.0
+        is_decay = is_share or self.decay in ("none", "linear")
         demand(is_decay, "decay: none, linear, or a number from 0 to below 1")
 
-        is_optimizer = self.optimizer in OPTIMIZERS
-        demand(is_optimizer or self.decay == "none", f"decay: {self.optimizer} does not have it")
+        demand(
+            self.optimizer in OPTIMIZERS or self.decay == "none",
+            f"decay: {self.optimizer} does not have it",
+        )
         known = (*LORA_MEANS, *WRONG_MEANS)
         demand(self.lora_mean in known, f"lora_mean: one of {', '.join(LORA_MEANS)}")
         is_plain = self.optimizer == "fedavg" and self.rates == Rates() and self.mean == "fedavg"
@@ -162,20 +163,31 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
     mean, up = split(learning.mean)[0], updates.up
     is_sparse = up.startswith(f"{TOPK}:")
     if training.scaffold:
-        said = (
-            f"scaffold: control variates are not robust; mean {learning.mean} needs them left out"
+        demand(
+            mean == "fedavg",
+            f"scaffold: control variates are not robust; mean {learning.mean} needs them left out",
         )
-        demand(mean == "fedavg", said)
-        said = f"scaffold: with up = {up} control variates diverge; int8 and int4 are fine"
-        demand(not is_sparse, said)
-        said = f"scaffold: with down = {updates.down} nobody has tried it; int8 and int4 are fine"
-        demand(not updates.down.startswith(f"{TOPK}:"), said)
-        said = "scaffold: its control variates are of factors; leave lora_mean = product out"
-        demand(learning.lora_mean == LORA_MEANS[0], said)
-    said = f"updates: up = {up}: mean {mean} sees zeros where most send nothing; take int8 or int4"
-    demand(not (is_sparse and mean in ("median", "trimmed")), said)
-    said = "updates: what codecs leave out is of factors; leave lora_mean = product out"
-    demand(updates.is_plain or learning.lora_mean == LORA_MEANS[0], said)
+        demand(
+            not is_sparse,
+            f"scaffold: with up = {up} control variates diverge; int8 and int4 are fine",
+        )
+        demand(
+            not updates.down.startswith(f"{TOPK}:"),
+            f"scaffold: with down = {updates.down} nobody has tried it; int8 and int4 are fine",
+        )
+        demand(
+            learning.lora_mean == LORA_MEANS[0],
+            "scaffold: its control variates are of factors; leave lora_mean = product out",
+        )
+    demand(
+        not (is_sparse and mean in ("median", "trimmed")),
+        f"updates: up = {up}: mean {mean} sees zeros where most send nothing; take int8 or int4",
+    )
+    what = "steps are" if updates.steps else "what codecs leave out is"
+    demand(
+        updates.is_plain or learning.lora_mean == LORA_MEANS[0],
+        f"updates: {what} of factors; leave lora_mean = product out",
+    )
     check_decay(learning, rounds)
 
 
@@ -186,8 +198,10 @@ def check_decay(learning: Learning, rounds: int) -> None:
         WrongInput: Says so.
     """
     if isinstance(learning.decay, int | float):
-        said = f"decay: {learning.decay:g} x {rounds} rounds leave no learning rate; below 1 in all"
-        demand(learning.decay * rounds < 1.0, said)
+        demand(
+            learning.decay * rounds < 1.0,
+            f"decay: {learning.decay:g} x {rounds} rounds leave no learning rate; below 1 in all",
+        )
 
 
 def check_net(

@@ -25,7 +25,7 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Reason, Row
 
 FLAT = ".responses"  # behind the name of a question
@@ -68,7 +68,7 @@ class Record(NamedTuple):
 
 
 def answered(
-    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+    rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
 ) -> Iterator[Answered]:
     """Each record with its text and what was submitted.
 
@@ -78,9 +78,9 @@ def answered(
     records = [record_of(row.columns) for row in rows]
     columns = text_columns(string_fields(record.fields for record in records), dialect)
     kinds = _kinds(records)
-    if labelled and (bare := sum(map(_is_unsaid, rows, records))):
+    if wants != "text" and (bare := sum(map(_is_unsaid, rows, records))):
         notes.append(f"{bare} records whose responses have no status, as submitted")
-    question = _question(kinds, dialect.label_column) if labelled else ""
+    question = _question(kinds, dialect.label_column) if wants != "text" else ""
     for row, record in zip(rows, records, strict=True):
         texts = Row(row.line, text_of(record.fields, columns) | id_of(row.columns))
         yield _answered(texts, record, question, kinds.get(question) == SPANS)

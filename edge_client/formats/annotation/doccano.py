@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from edge_client.errors import demand
 from edge_client.formats.annotation.answers import (
     Answer,
     Answered,
@@ -27,7 +28,7 @@ from edge_client.formats.annotation.answers import (
     text_of,
 )
 from edge_client.formats.annotation.spans import Span
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
 
 LABELS = ("label", "labels", "cats")
@@ -35,9 +36,11 @@ SPANS = ("entities", "label", "labels", "annotations")
 
 
 def answered(
-    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+    rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
 ) -> Iterator[Answered]:
     """Each row with its text and its labels.
+
+    Where labels are wanted, a field that holds names is not one of spans, whatever else it holds.
 
     Raises:
         ValueError: Which field is the text is not known.
@@ -45,11 +48,12 @@ def answered(
     fields = [row.columns for row in rows]
     columns = text_columns([one for one in string_fields(fields) if one != "id"], dialect, ["data"])
     span = next((one for one in _named(dialect, SPANS) if _holds(fields, one, list, dict)), "")
-    labels = (one for one in _named(dialect, LABELS) if one != span)
-    label = next((one for one in labels if _holds(fields, one, str)), "")
-    if labelled and any(row.get("relations") for row in fields):
+    labels = (one for one in _named(dialect, LABELS) if one != span or wants == "label")
+    label = next((one for one in labels if _holds(fields, one, str, int, float)), "")
+    span = "" if label and wants == "label" else span
+    if wants != "text" and any(row.get("relations") for row in fields):
         notes.append("its relations left aside")
-    if labelled and span and (bare := sum(not row.get(span) for row in fields)):
+    if wants != "text" and span and (bare := sum(not row.get(span) for row in fields)):
         notes.append(f"{bare} texts without a span as texts without entities")
     for row in rows:
         texts = Row(row.line, text_of(row.columns, columns) | id_of(row.columns))
@@ -75,12 +79,12 @@ def _answer(fields: Mapping[str, Any], label: str, span: str) -> Answer | None:
     """What a row says; None: nothing.
 
     Raises:
-        ValueError: A span is not one.
+        ValueError: A span is not one, or numbers stand where names are expected.
     """
-    values = fields.get(label)
+    values = [fields[label]] if isinstance(fields.get(label), str) else fields.get(label)
+    said = f"`{label}` is a list of numbers; names of labels are expected"
+    demand(not _holds([fields], label, int, float), said)
     labels = labels_of(values) if isinstance(values, list) else ()
-    if isinstance(values, str):
-        labels = (values,)
     if not span:
         return Answer(labels) if labels or values == [] else None
     found = fields.get(span)
@@ -106,8 +110,7 @@ def writing(file: TextIO, version: str) -> Iterator[Callable[[Proposal], None]]:
     """
 
     def write(proposal: Proposal) -> None:
-        spans = proposal.spans
-        label = [proposal.label] if spans is None else [list(span) for span in spans]
+        label = [proposal.label] if proposal.spans is None else [*map(list, proposal.spans)]
         score = {} if proposal.score is None else {"score": proposal.score}
         row = {"model_version": version, **score, **proposal.data(), "label": label}
         file.write(json.dumps(row) + "\n")

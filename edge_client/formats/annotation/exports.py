@@ -19,7 +19,7 @@ from edge_client.formats.lines import LongLine
 from edge_client.formats.opened import MARK, MOST_ARRAY, DataError, Source, head_of
 from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 
-Reading: TypeAlias = Callable[[Sequence[Row], Dialect, bool, list[str]], Iterator[Answered]]
+Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[Answered]]
 
 JSON = (".json", ".jsonl", ".ndjson")
 ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
@@ -51,29 +51,29 @@ class Export:
     def gives(self, head: Head) -> frozenset[Wants]:
         """See `Reader`; by what annotators answered in the rows that the beginning holds whole."""
         try:
-            answered = list(self.reading(list(self.beginning(head)), PLAIN, True, []))
+            some = list(self.beginning(head))
+            readings = (self.reading(some, PLAIN, wants, []) for wants in ANY - {"text"})
+            answers = [one for reading in readings for row in reading for one in row.answers]
         except ValueError:  # it depends on what the user says
             return ANY
-        answers = [answer for one in answered for answer in one.answers]
         has_labels = any(answer.labels for answer in answers)
         has_spans = any(answer.spans is not None for answer in answers)
-        if has_labels == has_spans:
-            return ANY
-        return frozenset(("text", "label" if has_labels else "tags"))
+        return ANY if has_labels == has_spans else ANY - {"tags" if has_labels else "label"}
 
     def read(self, source: Source) -> Rows:
         """See `Reader`; columns that the user names are called as ours are from then on."""
-        dialect, labelled = source.dialect, source.wants != "text"
+        dialect = source.dialect
         is_small = source.stream is not None or source.path.stat().st_size <= MOST_ARRAY
         said = f"{source.path} is larger than {MOST_ARRAY >> 20} MiB, and an export is held whole"
         demand(is_small, f"{said}; split it", DataError)
 
         def reading(some: Sequence[Row]) -> Iterator[Answered]:
-            return self.reading(some, dialect, labelled, source.notes)
+            return self.reading(some, dialect, source.wants, source.notes)
 
         try:
-            known = source.wants, source.notes, source.is_several
-            found = answered_in(self.items(source), reading, *known)
+            found = answered_in(
+                self.items(source), reading, source.wants, source.notes, source.is_several
+            )
             source.dialect = replace(dialect, text_column="", label_column="")
             yield from found
         except DataError:
@@ -141,7 +141,7 @@ def table_beginning(head: Head) -> Iterator[Row]:
 def _studio(
     reading: Callable[[Sequence[Row], Dialect, bool], Iterator[Answered]],
 ) -> Reading:
-    return lambda some, dialect, labelled, _: reading(some, dialect, labelled)
+    return lambda some, dialect, wants, _: reading(some, dialect, wants != "text")
 
 
 EXPORTS = (

@@ -21,7 +21,7 @@ from edge_client.formats.annotation.answers import (
     text_of,
 )
 from edge_client.formats.annotation.spans import Span
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
 
 ANSWERS = ("accept", "reject", "ignore")
@@ -30,7 +30,7 @@ NOT_TEXTS = ("answer", "label", "id", "html")  # fields of strings
 
 
 def answered(
-    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+    rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
 ) -> Iterator[Answered]:
     """Each row with its text and what was answered.
 
@@ -46,7 +46,7 @@ def answered(
     label = dialect.label_column or "label"
     refused = {(_key(row), str(row.get(label))) for row in fields if row.get("answer") == "reject"}
     has_answers = any("answer" in row for row in fields)
-    if labelled and any(row.get("relations") for row in fields):
+    if wants != "text" and any(row.get("relations") for row in fields):
         notes.append("its relations left aside")
     for row in rows:
         yield _answered(row, columns, label, refused, has_answers)

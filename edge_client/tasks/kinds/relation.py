@@ -30,9 +30,10 @@ from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Prompt
 
 SPANS = {"head": "E1", "tail": "E2"}
-MARKED = re.compile(r"\[(E[12](?::[^\[\]\s]+)?)\] .*? \[/\1\]", re.S)
+MARKED = re.compile(r"\[(E[12](?::[^\[\]\s]+)?)\] (?=\S).*? \[/\1\]", re.S)
 LOOSE = re.compile(r"\[(E[12](?::[^\[\]\s]+)?)\]\s*(.*?)\s*\[/\1\]", re.S)
 SEMEVAL = re.compile(r"<e([12])>(.*?)</e\1>", re.S)
+MARKER = re.compile(r"\[/?E[12](?::[^\[\]\s]+)?\]|</?e[12]>")  # one of a pair or not
 TYPE = re.compile(r"[^\[\]\s]{1,60}")  # of a span
 SPARE = 2  # tokens: a text has one more or less beside other words
 EXPECTED = "`head` and `tail` as the first character and the one behind the last"
@@ -42,18 +43,19 @@ Span: TypeAlias = tuple[int, int, str]  # of a text, and its type or nothing
 def marked(text: str, row: Mapping[str, Any]) -> str | Fault:
     """A row's text with markers around its two spans, or why it has none."""
     text = LOOSE.sub(r"[\1] \2 [/\1]", SEMEVAL.sub(r"[E\1]\2[/E\1]", text))
-    found = [one[1].partition(":")[0] for one in MARKED.finditer(text)]
-    if found:
-        is_pair = sorted(found) == sorted(SPANS.values())
-        return text if is_pair else Fault("tags", "each of [E1] and [E2] is expected once")
     spans = {mark: _span(row, name) for name, mark in SPANS.items()}
     told = [one for one in spans.values() if isinstance(one, str)]
+    if MARKER.search(text):  # beside which places would be marked so that nobody can tell
+        found = sorted(one[1].partition(":")[0] for one in MARKED.finditer(text))
+        said = "[E1] and [E2] expected once, each around words, and no `head` and `tail` beside"
+        return text if found == sorted(SPANS.values()) and told else Fault("tags", said)
     if told:
         return Fault("tags", told[0])
     known = sorted((one, mark) for mark, one in spans.items() if not isinstance(one, str))
     (start, stop, _), (second, end, _) = known[0][0], known[1][0]
-    if not 0 <= start < stop <= second < end <= len(text):
-        return Fault("tags", f"two spans of {len(text)} characters that share none are expected")
+    are_words = text[start:stop].strip() and text[second:end].strip()
+    if not (0 <= start < stop <= second < end <= len(text) and are_words):
+        return Fault("tags", f"two spans with words expected, apart, in {len(text)} characters")
     parts, last = [], 0
     for (start, stop, kind), mark in known:
         name = f"{mark}:{kind}" if kind else mark
@@ -100,8 +102,7 @@ class Relation(Classification):
         """See `TaskKind`."""
         super().check(task)
         said = f"task {task.name!r} of kind {self.name}: a pattern holds {{text}}, one text with "
-        is_one = all("{text_a}" not in pattern for pattern in task.patterns)
-        demand(is_one, f"{said}both spans", TaskError)
+        demand("{text_a}" not in "".join(task.patterns), f"{said}both spans", TaskError)
 
     def prompts(
         self, inputs: Inputs, examples: Sequence[Example], draw: int, first: int

@@ -91,19 +91,26 @@ def test_entities_are_those_of_every_type_of_tagging() -> None:
 
 
 def test_no_more_entities_are_found_than_words_are_read() -> None:
-    with pytest.raises(Refusal, match="entities: no more found than words were read"):
+    with pytest.raises(Refusal, match="entities: 5 entities found at most expected"):
         check_report(replace(EVALUATED, entities=Entities((0, 0), (5, 1), (0, 0))), TAGGING)
+
+
+def test_a_run_of_several_labels_is_refused_in_its_own_words() -> None:
+    several, many = replace(TWO, kind="multilabel"), Entities((0, 0), (99, 99), (0, 0))
+    for told, said in ((None, "counts of labels expected"), (many, "10 labels found at most")):
+        with pytest.raises(Refusal, match=f"entities: {said}"):
+            check_report(replace(EVALUATED, entities=told), several)
 
 
 @pytest.mark.parametrize("task", [TWO, MASKED])
 def test_entities_of_another_kind_of_task_are_refused(task: Task) -> None:
-    with pytest.raises(Refusal, match="entities: none expected; the run's task does not tag"):
+    with pytest.raises(Refusal, match=f"entities: none expected of a task of kind {task.kind}"):
         check_report(replace(EVALUATED, entities=Entities((1,), (1,), (1,))), task)
 
 
 def test_an_evaluation_of_tagging_tells_of_entities_and_nothing_else_does() -> None:
     check_report(REPORT, TAGGING)
-    with pytest.raises(Refusal, match="entities: their counts expected with an accuracy"):
+    with pytest.raises(Refusal, match="entities: counts of entities expected with an accuracy"):
         check_report(EVALUATED, TAGGING)
     with pytest.raises(Refusal, match="entities: expected of an evaluation alone"):
         check_report(replace(REPORT, entities=Entities((0, 0), (0, 0), (0, 0))), TAGGING)

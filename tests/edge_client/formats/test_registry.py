@@ -84,6 +84,21 @@ def test_a_format_of_another_package_that_fails_is_named(
         readers()
 
 
+@pytest.mark.parametrize("part", ["sniff", "gives", "read"])
+def test_a_part_that_a_format_lacks_or_that_raises_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    installed(tmp_path, f"{NOTES}del Notes.{part}\n")
+    with pytest.raises(Failed, match=f"^package ward: its format notes has no `{part}`"):
+        readers()
+    (tmp_path / "a.notes").write_text("NOTES\nrain\n")
+    (tmp_path / "ward.py").write_text(f"{NOTES}Notes.{part} = lambda self, one: {{}}['rain']\n")
+    sys.modules.pop("ward")
+    with pytest.raises(Failed, match=r"^package ward: its format notes raised KeyError$"):
+        list(read(Source(tmp_path / "a.notes")))
+
+
 @pytest.mark.parametrize(
     ("name", "file", "body"), [(name, *one) for name, ones in REFUSED.items() for one in ones]
 )

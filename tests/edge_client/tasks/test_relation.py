@@ -66,6 +66,11 @@ def test_texts_that_are_marked_already_are_taken_as_they_are() -> None:
         (TEXT, {"head": "x", "tail": [11, 22]}),
         (TEXT, {"head": [0, 4, "two words"], "tail": [11, 22]}),
         ("[E1] rash [/E1] after", {}),
+        ("[E1] [/E1] and [E2] rash [/E2]", {}),
+        (TEXT, {"head": [4, 5], "tail": [11, 22]}),
+        ("a [E1] rash after x", {"head": [18, 19], "tail": [7, 11]}),
+        ("a </e2> rash after x", {"head": [19, 20], "tail": [8, 12]}),
+        (WANTED, {"head": [0, 4], "tail": [18, 23]}),
     ],
 )
 def test_a_row_without_two_spans_is_left_out_with_a_reason(

@@ -87,6 +87,16 @@ def test_a_kind_that_lacks_something_is_refused_in_one_line(
     assert said in line and "headline" in line and "package ward" in line and "\n" not in line
 
 
+def test_a_broken_kind_stops_nothing_of_the_others(tmp_path: Path) -> None:
+    install(tmp_path, "class Headline:\n    name = 'headline'\n")
+    ask = (
+        "from coordinator.rounds.metrics import measures_of\n"
+        "from edge_client.tasks.kind import every_files, measure_called\n"
+        "print(measure_called('f1').word, measures_of(['mlm'])[0].word, len(every_files()))"
+    )
+    assert told(tmp_path, ask) == "F1 accuracy 5"
+
+
 def test_a_kind_that_nobody_knows_is_refused_with_those_that_are(tmp_path: Path) -> None:
     ask = "from edge_client.tasks.registry import find\n"
     ask += "try: find('x')\nexcept ValueError as error: print(error)"

@@ -194,3 +194,8 @@ def test_where_no_step_can_be_coded_a_run_says_so() -> None:
         replace(CONFIG, updates=updates, adapter="lora:4", learning=Learning(lora_mean="product"))
     with pytest.raises(WrongInput, match="up and down are float32 alone in asynchronous rounds"):
         replace(CONFIG, updates=updates, asynchronous=Asynchronous())
+    stepped = replace(CONFIG, adapter="lora:4", updates=Updates(steps=("sign:1",)))
+    with pytest.raises(WrongInput, match="updates: steps are of factors"):
+        replace(stepped, learning=Learning(lora_mean="product"))
+    with pytest.raises(WrongInput, match="updates: leave steps out in asynchronous rounds"):
+        replace(stepped, asynchronous=Asynchronous())

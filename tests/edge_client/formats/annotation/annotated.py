@@ -13,7 +13,7 @@ from edge_client.formats.reader import LeftOut, Reason, Row
 WORDS = ("Ann", "went", "to", "Köln", "2024", "(", ")", ".", "’", "📉", "𐐷𐐷", "東京")
 GAPS = (" ", "  ", "\n", "\t", "\u00a0")
 TYPES = ("PER", "LOC", "PLACE OF BIRTH")
-Reading: TypeAlias = Callable[[Sequence[Row], Dialect, bool, list[str]], Iterator[Answered]]
+Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[Answered]]
 
 
 class Spanned(NamedTuple):
@@ -80,10 +80,10 @@ def _read(
     reading: Reading, rows: Sequence[Mapping[str, Any]], dialect: Dialect, wants: Wants
 ) -> Read:
     """Holds what is read to the law of accounting."""
-    notes, labelled = list[str](), wants != "text"
+    notes = list[str]()
     given = [Row(number, row) for number, row in enumerate(rows, start=1)]
     found = list(
-        answered_in(given, lambda some: reading(some, dialect, labelled, notes), wants, notes)
+        answered_in(given, lambda some: reading(some, dialect, wants, notes), wants, notes)
     )
     assert [one.line for one in found] == [one.line for one in given]
     kept = [one for one in found if isinstance(one, Row)]

@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -8,6 +9,10 @@ from hypothesis import strategies as st
 from edge_client.formats.annotation import doccano
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.formats.dialect import Dialect
+from edge_client.tasks.kind import kind_named
+from edge_client.texts.accounting import Accounting
+from edge_client.texts.examples import read_texts
+from edge_client.texts.parts import Labels, files_of
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 
@@ -56,6 +61,20 @@ def test_a_label_of_a_text_stands_beside_its_spans() -> None:
 def test_older_exports_call_the_text_data_and_meta_data_does_not_matter() -> None:
     rows = [{"id": 1, "data": "a", "label": ["bill"], "city": "Rome"}]
     assert exported(*rows).labels == {"a": "bill"}
+
+
+def test_where_labels_are_wanted_one_odd_row_makes_no_spans_of_the_others(tmp_path: Path) -> None:
+    rows = [["food"], [["x"]], ["price"], None, [0, 1, 1]]
+    lines = [json.dumps({"text": f"t{n}", "labels": one}) for n, one in enumerate(rows)]
+    path = tmp_path / "labelled.jsonl"
+    path.write_text("\n".join([*lines, '{"text": "no field"}', '{"text": "e", "labels": []}']))
+    files, accounting = kind_named("multilabel").files, Accounting()
+    wanted = Labels(("food", "price"), files)
+    found = [one for _, one, _ in read_texts(path, wanted, True, accounting)]
+    assert [(one.text, one.label) for one in found] == [("t0", "food"), ("t2", "price"), ("e", "")]
+    assert accounting.reasons == {"ambiguous": 2, "unanswered": 2}
+    assert "line 5: `labels` is a list of numbers; names" in accounting.faults[2]
+    assert files_of(tmp_path, files) == {"labelled": path}
 
 
 def test_what_is_no_span_or_no_label_leaves_its_row_out() -> None:

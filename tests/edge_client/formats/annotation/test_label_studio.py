@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edge_client.formats.annotation import label_studio
 from edge_client.formats.annotation.answers import Answered, Proposal
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
@@ -33,9 +33,9 @@ def task(text: str, *annotations: Sequence[Mapping[str, Any]] | None, **fields: 
 
 
 def reading(
-    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+    rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
 ) -> Iterator[Answered]:
-    return label_studio.in_json(rows, dialect, labelled)
+    return label_studio.in_json(rows, dialect, wants != "text")
 
 
 def in_json(*tasks: Any, labelled: bool = True, **dialect: str) -> Read:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edge_client.formats.annotation import label_studio_rows
 from edge_client.formats.annotation.answers import Answered
 from edge_client.formats.annotation.label_studio_rows import cell
-from edge_client.formats.dialect import Dialect
+from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
@@ -31,15 +31,15 @@ def line(number: int, text: str, is_answered: bool = True, **cells: str) -> dict
 
 
 def reading_min(
-    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+    rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
 ) -> Iterator[Answered]:
-    return label_studio_rows.in_json_min(rows, dialect, labelled)
+    return label_studio_rows.in_json_min(rows, dialect, wants != "text")
 
 
 def reading_table(
-    rows: Sequence[Row], dialect: Dialect, labelled: bool, notes: list[str]
+    rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
 ) -> Iterator[Answered]:
-    return label_studio_rows.in_table(rows, dialect, labelled)
+    return label_studio_rows.in_table(rows, dialect, wants != "text")
 
 
 def in_min(*rows: Any, labelled: bool = True, **dialect: str) -> Read:
