@@ -59,7 +59,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("frozen_prefix",),
         ("backend",),
         ("engine",),
-        ("torch_backend", "onnx_backend", "devices"),
+        ("torch_backend", "onnx_backend"),
         ("linear",),
         ("opening",),
         ("trainer", "budgeted"),
@@ -158,7 +158,6 @@ COMPUTES: dict[str, set[str]] = {
     "torch": {
         "edge_client/engine/torch_backend",
         "profiling/benchmarks/gradients.py",
-        "profiling/benchmarks/reference.py",
         "profiling/peers/torch_checkpoint.py",
         "profiling/peers/torch_peers.py",
     },

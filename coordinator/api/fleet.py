@@ -18,8 +18,7 @@ from coordinator.operator.told import (
 from coordinator.rounds.state import State
 from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import rows
-from coordinator.storage.rows.devices import Device, devices
-from coordinator.storage.rows.memberships import Member, members, memberships_of
+from coordinator.storage.rows.devices import Device, Member, devices, members, memberships_of
 from coordinator.storage.rows.reports import newest_of_device, newest_of_each
 from coordinator.storage.runs import config_of
 from coordinator.storage.status import state_of

@@ -15,9 +15,8 @@ from coordinator.storage.keys import draw_secret
 from coordinator.storage.operators import add_operator
 from coordinator.storage.place import place_of
 from coordinator.storage.rows.tokens import insert_token
-from coordinator.trust.authority import AUTHORITY_DAYS, SERVER_DAYS
 from coordinator.trust.checks import names_of, own_address, valid_until
-from coordinator.trust.folder import Trust, ca_of
+from coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
 from coordinator.trust.making import Given, check_new, make, renew, take, take_again
 from edge_client.errors import demand
 

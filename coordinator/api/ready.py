@@ -33,8 +33,8 @@ from edge_client.files import close_to_others, told_of
 if TYPE_CHECKING:
     from coordinator.serving.app import Part
     from coordinator.serving.service import Service
+    from coordinator.trust.checks import Secured
     from coordinator.trust.folder import Address
-    from coordinator.trust.secured import Secured
 
 HOST, PORT = "127.0.0.1", 8700
 LONGEST_DRAIN_S = 3600
@@ -240,7 +240,7 @@ def parts() -> "tuple[Part, ...]":
 def _secured(folder: Path, endpoint: Endpoint) -> "Secured | None":
     if endpoint.plain_http:
         return None
-    from coordinator.trust.secured import secured
+    from coordinator.trust.checks import secured
 
     return secured(folder, datetime.now(timezone.utc))
 

@@ -7,8 +7,14 @@ The cost does not grow with the fleet.
 from coordinator.rounds.admission import Refusal
 from coordinator.storage.database import Connection
 from coordinator.storage.keys import hash_secret
-from coordinator.storage.rows.devices import Device, add_device, device_of_key, free_name, start
-from coordinator.storage.rows.memberships import said_at_s
+from coordinator.storage.rows.devices import (
+    Device,
+    add_device,
+    device_of_key,
+    free_name,
+    said_at_s,
+    start,
+)
 from coordinator.storage.rows.tokens import Token, spend, token_of
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import REVOKED, Enrol, device_id_of

@@ -11,7 +11,7 @@ counts as 0.2.0. One without numbers is nobody's to judge, and is never too old.
 import re
 from threading import Lock
 
-from coordinator.storage.rows.memberships import (
+from coordinator.storage.rows.devices import (
     Member,
     members,
     memberships_of,

@@ -21,7 +21,7 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.storage.rows import devices as device_rows
-from coordinator.storage.rows.memberships import memberships_of
+from coordinator.storage.rows.devices import memberships_of
 from coordinator.storage.rows.reports import newest_of_device
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import check_tags

@@ -9,7 +9,6 @@ from fastapi.concurrency import run_in_threadpool
 
 from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.creation import config_from
-from coordinator.operator.history import History
 from coordinator.operator.order_schemas import (
     ORDER,
     CreatedRun,
@@ -21,6 +20,7 @@ from coordinator.operator.order_schemas import (
 from coordinator.operator.run_schemas import Answers, Members, RunDetail, Runs
 from coordinator.operator.schemas import Rounds
 from coordinator.operator.told import (
+    History,
     Standing,
     Told,
     answer_told,
@@ -41,8 +41,7 @@ from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.storage.figures import rows
 from coordinator.storage.orders import Order
-from coordinator.storage.rows.devices import Device
-from coordinator.storage.rows.memberships import members
+from coordinator.storage.rows.devices import Device, members
 from coordinator.storage.rows.reports import newest_of_each, newest_of_run
 from coordinator.storage.runs import create_run
 from coordinator.storage.status import failing_of

@@ -11,13 +11,13 @@ from threading import Lock
 from typing import Any
 
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.operator.history import open_rounds
 from coordinator.operator.told import (
     Standing,
     Told,
     device_told,
     membership_told,
     misses_of,
+    open_rounds,
     round_told,
     run_told,
 )

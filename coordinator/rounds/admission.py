@@ -8,10 +8,10 @@ import numpy as np
 from coordinator.rounds.bounds import bounds_of
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.schedule import Schedule
-from edge_client.errors import WrongInput
+from edge_client.errors import Failed, WrongInput
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
-from edge_client.updates.registry import made, sent_shapes
+from edge_client.updates.registry import made, naming, sent_shapes
 from edge_client.updates.step import ServerContext
 from edge_client.wire.messages import Report, WireError
 from edge_client.wire.reports import Failure
@@ -91,8 +91,9 @@ def _check_by_steps(update: Update, schedule: Schedule) -> None:
     context = ServerContext(schedule.training, is_labelling=schedule.labelling is not None)
     try:
         for step in made(schedule.update_steps):
-            step.check(update, context)
-    except WrongInput as error:
+            with naming(step):
+                step.check(update, context)
+    except (WrongInput, Failed) as error:
         raise Refusal(422, str(error)) from error
 
 
@@ -104,12 +105,20 @@ def counted(update: Update, norm: float, opened: StepOpened, schedule: Schedule)
         norm: Its length (`learning.length_of`).
         opened: The step that it answers.
         schedule: The run.
+
+    Raises:
+        Refusal: 422: a step of another package failed on it.
     """
     context = ServerContext(schedule.training, opened.round_index)
-    share, steps = bounds_of(opened).share(norm), made(opened.updates)
-    return tuple(
-        step.name for step in steps if step.keeps and step.counts(update, norm, share, context)
-    )
+    share, names = bounds_of(opened).share(norm), list[str]()
+    try:
+        for step in made(opened.updates):
+            with naming(step):
+                if step.keeps and step.counts(update, norm, share, context):
+                    names.append(step.name)
+    except Failed as error:
+        raise Refusal(422, str(error)) from error
+    return tuple(names)
 
 
 def _largest(tensor: np.ndarray) -> float:

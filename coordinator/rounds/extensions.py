@@ -210,7 +210,7 @@ class CheckedMean:
                 raise PluginError(f"{self._called} raised {line_of(error)}") from error
 
         found = called(self._called, mean)
-        return _as_adapter(found, adapter, f"{self._called}: the mean")
+        return as_adapter(found, adapter, f"{self._called}: the mean")
 
 
 class CheckedOptimizer:
@@ -250,33 +250,9 @@ class CheckedOptimizer:
                 raise PluginError(f"{self._called} raised {line_of(error)}") from error
 
         after, kept = called(self._called, step)
-        return _as_adapter(after, adapter, f"{self._called}: the adapter"), self._memory(kept)
-
-    def _memory(self, kept: Any) -> Memory:
-        def arrays_by_name() -> dict[Any, Any]:
-            try:
-                return dict(kept)
-            except FAILURES as error:
-                raise PluginError(f"{self._called}: its memory is not arrays by name") from error
-
-        arrays = called(self._called, arrays_by_name)
-        is_memory = all(
-            isinstance(name, str) and isinstance(one, np.ndarray) and one.dtype.kind in "fiub"
-            for name, one in arrays.items()
+        return as_adapter(after, adapter, f"{self._called}: the adapter"), as_memory(
+            kept, self._called
         )
-        if not is_memory:
-            raise PluginError(f"{self._called}: its memory is not numpy arrays of numbers by name")
-        for name, one in arrays.items():
-            if any("\ud800" <= letter <= "\udfff" for letter in name):
-                raise PluginError(
-                    f"{self._called}: its memory has a name that is not text: {name!a}"
-                )
-            if one.dtype.newbyteorder("=") not in KEPT:
-                said = f"{one.dtype} in {name!a}; one of {', '.join(map(str, KEPT))} is expected"
-                raise PluginError(f"{self._called}: its memory has {said}")
-            if not np.isfinite(one).all():
-                raise PluginError(f"{self._called}: its memory has {name!a} with NaN or infinity")
-        return {name: np.array(one, one.dtype.newbyteorder("=")) for name, one in arrays.items()}
 
 
 class CheckedSelection:
@@ -365,7 +341,34 @@ def _read(found: Any) -> Any:
     return dict(found) if isinstance(found, Mapping) else found
 
 
-def _as_adapter(found: Any, adapter: AdapterState, what: str) -> AdapterState:
+def as_memory(kept: Any, what: str) -> Memory:
+    """What an extension remembers, as arrays of numbers by name."""
+
+    def arrays_by_name() -> dict[Any, Any]:
+        try:
+            return dict(kept)
+        except FAILURES as error:
+            raise PluginError(f"{what}: its memory is not arrays by name") from error
+
+    arrays = called(what, arrays_by_name)
+    is_memory = all(
+        isinstance(name, str) and isinstance(one, np.ndarray) and one.dtype.kind in "fiub"
+        for name, one in arrays.items()
+    )
+    if not is_memory:
+        raise PluginError(f"{what}: its memory is not numpy arrays of numbers by name")
+    for name, one in arrays.items():
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise PluginError(f"{what}: its memory has a name that is not text: {name!a}")
+        if one.dtype.newbyteorder("=") not in KEPT:
+            said = f"{one.dtype} in {name!a}; one of {', '.join(map(str, KEPT))} is expected"
+            raise PluginError(f"{what}: its memory has {said}")
+        if not np.isfinite(one).all():
+            raise PluginError(f"{what}: its memory has {name!a} with NaN or infinity")
+    return {name: np.array(one, one.dtype.newbyteorder("=")) for name, one in arrays.items()}
+
+
+def as_adapter(found: Any, adapter: AdapterState, what: str) -> AdapterState:
     """What an extension gave, as float32 tensors of the adapter's names and shapes."""
     if not isinstance(found, Mapping) or set(found) != set(adapter):
         raise PluginError(f"{what} has other tensors than the adapter")

@@ -28,10 +28,8 @@ from coordinator.serving.http.heads import UVICORNS, BoundedHttp
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.store import Store
-from coordinator.trust.authority import LOOPBACK
-from coordinator.trust.checks import own_address
-from coordinator.trust.folder import Address
-from coordinator.trust.secured import Secured, spare_memory
+from coordinator.trust.checks import Secured, own_address, spare_memory
+from coordinator.trust.folder import LOOPBACK, Address
 from coordinator.upkeep.watch import watched
 from edge_client.errors import WrongInput
 

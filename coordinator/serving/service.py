@@ -49,8 +49,7 @@ from coordinator.serving.orders import carry_out
 from coordinator.serving.packs import LatePacks, Packs
 from coordinator.serving.telling import over_of, terms_of, waiting_of, work_of
 from coordinator.storage.blobs.blobs import BlobDamaged
-from coordinator.storage.rows.devices import Device, note_cloned
-from coordinator.storage.rows.memberships import who_joined
+from coordinator.storage.rows.devices import Device, note_cloned, who_joined
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import DatabaseFile
 from coordinator.upkeep.disk_space import Limits, Usage

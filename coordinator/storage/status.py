@@ -15,8 +15,7 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.state import State, replay
 from coordinator.storage.figures import pseudo_labels, rows, scores_by_round
-from coordinator.storage.rows.devices import Device, devices
-from coordinator.storage.rows.memberships import Member, members
+from coordinator.storage.rows.devices import Device, Member, devices, members
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Run, Store
 from edge_client.wire.figures import Row

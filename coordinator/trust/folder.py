@@ -8,20 +8,171 @@ address.json host and port that devices were told
 
 The folder appears at once and whole. A renewal writes the key before the certificate; what is cut
 in between is told when it is served, and mended by renewing again.
+
+A coordinator's own certificate authority, and the certificates it signs; all of EC P-256.
+
+Devices believe this one authority alone, so its name says nothing that matters. What stands in the
+certificates is what RFC 5280 asks for and OpenSSL checks in its strict mode, which Python 3.13 and
+later turn on by default.
 """
 
+import ipaddress
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from coordinator.trust.authority import Pair
-from edge_client.errors import WrongInput
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from edge_client.errors import WrongInput, demand
 from edge_client.files import from_json, sync_folder, write_atomically
 from edge_client.wire.pins import pin_of
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 365
+# Valid from a day ago: a board without a clock of its own starts a little in the past.
+BEFORE = timedelta(days=1)
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+class HostError(WrongInput):
+    """A name that no certificate can be for."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its private key, both PEM; the key has no password."""
+
+    certificate: bytes
+    key: bytes
+
+
+def draw_authority(now: datetime, days: int = AUTHORITY_DAYS) -> Pair:
+    """A new authority that signs certificates of servers, and no other authority's."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    # Another name for each: of a stranger's, OpenSSL then says that its issuer is not known.
+    name = _name(f"smidgen coordinator CA {own_id.digest.hex()[:8]}")
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    built = (
+        _certificate(name, name, key.public_key(), now, now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(own_id, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Pair(_pem(built), _key_pem(key))
+
+
+def sign_server(authority: Pair, names: Sequence[str], now: datetime, days: int) -> Pair:
+    """A certificate for these names and for loopback; the authority's own follows in its file.
+
+    It ends no later than its authority.
+
+    Raises:
+        HostError: Something is neither a host name nor an address.
+    """
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    issuer_key = serialization.load_pem_private_key(authority.key, None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + timedelta(days=days), issuer.not_valid_after_utc)
+    every = dict.fromkeys([*names, *LOOPBACK])
+    own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    server_alone = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    built = (
+        _certificate(_name("smidgen coordinator"), issuer.subject, key.public_key(), now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(server_alone, critical=False)
+        .add_extension(x509.SubjectAlternativeName([_san(name) for name in every]), critical=False)
+        .add_extension(own_id, critical=False)
+        .add_extension(issuer_id, critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return Pair(_pem(built) + authority.certificate, _key_pem(key))
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime,
+    until: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BEFORE)
+        .not_valid_after(until)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _usage(**allowed: bool) -> x509.KeyUsage:
+    names = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
+
+
+def _san(name: str) -> x509.GeneralName:
+    """What a certificate calls a host.
+
+    Raises:
+        HostError: It is neither a host name nor an address.
+    """
+    shown = repr(name[:80])
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return x509.DNSName(_dns(name, shown))
+    is_one = not address.is_unspecified and "%" not in name
+    demand(is_one, f"--host {shown}: an address that devices can reach is expected", HostError)
+    return x509.IPAddress(address)
+
+
+def _dns(name: str, shown: str) -> str:
+    try:
+        host = name.encode("idna").decode().lower()
+    except UnicodeError:
+        host = ""
+    is_host = len(host) <= 253 and _HOST.fullmatch(host) is not None
+    demand(
+        is_host, f"--host {shown}: a host name or an address without port is expected", HostError
+    )
+    return host
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
 
 NAME = "tls"
 PRIVATE = 0o600

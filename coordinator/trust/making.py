@@ -8,9 +8,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from coordinator.trust.authority import LOOPBACK, Pair, draw_authority, sign_server
 from coordinator.trust.checks import check, check_authority, is_for, names_of
-from coordinator.trust.folder import Address, Trust, TrustError, folder_of, is_there, put, read
+from coordinator.trust.folder import (
+    LOOPBACK,
+    Address,
+    Pair,
+    Trust,
+    TrustError,
+    draw_authority,
+    folder_of,
+    is_there,
+    put,
+    read,
+    sign_server,
+)
 from edge_client.errors import demand
 from edge_client.wire.pins import pin_of
 

@@ -13,13 +13,11 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.api.given import Asked, Place, as_task, place, training_of
 from edge_client.bases.base import EMBEDDED, BaseError, open_base
 from edge_client.engine.budgeted import facts_in_process, workload
-from edge_client.engine.devices import measured_card_flops
-from edge_client.engine.opening import engine_name, runtime_bytes
+from edge_client.engine.opening import engine_name, measured_card_flops, runtime_bytes
 from edge_client.outputs import OutputError, home_folder
 from edge_client.planning.corrections import Corrections
 from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
-from edge_client.planning.cuda.copying import seconds
-from edge_client.planning.cuda.memory import host_bytes
+from edge_client.planning.cuda.memory import host_bytes, seconds
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import Correct, Option, as_estimated, choose, options
 from edge_client.planning.resources import Resources, measured_flops, read_facts

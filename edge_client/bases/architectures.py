@@ -82,9 +82,10 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Attend:
-    """softmax(q k.T / sqrt(head_dim) + mask) v, into `context`; see `Shape.window_of`."""
+    """softmax(q k.T / sqrt(head_dim) + mask) v, into `context`.
 
-    is_causal: bool = False
+    The mask is the shape's: `Shape.is_decoder`, and `Shape.window_of` where it is local.
+    """
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ class Shape:
 
 
 BUCKETS, FURTHEST = 32, 128  # of distances, and the distance from which all share the last
-ALL_BIASED = ("q", "k", "v", "o", "gate", "up", "down", "norm", "head", "decoder")
+LINEARS = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer, by their short names
+ALL_BIASED = (*LINEARS, "norm", "head", "decoder")
 Read = Callable[[Shape, Mapping[str, Any], Mapping[str, Any]], Shape]
 
 

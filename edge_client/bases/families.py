@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from edge_client.bases.architectures import (
     BUCKETS,
+    LINEARS,
     Activate,
     Answers,
     ArchitectureError,
@@ -53,7 +54,7 @@ CAUSAL = (  # Llama's
     Norm("attention_norm", "x", "h"),
     Linears(("q", "k", "v"), "h"),
     Rotary(("q", "k")),
-    Attend(is_causal=True),
+    Attend(),
     Linears(("o",), "context", plus="x", into="middle"),
     Norm("output_norm", "middle", "m"),
     Linears(("gate", "up"), "m"),
@@ -525,6 +526,10 @@ def check_block(said: str, family: Family) -> None:
         known |= set(writes(op))
     if "out" not in known:
         raise ArchitectureError(f"{said}: no operation gives 'out', a layer's result")
+    read = {name for op in family.block if isinstance(op, Linears) for name in op.names}
+    if unread := sorted(set(family.linears) - read.intersection(LINEARS)):
+        which = "no operation reads" if unread[0] in LINEARS else f"is none of {', '.join(LINEARS)}"
+        raise ArchitectureError(f"{said}: its row names {unread[0]!r}, which {which}")
 
 
 def has_bias(shape: Shape, target: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_client.bases.architectures import BUCKETS, ArchitectureError, Family, Shape
+from edge_client.bases.architectures import BUCKETS, ArchitectureError, Family, Rotary, Shape
 from edge_client.bases.configurations import shape_of
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
 from edge_client.bases.header import SCALE, Entry, write_header
@@ -82,6 +82,8 @@ def checked_shape(config: Mapping[str, Any]) -> Shape:
             f"config.json has sizes that no model has: layers {layers}, widths {sizes}, "
             f"tables {tables}, segment types {segments}"
         )
+    if family_of(shape.architecture).has(Rotary) and not shape.rope_theta > 0:
+        raise ArchitectureError(f"config.json has a rotary base of {shape.rope_theta}; above 0")
     return shape
 
 

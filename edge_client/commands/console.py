@@ -13,8 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from edge_client.engine.devices import DEVICE_HELP
-from edge_client.engine.opening import ENGINE_HELP
+from edge_client.engine.opening import DEVICE_HELP, ENGINE_HELP
 from edge_client.errors import demand
 
 BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]

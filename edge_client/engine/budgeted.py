@@ -11,14 +11,16 @@ from edge_client.adapters.banks import computed
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.bases.tokenizer import tokenizer_kind
-from edge_client.engine.devices import check_device, find_card, open_guard
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import (
     ENGINES,
+    check_device,
     engine_name,
+    find_card,
     installed_engine,
     load_engine,
     open_engine,
+    open_guard,
     runtime_bytes,
 )
 from edge_client.planning.allocator import trim

@@ -1,4 +1,9 @@
-"""Opening an engine: which one is meant, whether it is installed, and its backend by name."""
+"""Opening an engine: which one is meant, whether it is installed, and its backend by name.
+
+What it computes on is the processor, or a CUDA device if there is one:
+
+    card = find_card("cuda", base.bits)  # None for "cpu"; torch is imported here and not before
+"""
 
 import subprocess
 import sys
@@ -13,13 +18,13 @@ from edge_client.adapters.initial import check_asked, initial_adapter
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
-from edge_client.engine.devices import check_device
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.linear import in_form
 from edge_client.errors import installing
 from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
 from edge_client.planning.budget import Budget
-from edge_client.planning.cuda.accelerator import CPU
+from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
+from edge_client.planning.guard import Guard, PeakGuard
 from edge_client.planning.plan import Plan
 from edge_client.planning.resources import resident_bytes_in
 from edge_client.planning.sizes import AUTO
@@ -28,6 +33,60 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
+
+DEVICE_HELP = "cpu or cuda; cuda is the first CUDA device that torch sees."
+CARD = "edge_client.engine.torch_backend.card"  # reached by name: it imports torch
+
+
+def check_device(device: str, engine: str) -> None:
+    """Refuse a device that is not known, and an engine that does not compute on it.
+
+    Raises:
+        EngineError: Says which of the two.
+    """
+    if device not in (CPU, CUDA):
+        raise EngineError(f"--device {device!r} is not known; {CPU} or {CUDA}")
+    if device == CUDA and engine == "onnx":
+        raise EngineError(
+            "--engine onnx --device cuda: the onnx engine computes on the processor; use --engine "
+            "torch, or --device cpu"
+        )
+
+
+def find_card(device: str, bits: int) -> Accelerator | None:
+    """The CUDA device, tried out; None for the processor.
+
+    Args:
+        device: `cpu` or `cuda`.
+        bits: Of the base's weights; those of 4 bits need bitsandbytes.
+
+    Raises:
+        EngineError: There is none that computes; says why.
+    """
+    found: Accelerator | None = None if device == CPU else _card().find_card(bits)
+    return found
+
+
+def open_guard(card: Accelerator | None, budget_bytes: int) -> PeakGuard:
+    """What watches the peak of the memory that a budget is of.
+
+    Args:
+        card: The CUDA device that computes; None: the processor.
+        budget_bytes: What may be taken of its memory.
+    """
+    if card is None:
+        return Guard(budget_bytes)
+    guard: PeakGuard = _card().CardGuard(budget_bytes, card.is_unified)
+    return guard
+
+
+def measured_card_flops() -> float:
+    """Operations per second of float32 products on the CUDA device, measured."""
+    return float(_card().measured_flops())
+
+
+def _card() -> Any:
+    return import_module(CARD)
 
 
 @dataclass(frozen=True)

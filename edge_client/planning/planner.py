@@ -16,7 +16,7 @@ from edge_client.adapters.spec import frozen_layers
 from edge_client.planning import onnx_memory, torch_memory
 from edge_client.planning.cuda import memory as cuda_memory
 from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.cuda.copying import seconds
+from edge_client.planning.cuda.memory import seconds
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.sizes import AUTO_PERCENT, BudgetError, size_text
 from edge_client.planning.step_cost import Rates

@@ -5,7 +5,9 @@ Others' steps are classes as `step.UpdateStep` says, found by entry points of th
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -45,10 +47,33 @@ def made(specs: Iterable[str]) -> list[UpdateStep]:
     """Fresh steps in their order.
 
     Raises:
-        StepError: One is not known here, or cannot be made of these arguments.
+        StepError: One is not known here, cannot be made of these arguments, or stands twice, so
+            that its states would be each other's.
         Failed: Its package cannot be imported.
     """
-    return [_made(spec) for spec in specs]
+    steps = [_made(spec) for spec in specs]
+    twice = [name for name, number in Counter(one.name for one in steps).items() if number > 1]
+    demand(not twice, f"update step {', '.join(twice)} stands twice in a run; once", StepError)
+    return steps
+
+
+@contextmanager
+def naming(step: UpdateStep, kind: type[Failed] = Failed) -> Iterator[None]:
+    """A block in which errors of somebody else's step become one line that names it.
+
+    Raises:
+        Failed: Of this kind.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if step.name in OURS or isinstance(error, (Failed, WrongInput)):
+            raise
+        raise kind(f"update step {step.name} raised {_line_of(error)}") from error
+
+
+def _line_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {plain(str(error))[:200]}"
 
 
 def sent_shapes(specs: Iterable[str], shapes: Shapes, round_index: int) -> Shapes:
@@ -75,22 +100,30 @@ def _made(spec: str) -> UpdateStep:
         )
     try:
         return kind(*arguments)
-    except (TypeError, ValueError) as error:
-        raise StepError(f"update step {plain(spec)[:64]!r} cannot be made: {error}") from error
+    except Exception as error:  # somebody else's code
+        said = str(error) if isinstance(error, (TypeError, ValueError)) else _line_of(error)
+        raise StepError(f"update step {plain(spec)[:64]!r} cannot be made: {said}") from error
 
 
 @cache
 def _others() -> dict[str, type[UpdateStep]]:
-    return {point.name: _loaded(point) for point in entry_points(group=GROUP)}
+    found: dict[str, type[UpdateStep]] = {}
+    for point in entry_points(group=GROUP):
+        kind = _loaded(point)
+        said = f"update step {point.name} is of two packages; uninstall one"
+        demand(found.setdefault(point.name, kind) is kind, said, Failed)
+    return found
 
 
 def _loaded(point: EntryPoint) -> type[UpdateStep]:
+    package = point.dist.name if point.dist else point.value
+    said = f"package {package}: its update step {point.name} cannot be used: "
     try:
         kind: type[UpdateStep] = point.load()
     except Exception as error:  # somebody else's code
-        package = point.dist.name if point.dist else point.value
-        said = f"{type(error).__name__}: {plain(str(error))[:200]}"
-        raise Failed(
-            f"package {package}: its update step {point.name} cannot be used: {said}"
-        ) from error
+        raise Failed(said + _line_of(error)) from error
+    is_step = isinstance(kind, type) and issubclass(kind, UpdateStep)
+    demand(is_step, said + "a subclass of UpdateStep is expected", Failed)
+    demand(point.name not in OURS, said + "the name is smidgen's own", Failed)
+    demand(kind.name == point.name, said + f"its class has the name {kind.name!r}", Failed)
     return kind

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from edge_client.updates.registry import made
+from edge_client.updates.registry import made, naming
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
 from edge_client.wire.messages import WireError, Work, decode, encode_brief
@@ -80,15 +80,18 @@ class DeviceSteps:
         """What is added to each gradient; None: nothing."""
         found = Correction(received)
         for step in self._steps:
-            found = step.correct(found, context)
+            with naming(step):
+                found = step.correct(found, context)
         return None if found.is_nothing else found
 
     def outgoing(self, update: Update, context: DeviceContext) -> Update:
         """The update as it is sent."""
         for step in self._steps:
-            update = step.outgoing(update, context)
+            with naming(step):
+                update = step.outgoing(update, context)
         for step in self._steps:
-            step.sent(update, context)
+            with naming(step):
+                step.sent(update, context)
         return update
 
     def states(self) -> dict[str, bytes]:

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.engine.devices import check_device
-from edge_client.engine.opening import ENGINES
+from edge_client.engine.opening import ENGINES, check_device
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tasks.kind import kind_named
 from edge_client.tasks.registry import names

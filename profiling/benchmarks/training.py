@@ -23,7 +23,7 @@ from edge_client.adapters.spec import (
     target_pattern,
 )
 from edge_client.engine import opening
-from edge_client.engine.devices import check_device
+from edge_client.engine.opening import check_device
 from edge_client.errors import demand, installing
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.resources import fast_dtypes, flags_here
@@ -39,8 +39,14 @@ from profiling.instruments.bases import (
     label_words,
 )
 from profiling.instruments.child import Child, Line, run_child, silent
-from profiling.instruments.isa import check_isa, held_to
-from profiling.instruments.machine import gemm_flops_per_s, library_files, this_machine, versions
+from profiling.instruments.machine import (
+    check_isa,
+    gemm_flops_per_s,
+    held_to,
+    library_files,
+    this_machine,
+    versions,
+)
 from profiling.instruments.memory_cap import drop_page_cache
 from profiling.instruments.sampler import INTERVAL_S
 from profiling.instruments.stepping import MASK_POSITION, Request, Work

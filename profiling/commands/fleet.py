@@ -18,7 +18,7 @@ from profiling.fleet.measure import Load, check_files, measure
 from profiling.fleet.report import fleet_table, requests_table, to_json, to_record
 from profiling.fleet.served import Served
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.records.record import new_session
 

@@ -17,8 +17,7 @@ from profiling.commands.options import (
     TokensOption,
     working,
 )
-from profiling.instruments.child import Line
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import Line, terminable
 from profiling.instruments.machine import this_machine
 
 

@@ -30,7 +30,7 @@ from profiling.commands.options import (
     TokensOption,
     working,
 )
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.records.record import last_part
 
 

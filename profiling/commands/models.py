@@ -26,7 +26,7 @@ from profiling.commands.options import (
     TokensOption,
 )
 from profiling.instruments.bases import demand_between
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
 from profiling.models.measure import Asked, settings_of

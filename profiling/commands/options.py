@@ -8,10 +8,10 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from edge_client.engine.devices import DEVICE_HELP
+from edge_client.engine.opening import DEVICE_HELP
 from edge_client.errors import Failed, WrongInput
 from edge_client.outputs import check_out_file
-from profiling.instruments.isa import ISAS
+from profiling.instruments.machine import ISAS
 from profiling.records.record import Record, append, read_records
 
 T = TypeVar("T")

@@ -15,9 +15,8 @@ from edge_client.wire.figures import Row
 from profiling.commands.options import JsonOption
 from profiling.records.record import RecordError, new_session, read_records, to_line
 from profiling.rounds.bars import show_steps
-from profiling.rounds.costs import cost_by_round, read_figures
+from profiling.rounds.costs import cost_by_round, read_figures, round_records, rounds_table
 from profiling.rounds.picture import draw_rounds, draw_waterfall, file_title
-from profiling.rounds.report import round_records, rounds_table
 from profiling.rounds.waterfall import Step, steps_of_round
 
 PICTURES, RECORDS = (".png", ".svg", ".pdf"), ".jsonl"

@@ -14,7 +14,7 @@ from edge_client.tables import show, size, tell
 from profiling.benchmarks.report import machine_notes
 from profiling.commands.options import AdapterOption, JsonOption, added_to, working
 from profiling.instruments.bases import demand_between, find_base
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.records.record import append, new_session
 from profiling.soak.run import MOST_GROWTH_BYTES, measure, soak_table, to_json, to_record

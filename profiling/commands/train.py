@@ -28,8 +28,7 @@ from profiling.commands.options import (
     working,
 )
 from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import Line
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import Line, terminable
 from profiling.records.record import append, new_session
 
 

@@ -16,7 +16,7 @@ from edge_client.tables import show, tell
 from profiling.benchmarks.report import machine_notes
 from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.instruments.made_up_run import first_state
 from profiling.peers.flwr import FLWR

@@ -16,8 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from edge_client.errors import Failed
-from profiling.instruments.child import Line
-from profiling.instruments.interrupts import undisturbed
+from profiling.instruments.child import Line, undisturbed
 from profiling.instruments.process_tree import ProcessTree, TreeUse
 
 POLL_S = 0.02

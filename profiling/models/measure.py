@@ -19,8 +19,7 @@ from profiling.benchmarks.training_run import spread
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child, Line
 from profiling.instruments.stepping import Work
-from profiling.models.boards import can_prove, few_cores, placed
-from profiling.models.cell import DONE, LABELLING, PEERS, Cell, Proof
+from profiling.models.cell import DONE, LABELLING, PEERS, Cell, Proof, can_prove, few_cores, placed
 from profiling.models.rows import is_random
 
 NOT_HERE = "not available here"

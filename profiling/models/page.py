@@ -23,17 +23,19 @@ from edge_client.errors import Failed, installing
 from edge_client.files import write_atomically
 from edge_client.tables import Column, Table, plain, size
 from profiling.benchmarks.report import machine_notes
-from profiling.models.answers import (
+from profiling.models.cell import GIB, PEERS, Cell
+from profiling.models.report import (
     SMALLEST_FIRST,
     Answer,
+    count_text,
     grid,
     largest,
+    models_tables,
     ordered,
     setting,
     settings,
+    step_text,
 )
-from profiling.models.cell import GIB, PEERS, Cell
-from profiling.models.report import count_text, models_tables, step_text
 from profiling.records.record import Conditions, last_part
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -18,8 +18,7 @@ import msgspec
 
 from profiling.instruments.bases import BenchmarkError, find_base
 from profiling.instruments.machine import conditions
-from profiling.models.boards import can_prove
-from profiling.models.cell import Cell, from_record, to_record
+from profiling.models.cell import Cell, can_prove, from_record, to_record
 from profiling.models.measure import Asked, measure, prove
 from profiling.models.rows import is_random
 from profiling.records.record import (

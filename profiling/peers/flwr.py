@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from edge_client.planning.resources import usable_cores
-from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.bases import BenchmarkError, command_in, folder_of, why_missing
 from profiling.instruments.child import DONE, Child, Line, run_child
-from profiling.instruments.environments import command_in, folder_of, why_missing
 from profiling.instruments.process_tree import ProcessTree, TreeUse
 
 FLWR = "flwr"

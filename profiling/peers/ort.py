@@ -18,8 +18,14 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.wire.tensors import AdapterState
-from profiling.instruments.bases import BenchmarkError, cache_folder, make
-from profiling.instruments.environments import command_in, folder_of, why_missing
+from profiling.instruments.bases import (
+    BenchmarkError,
+    cache_folder,
+    command_in,
+    folder_of,
+    make,
+    why_missing,
+)
 
 ORT_TRAINING = "ort-training"
 VARIABLE = "SMIDGEN_ORT_TRAINING"

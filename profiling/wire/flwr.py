@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from edge_client.wire.tensors import AdapterState
-from profiling.instruments.bases import BenchmarkError, cache_folder
+from profiling.instruments.bases import ROOT, BenchmarkError, cache_folder
 from profiling.instruments.child import Line
-from profiling.instruments.environments import ROOT
 from profiling.instruments.processes import ProcessError, Processes, running
 from profiling.peers.flwr import ADDED, FLWR, QUIET, environment, missing
 from profiling.wire.relay import Exchange, Relay, relaying

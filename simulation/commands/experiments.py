@@ -18,7 +18,7 @@ from edge_client.commands.console import DeviceOption
 from edge_client.errors import Stopped, demand
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.tables import show
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from simulation.api import JOBS, OUT, SEEDS
 from simulation.experiments.experiment import ExperimentError
 from simulation.experiments.experiment_file import read_experiment

@@ -49,8 +49,7 @@ from simulation.papers.index.kept import NOTHING, read_kept, write_kept
 from simulation.papers.index.page import SEEDS, page
 from simulation.papers.pieces import names_of
 from simulation.papers.report import Order
-from simulation.papers.tables.languages import EMBEDDED_MIXTURE, parse_mixture
-from simulation.papers.tables.typology import distance
+from simulation.papers.tables.languages import EMBEDDED_MIXTURE, distance, parse_mixture
 
 ONLY = "Only this entry, or all whose names begin so (aug-fedprompt/table2); repeat."
 PRETRAINING = "Languages the multilingual base read, en=0.6,fr=0.4; by default the embedded's."

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from edge_client.tables import Column, Table, seconds, show, size, sizes, tell
 from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
 from simulation.experiments.child import child
 from simulation.experiments.virtual.zero_compute import (

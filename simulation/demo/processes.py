@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiling.instruments.interrupts import terminable
+from profiling.instruments.child import terminable
 from profiling.instruments.processes import Processes, running
 
 LISTENING = r"listening on (https?://\S+)"

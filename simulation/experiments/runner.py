@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coordinator.plugins import know_folder, know_installed
 from edge_client.bases.base import open_base
-from edge_client.engine.devices import check_device, find_card
+from edge_client.engine.opening import check_device, find_card
 from edge_client.errors import demand, installing
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.wire.labelling import keep_in

@@ -29,20 +29,20 @@ from simulation.papers.tables.labelling import cost_table, label_table
 from simulation.papers.tables.languages import (
     EMBEDDED_MIXTURE,
     alpha_table,
+    distance,
     distance_table,
     ranks_table,
     stop_table,
 )
-from simulation.papers.tables.letters import lettered
 from simulation.papers.tables.silos import (
     curve_table,
     draw_curve,
+    lettered,
     ner_tables,
     perplexity_tables,
     personal_tables,
     search_table,
 )
-from simulation.papers.tables.typology import distance
 
 AUG, SILOS, COMPARISONS = "aug-fedprompt", "healthcare", "comparisons"
 PAIRS = ("mnli",)  # which patterns of one text do not ask

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_client.tables import Column, Table
-from profiling.estimates.published import TABLE_4
+from profiling.estimates.roofline import TABLE_4
 
 CELL = re.compile(r"~?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")
 EMPTY = "-"  # the paper's cell is

@@ -19,7 +19,7 @@ from edge_client.wire.tensors import AdapterState
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
-reference = pytest.importorskip("profiling.benchmarks.reference")
+reference = pytest.importorskip("profiling.benchmarks.gradients")
 
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "prompt:4", "bias"]

@@ -19,6 +19,7 @@ import numpy as np
 
 from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
+from coordinator.rounds.learning import server_steps
 from coordinator.rounds.learning.exact import (
     Product,
     factors_mean,
@@ -122,15 +123,13 @@ def learn(
     context = replace(context, shapes=shapes)
     for step in steps:
         step.state = part_of(memory, f"{STEPS}{step.name}")
-    cohort = contributions(answers, length)
-    for step in (*reversed(steps), Clip(bounds_of(opened))):
-        cohort = step.incoming(cohort, context)
+    cohort = server_steps.incoming(steps, contributions(answers, length), adapter, length, context)
+    cohort = Clip(bounds_of(opened)).incoming(cohort, context)
     lost, held, kept = None, None, part_of(memory, OPTIMIZER)
     try:
         if learning.lora_mean == "factors":
             mean = mean_of(learning.mean).mean(cohort, adapter)
-            for step in reversed(steps):
-                mean = step.finish(mean, context)
+            mean = server_steps.finish(steps, mean, context)
             optimizer = optimizer_of(learning.optimizer, learning.rates)
             after, kept = optimizer.step(adapter, mean, kept, opened.round_index, rounds)
             held = mean if is_scale_free(optimizer) else None
@@ -141,7 +140,7 @@ def learn(
         return Learned(adapter, memory, str(error))
     learned = with_part(memory, OPTIMIZER, kept)
     for one in steps:
-        learned = with_part(learned, f"{STEPS}{one.name}", one.state or {})
+        learned = with_part(learned, f"{STEPS}{one.name}", server_steps.kept(one))
     moved, body = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}, b""
     if down != PLAIN:
         names = sent_shapes(opened.updates, shapes, opened.round_index).keys()
@@ -161,7 +160,7 @@ def learn(
         )
     if lack:
         return Learned(adapter, memory, lack)
-    shared = {one.name: given for one in steps if (given := one.handed_out())}
+    shared = {one.name: given for one in steps if (given := server_steps.handed_out(one))}
     return Learned(after, learned, lost=lost, step=body, shared=shared)
 
 

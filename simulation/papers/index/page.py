@@ -12,9 +12,8 @@ from edge_client.tables import Table
 from edge_client.tasks.kind import kind_of
 from simulation.papers.index.entry import MIXTURE, Entry, EntryState, Given, Printed, Slot
 from simulation.papers.paired import APART, APART_NOTE, apart_rows
-from simulation.papers.provenance import sizes, sources
 from simulation.papers.published import Figure
-from simulation.papers.report import Piece
+from simulation.papers.report import Piece, sizes, sources
 from simulation.papers.scenario import Measured, lines_of, part_of_page
 
 SEEDS = 3  # that it takes where nobody says

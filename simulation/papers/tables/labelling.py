@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_client.bases.base import open_base
 from edge_client.tables import Column, Table, share
-from profiling.estimates import fes
+from profiling.estimates import roofline
 from simulation.experiments.result import Result, Row, mean_and_spread
 from simulation.papers.grid import read_file
 from simulation.papers.paired import by_seed, differences, ends, interval
@@ -51,7 +51,7 @@ class Spent:
 
     def fes_seconds(self, layers: int, kind: str) -> float:
         """Seconds on a TX2 by FeS's cost model; `full` or `bias` is trained."""
-        return fes.seconds(self.training, self.labelling + self.gate, layers, kind)
+        return roofline.seconds(self.training, self.labelling + self.gate, layers, kind)
 
 
 def spent(rows: Sequence[Row]) -> Spent:
@@ -207,7 +207,7 @@ def _cost_row(item: Measured, unpaced: Measured, layers: int) -> dict[str, Any]:
         "fes_bias_s": mean_of(bias),
         "fes_bias_kj": mean_of(
             [
-                fes.kilojoules(took_s, one.traffic_bytes)
+                roofline.kilojoules(took_s, one.traffic_bytes)
                 for took_s, one in zip(bias, own, strict=True)
             ]
         ),

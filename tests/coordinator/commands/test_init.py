@@ -9,8 +9,7 @@ pytest.importorskip("fastapi")
 from coordinator.storage.operators import operator_of_token
 from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.store import Store
-from coordinator.trust.authority import draw_authority, sign_server
-from coordinator.trust.folder import folder_of
+from coordinator.trust.folder import draw_authority, folder_of, sign_server
 from edge_client.wire.pins import pin_of
 from tests.command_line import smidgen
 from tests.coordinator.trust.test_making import NOW

@@ -11,8 +11,7 @@ from coordinator.fleet.devices import Fleet
 from coordinator.fleet.members import Members
 from coordinator.fleet.presence import ALIVE_S, SHARE_S, Presence, rest_after
 from coordinator.serving.service import Service
-from coordinator.storage.rows.devices import devices, revoke, saw
-from coordinator.storage.rows.memberships import members, who_joined
+from coordinator.storage.rows.devices import devices, members, revoke, saw, who_joined
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
 from tests.coordinator.fleet.filling import fill

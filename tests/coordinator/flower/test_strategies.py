@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
 from edge_client.errors import WrongInput
-from profiling.instruments.environments import ROOT
+from profiling.instruments.bases import ROOT
 from profiling.peers import flwr
 
 EXPERIMENT = """

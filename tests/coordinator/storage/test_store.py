@@ -13,7 +13,7 @@ from coordinator.rounds.events import Finished, Resumed
 from coordinator.serving.server import sole_server
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import DATABASE
-from coordinator.storage.rows.memberships import Member, put_member
+from coordinator.storage.rows.devices import Member, put_member
 from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import Run, Store
 from edge_client.wire.fleet import Membership

@@ -8,8 +8,8 @@ pytest.importorskip("cryptography")
 
 from cryptography import x509
 
-from coordinator.trust.authority import HostError, draw_authority, sign_server
 from coordinator.trust.checks import names_of
+from coordinator.trust.folder import HostError, draw_authority, sign_server
 from edge_client.wire.pins import certificates, pin_of, read_pin
 
 NOW = datetime.now(timezone.utc)

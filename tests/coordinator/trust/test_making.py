@@ -6,11 +6,17 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.authority import Pair, draw_authority, sign_server
-from coordinator.trust.checks import is_for, names_of
-from coordinator.trust.folder import TrustError, ca_of, folder_of, read
+from coordinator.trust.checks import Secured, is_for, names_of
+from coordinator.trust.folder import (
+    Pair,
+    TrustError,
+    ca_of,
+    draw_authority,
+    folder_of,
+    read,
+    sign_server,
+)
 from coordinator.trust.making import Given, make, renew, take, take_again
-from coordinator.trust.secured import Secured
 from edge_client.wire.pins import pin_of
 
 NOW = datetime.now(timezone.utc)

@@ -143,6 +143,17 @@ def test_a_layer_that_no_engine_could_interpret_is_named(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("gate", "'gate', which no operation reads"), ("extra", "'extra', which is none of q, k, v")],
+)
+def test_a_linear_that_would_lie_unread_is_named(name: str, said: str) -> None:
+    bert = FAMILIES["bert"]
+    family = replace(bert, linears={**bert.linears, name: name})
+    with pytest.raises(ArchitectureError, match=f"family toy: its row names {said}"):
+        check_block("family toy", family)
+
+
 def test_a_layer_that_does_not_match_the_checkpoint_is_named(tiny_base: Base, site: Path) -> None:
     installed(site, TOY)
     toy = renamed(write_family("bert", tiny_base, site / "bert"), site / "toy")

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.authority import Pair, draw_authority, sign_server
 from coordinator.trust.checks import server_context
+from coordinator.trust.folder import Pair, draw_authority, sign_server
 from edge_client.client.transport import Coordinator, Unreachable
 from edge_client.client.trust import IDENTITY, KEPT, NotBelieved, TrustError, trusted
 from edge_client.metering.work import WorkMeter

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.authority import draw_authority
+from coordinator.trust.folder import draw_authority
 from edge_client.client.connection import AddressError
 from edge_client.client.trust import KEPT
 from edge_client.doctor.coordinator import read_coordinator

@@ -11,7 +11,7 @@ import pytest
 from edge_client.bases.base import Base
 from edge_client.errors import Failed, WrongInput
 from edge_client.tasks.task import Task
-from edge_client.updates.registry import _others, made
+from edge_client.updates.registry import _others, made, naming
 from edge_client.updates.settings import Updates, steps_of_run
 from edge_client.updates.step import UpdateStep
 from edge_client.wire.tensors import decode_adapter
@@ -84,6 +84,39 @@ def test_a_package_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     installed(tmp_path, "raise ValueError('no such dial')")
     with pytest.raises(Failed, match="package ward: its update step sign cannot be used: Value"):
         made(["sign"])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def Sign(): return 3", "a subclass of UpdateStep is expected"),
+        (
+            "from edge_client.updates.step import UpdateStep\n"
+            "class Sign(UpdateStep):\n name = 'plus'",
+            "its class has the name 'plus'",
+        ),
+    ],
+)
+def test_a_class_whose_states_would_be_lost_is_named(
+    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    installed(tmp_path, body)
+    with pytest.raises(Failed, match=f"package ward: its update step sign cannot be used: {said}"):
+        made(["sign"])
+
+
+def test_a_step_that_stands_twice_is_named() -> None:
+    with pytest.raises(WrongInput, match="update step proximal stands twice"):
+        made(["proximal:0.1", "proximal:0.2"])
+
+
+def test_what_a_device_s_half_raises_names_the_step() -> None:
+    class Broken(UpdateStep):
+        name = "broken"
+
+    with pytest.raises(Failed, match="update step broken raised KeyError: 'x'"), naming(Broken()):
+        raise KeyError("x")
 
 
 def test_a_run_s_steps_stand_in_one_order() -> None:

@@ -31,7 +31,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
-plain = pytest.importorskip("profiling.benchmarks.reference")._plain
+plain = pytest.importorskip("profiling.benchmarks.gradients")._plain
 
 WORDS = [1010, 1020, 1030]
 NOTHING = parse_adapter("lora:1")  # its B is zero

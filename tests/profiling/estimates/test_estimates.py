@@ -8,7 +8,7 @@ from edge_client.bases.layout import checked_shape
 from edge_client.bases.random_models import hub_config
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import step_flops
-from profiling.estimates import fes
+from profiling.estimates import roofline
 from profiling.estimates.boards import BOARDS, Board
 from profiling.estimates.rates import (
     LEAST_BYTES,
@@ -87,10 +87,10 @@ def test_weights_of_fewer_bits_move_fewer_bytes() -> None:
 
 def test_fes_model_gives_what_its_notebooks_give() -> None:
     layers = 24
-    batch_trained, batch_read = 3 * layers * fes.BATCH, layers * fes.BATCH
-    assert fes.seconds(batch_trained, 0, layers, "full") == 2.0
-    assert fes.seconds(0, 2 * batch_read, layers, "bias") == 1.0
-    assert fes.kilojoules(10.0, 5e6) == pytest.approx((12 * 10 + 4 * 5) / 1e3)
+    batch_trained, batch_read = 3 * layers * roofline.BATCH, layers * roofline.BATCH
+    assert roofline.seconds(batch_trained, 0, layers, "full") == 2.0
+    assert roofline.seconds(0, 2 * batch_read, layers, "bias") == 1.0
+    assert roofline.kilojoules(10.0, 5e6) == pytest.approx((12 * 10 + 4 * 5) / 1e3)
 
 
 def test_the_arrays_are_larger_than_caches_and_not_too_large() -> None:

@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiling.models.boards import found_board, placed, prove
-from profiling.models.cell import GIB, Cell, Proof
+from profiling.models.cell import GIB, Cell, Proof, found_board, placed, prove
 
 
 class Boards:

@@ -10,11 +10,9 @@ import pytest
 pytest.importorskip("jinja2")
 
 from profiling.models import page
-from profiling.models.answers import answer, grid, ordered, settings
-from profiling.models.boards import placed
-from profiling.models.cell import GIB, Cell, Proof
+from profiling.models.cell import GIB, Cell, Proof, placed
 from profiling.models.page import write_pages
-from profiling.models.report import title
+from profiling.models.report import answer, grid, ordered, settings, title
 from tests.profiling.models.made_up import CONDITIONS, cell, cells
 
 HOSTILE = '<script>alert("x")</script>|`*'

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from edge_client.tables import render
-from profiling.models.boards import placed
-from profiling.models.cell import GIB, Cell, Proof
+from profiling.models.cell import GIB, Cell, Proof, placed
 from profiling.models.report import models_tables, twice_table, verdict
 
 MIB = 1 << 20

@@ -11,8 +11,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from profiling.instruments.machine import conditions
-from profiling.models.boards import can_prove
-from profiling.models.cell import GIB, Cell, Proof, from_record, to_record
+from profiling.models.cell import GIB, Cell, Proof, can_prove, from_record, to_record
 from profiling.models.measure import Asked, measure
 from profiling.models.run import (
     FILE,

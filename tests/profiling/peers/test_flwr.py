@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.metering.memory import PROC
-from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.environments import MARK
+from profiling.instruments.bases import MARK, BenchmarkError
 from profiling.peers import flwr as flwr_simulation
 
 SCRIPT = "scripts/flwr_env"

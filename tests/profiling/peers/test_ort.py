@@ -10,9 +10,8 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
-from profiling.instruments.bases import BenchmarkError
+from profiling.instruments.bases import MARK, BenchmarkError
 from profiling.instruments.child import DONE
-from profiling.instruments.environments import MARK
 from profiling.peers import ort as ort_training
 from tests.command_line import smidgen
 from tests.families import write_family

@@ -27,9 +27,8 @@ from simulation.papers.scenario import (
     measured,
     summary,
 )
-from simulation.papers.tables.languages import distance_table, parse_mixture
+from simulation.papers.tables.languages import TypologyError, distance_table, parse_mixture
 from simulation.papers.tables.traffic import traffic_table
-from simulation.papers.tables.typology import TypologyError
 from tests.command_line import smidgen
 from tests.simulation.experiments.test_runner import news, place, place_in  # noqa: F401 - a fixture
 

@@ -18,8 +18,7 @@ from coordinator.rounds.events import Finished, Resumed
 from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
-from coordinator.storage.rows.devices import add_device, devices
-from coordinator.storage.rows.memberships import Member, members, put_member
+from coordinator.storage.rows.devices import Member, add_device, devices, members, put_member
 from coordinator.storage.rows.reports import add_report, newest_of_run
 from coordinator.storage.rows.tokens import insert_token, tokens
 from coordinator.storage.schema import EVENTS, STORE

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.authority import Pair, draw_authority, sign_server
+from coordinator.trust.folder import Pair, draw_authority, sign_server
 from edge_client.client.packs.fetch import NotFetched
 from edge_client.client.packs.shelf import Shelf
 from edge_client.client.packs.sources import Folder, Web

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
-from edge_client.planning.cuda.copying import copied_bytes, seconds
-from edge_client.planning.cuda.memory import FIXED_BYTES, dense_bytes, estimate, weight_bytes
+from edge_client.planning.cuda.memory import (
+    FIXED_BYTES,
+    copied_bytes,
+    dense_bytes,
+    estimate,
+    seconds,
+    weight_bytes,
+)
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import Option, choose, next_smaller, options, plan_in_words, plans
 from edge_client.planning.sizes import BudgetError

@@ -16,7 +16,7 @@ from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training
 from simulation.experiments.stage import TOKENIZER
 from simulation.experiments.virtual.full_backend import FullBackend
-from simulation.papers.tables.letters import lettered
+from simulation.papers.tables.silos import lettered
 
 WORDS = Task("words", kind="mlm")
 TRAINING = Training(lr=1e-3, tokens=32)

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from simulation.datasets.hub import LAYOUTS
 from simulation.datasets.known import language_folders
-from simulation.papers.tables.typology import (
+from simulation.papers.tables.languages import (
     TABLE,
     TypologyError,
     distance,
