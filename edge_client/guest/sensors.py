@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_client.guest.ceilings import Readings, Rules
-from edge_client.metering.machine import is_on_mains, read_heat, text
+from edge_client.metering.machine import is_on_mains, read_heat
 from edge_client.metering.power import Source, battery, packages, power_rails, sees_as_much
+from edge_client.metering.sysfs import text
 from edge_client.planning.resources import machine_memory
 
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second

@@ -1,7 +1,5 @@
 """This machine by the kernel's files.
 
-Small files of the kernel, under any root, so that a made-up tree can stand for a board.
-
 What this machine is called by its firmware, and whether it runs from the mains.
 
 How warm this machine is, how fast it is clocked, and whether heat slows it down.
@@ -26,27 +24,7 @@ from pathlib import Path
 
 import psutil
 
-
-def text(file: Path) -> str:
-    """What a file says, without its end; empty where there is none or it may not be read."""
-    with suppress(OSError):
-        return file.read_text(errors="replace").strip("\0\n ")
-    return ""
-
-
-def number(file: Path) -> int | None:
-    """A file's whole number, or None."""
-    with suppress(OSError, ValueError):
-        return int(file.read_text(errors="replace"))
-    return None
-
-
-def folders(place: Path) -> list[Path]:
-    """Folders in a folder, by name; none where it is not there or may not be read."""
-    with suppress(OSError):
-        return sorted(path for path in place.iterdir() if path.is_dir())
-    return []
-
+from edge_client.metering.sysfs import folders, number, text
 
 LONGEST_BOARD = 100  # characters
 MAINS = ("Mains", "UPS")  # what a supply is that feeds the machine alone

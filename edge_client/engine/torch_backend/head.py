@@ -127,6 +127,7 @@ class Words:
             yield start, functional.linear(words, rows, self._bias[start:end])
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
+        """As `Head` has it, a block of words at a time."""
         assert batch.offsets is None, "words have no offsets"
         words = self._transform(h)
         weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(h.device)

@@ -1,0 +1,25 @@
+"""Small files of the kernel, under any root, so that a made-up tree can stand for a board."""
+
+from contextlib import suppress
+from pathlib import Path
+
+
+def text(file: Path) -> str:
+    """What a file says, without its end; empty where there is none or it may not be read."""
+    with suppress(OSError):
+        return file.read_text(errors="replace").strip("\0\n ")
+    return ""
+
+
+def number(file: Path) -> int | None:
+    """A file's whole number, or None."""
+    with suppress(OSError, ValueError):
+        return int(file.read_text(errors="replace"))
+    return None
+
+
+def folders(place: Path) -> list[Path]:
+    """Folders in a folder, by name; none where it is not there or may not be read."""
+    with suppress(OSError):
+        return sorted(path for path in place.iterdir() if path.is_dir())
+    return []
