@@ -155,6 +155,7 @@ def test_a_linear_that_would_lie_unread_is_named(name: str, said: str) -> None:
 
 
 def test_a_layer_that_does_not_match_the_checkpoint_is_named(tiny_base: Base, site: Path) -> None:
+    pytest.importorskip("torch")  # writes the family's checkpoint
     installed(site, TOY)
     toy = renamed(write_family("bert", tiny_base, site / "bert"), site / "toy")
     tensors = load_file(toy.weights)
