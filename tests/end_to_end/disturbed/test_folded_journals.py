@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(900)]
 
 ROUNDS, KILLS, WITHIN_S = 6, 4, 300.0
 LONGEST_S = 0.02  # from when a fold begins to the kill; it takes a few milliseconds
-SHORT = "from coordinator.rounds.past import folding; folding.LONG, folding.TIMES = 6, 0\n"
+SHORT = "from coordinator.rounds import history; history.LONG, history.TIMES = 6, 0\n"
 # A real coordinator whose journals are long by a few events, which dies soon after a fold begins.
 MORTAL = (
     SHORT
