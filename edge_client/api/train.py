@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from edge_client.adapters.card import Card, licence_of
+from edge_client.adapters.forms.linear import steps_of
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import (
     Exported,
@@ -37,6 +39,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import Evaluation
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example, read_folder
+from edge_client.updates.states import local_correction
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
@@ -247,7 +250,15 @@ def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
     for round_index in range(1, alone.rounds + 1):
         engine.load_adapter(engine.adapter())
         seed = derive_seed(alone.seed, "train", "alone", round_index)
-        trained = train_round(engine, alone.texts.labelled, alone.training, seed)
+        correct = partial(
+            local_correction,
+            training=alone.training,
+            of_adapter=steps_of(alone.adapter),
+            round_index=round_index,
+        )
+        trained = train_round(
+            engine, alone.texts.labelled, alone.training, seed, correct=correct
+        )
         engine.end_round()
         if alone.rounds > 1:
             tell(f"round {round_index} of {alone.rounds}: loss {trained.loss:.3f}")

@@ -132,8 +132,20 @@ def steps_of(work: Work, inputs: StepInputs | None) -> DeviceSteps:
     return DeviceSteps((order.step for order in work.updates), bound, inputs)
 
 
-def local_correction(received: AdapterState, training: Training) -> Correction | None:
-    """What is added to each gradient of training that belongs to no run; None: nothing."""
-    return DeviceSteps(steps_of_run(training, Updates())).correction(
-        received, DeviceContext(training, 0)
+def local_correction(
+    received: AdapterState,
+    training: Training,
+    of_adapter: tuple[str, ...] = (),
+    round_index: int = 0,
+) -> Correction | None:
+    """What is added to each gradient of training that belongs to no run; None: nothing.
+
+    Args:
+        received: What training starts from.
+        training: How it trains.
+        of_adapter: Steps of the adapter's form (`adapters.forms.linear.steps_of`).
+        round_index: 1-based, of training in several rounds.
+    """
+    return DeviceSteps(steps_of_run(training, Updates(), of_adapter)).correction(
+        received, DeviceContext(training, round_index)
     )

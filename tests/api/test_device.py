@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 pytest.importorskip("onnxruntime")
 
@@ -70,6 +71,21 @@ def test_an_adapter_is_trained_and_labels_and_is_scored(
     scores = smidgen.evaluate(data, str(trained.folder), **own)
     assert scores.texts == 3 and scores.accuracy == trained.accuracy_after
     assert [score.count for score in scores.labels] == [1, 2]
+
+
+def test_a_device_alone_trains_a_and_b_in_turn_where_its_adapter_asks_for_it(
+    tiny_base: Base, data: Path, tmp_path: Path
+) -> None:
+    def tensors(rounds: int, lr: float) -> dict[str, Any]:
+        out = tmp_path / f"{rounds}-{lr}"
+        own: dict[str, Any] = {"base": tiny_base.folder, "engine": "onnx", "tokens": 32}
+        smidgen.train(data, out, adapter="lora:4+rolora", rounds=rounds, epochs=1, lr=lr, **own)
+        return load_file(out / "adapter_model.safetensors")
+
+    slow, fast, again = tensors(1, 1e-3), tensors(1, 1e-2), tensors(2, 1e-2)
+    for name, tensor in fast.items():
+        rests = ".lora_A." in name
+        assert (tensor == slow[name]).all() == rests and (tensor == again[name]).all() != rests
 
 
 def test_paragraphs_train_an_adapter_and_long_ones_are_told(
