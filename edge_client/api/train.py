@@ -256,9 +256,7 @@ def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
             of_adapter=steps_of(alone.adapter),
             round_index=round_index,
         )
-        trained = train_round(
-            engine, alone.texts.labelled, alone.training, seed, correct=correct
-        )
+        trained = train_round(engine, alone.texts.labelled, alone.training, seed, correct=correct)
         engine.end_round()
         if alone.rounds > 1:
             tell(f"round {round_index} of {alone.rounds}: loss {trained.loss:.3f}")

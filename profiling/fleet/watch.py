@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from profiling.instruments.background import Background
+from profiling.instruments.sampler import Background
 
 EVERY_S = 1.0
 

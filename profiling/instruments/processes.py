@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edge_client.errors import Failed
 from profiling.instruments.child import Line, undisturbed
-from profiling.instruments.process_tree import ProcessTree, TreeUse
+from profiling.instruments.sampler import ProcessTree, TreeUse
 
 POLL_S = 0.02
 END_S = 5.0  # what a process has for ending by itself

@@ -23,7 +23,7 @@ import numpy as np
 from edge_client.planning.resources import usable_cores
 from profiling.instruments.bases import BenchmarkError, command_in, folder_of, why_missing
 from profiling.instruments.child import DONE, Child, Line, run_child
-from profiling.instruments.process_tree import ProcessTree, TreeUse
+from profiling.instruments.sampler import ProcessTree, TreeUse
 
 FLWR = "flwr"
 VARIABLE = "SMIDGEN_FLWR"

@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
 from profiling.instruments.machine import conditions, versions
-from profiling.instruments.process_tree import TreeUse
+from profiling.instruments.sampler import TreeUse
 from profiling.records.record import Figure, Record
 from profiling.wire.relay import Exchange, traffic
 

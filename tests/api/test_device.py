@@ -80,7 +80,8 @@ def test_a_device_alone_trains_a_and_b_in_turn_where_its_adapter_asks_for_it(
         out = tmp_path / f"{rounds}-{lr}"
         own: dict[str, Any] = {"base": tiny_base.folder, "engine": "onnx", "tokens": 32}
         smidgen.train(data, out, adapter="lora:4+rolora", rounds=rounds, epochs=1, lr=lr, **own)
-        return load_file(out / "adapter_model.safetensors")
+        found: dict[str, Any] = load_file(out / "adapter_model.safetensors")
+        return found
 
     slow, fast, again = tensors(1, 1e-3), tensors(1, 1e-2), tensors(2, 1e-2)
     for name, tensor in fast.items():

@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 
 from edge_client.bases.base import Base
 from edge_client.tasks.task import Task
-from profiling.instruments.process_tree import ProcessTree
+from profiling.instruments.sampler import ProcessTree
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.runner import Place
 from simulation.experiments.virtual.ray_devices import RayDevices
