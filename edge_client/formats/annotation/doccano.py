@@ -82,8 +82,8 @@ def _answer(fields: Mapping[str, Any], label: str, span: str) -> Answer | None:
         ValueError: A span is not one, or numbers stand where names are expected.
     """
     values = [fields[label]] if isinstance(fields.get(label), str) else fields.get(label)
-    said = f"`{label}` is a list of numbers; names of labels are expected"
-    demand(not _holds([fields], label, int, float), said)
+    has_numbers = isinstance(values, int | float) or _holds([fields], label, int, float)
+    demand(not has_numbers, f"`{label}` holds numbers; names of labels are expected")
     labels = labels_of(values) if isinstance(values, list) else ()
     if not span:
         return Answer(labels) if labels or values == [] else None

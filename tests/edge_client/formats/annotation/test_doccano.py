@@ -64,7 +64,7 @@ def test_older_exports_call_the_text_data_and_meta_data_does_not_matter() -> Non
 
 
 def test_where_labels_are_wanted_one_odd_row_makes_no_spans_of_the_others(tmp_path: Path) -> None:
-    rows = [["food"], [["x"]], ["price"], None, [0, 1, 1]]
+    rows = [["food"], [["x"]], ["price"], None, [0, 1, 1], 3]
     lines = [json.dumps({"text": f"t{n}", "labels": one}) for n, one in enumerate(rows)]
     path = tmp_path / "labelled.jsonl"
     path.write_text("\n".join([*lines, '{"text": "no field"}', '{"text": "e", "labels": []}']))
@@ -72,8 +72,9 @@ def test_where_labels_are_wanted_one_odd_row_makes_no_spans_of_the_others(tmp_pa
     wanted = Labels(("food", "price"), files)
     found = [one for _, one, _ in read_texts(path, wanted, True, accounting)]
     assert [(one.text, one.label) for one in found] == [("t0", "food"), ("t2", "price"), ("e", "")]
-    assert accounting.reasons == {"ambiguous": 2, "unanswered": 2}
-    assert "line 5: `labels` is a list of numbers; names" in accounting.faults[2]
+    assert accounting.reasons == {"ambiguous": 3, "unanswered": 2}
+    for line in (5, 6):
+        assert f"line {line}: `labels` holds numbers; names" in accounting.faults[line - 3]
     assert files_of(tmp_path, files) == {"labelled": path}
 
 
