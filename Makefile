@@ -8,6 +8,9 @@ SEED ?=
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 READY = $(VENV)/.installed
 
+# Tests start hundreds of processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-slow test-poor test-jetson fuzz check docs clean
 
 install: $(READY)
@@ -25,8 +28,9 @@ $(READY): pyproject.toml constraints/constraints.txt
 demo: install
 	$(VENV)/bin/smidgen demo
 
+# Three at once also on two cores: tests wait for servers and processes now and then.
 test: install
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not slow and not gpu"
 
 # Faults first, last the laws that `make test` tries with a few examples, with a hundred.
 # `make test-slow WITHIN=600` starts no test after 600 seconds and names those left.
@@ -50,9 +54,8 @@ test-jetson: install
 check: install
 	scripts/check
 
-# The site in site/, of docs/; a broken link, anchor or command reference is an error.
+# The site in site/, of docs/ and what scripts/site_pages.py makes; a broken link is an error.
 docs: install
-	$(VENV)/bin/python scripts/command_reference.py --check
 	$(VENV)/bin/python -m mkdocs build --strict
 	@echo "site/index.html"
 

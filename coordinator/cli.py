@@ -1,4 +1,4 @@
-"""`smidgen coordinator`: create a run, serve it, look at it, take its adapter home.
+"""`smidgen coordinator`: create a run, serve it, inspect it, export its adapter.
 
 With `--json` the last line of stdout is one JSON object.
 """

@@ -17,16 +17,16 @@ tags = { site = "kitchen" }
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from coordinator.plugins import check_known
 from coordinator.presets import laid_under
-from coordinator.rounds.choice import DeviceChoice
+from coordinator.rounds.eligibility import DeviceFilter
 from coordinator.rounds.learning.settings import (
     LORA_MEANS,
     Learning,
@@ -34,9 +34,9 @@ from coordinator.rounds.learning.settings import (
     check_net,
     check_together,
 )
+from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.selection import cohort_size
-from edge_client.adapters.forms.linear import steps_of
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED
@@ -44,8 +44,9 @@ from edge_client.errors import Failed, WrongInput, demand
 from edge_client.planning.sizes import BudgetError, parse_size
 from edge_client.tasks.ready_tasks import find_task
 from edge_client.tasks.task import Task, small_text, task_from_mapping
+from edge_client.updates.forms import steps_of
 from edge_client.updates.registry import made
-from edge_client.updates.settings import Updates, steps_of_run
+from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.packs import MOST_MIRRORS, check_mirror
 from edge_client.wire.training import Training
@@ -64,47 +65,16 @@ _demand = partial(demand, kind=ConfigError)
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """One run, as its owner described it.
+class RunConfig(Schedule):
+    """One run, as its owner described it; see `Schedule` and `RunSpec` for what is not said here.
 
     Attributes:
         name: The run's name; 1 to 64 characters.
         task: What devices are asked: labels, tags of words, or masked words.
         base: `embedded`, a folder or a hub name, as typed.
-        adapter: Adapter spec, such as `lora:8@q,v`; in a file that says none with a head where the
-            task needs one.
-        prompt_init: Text a soft prompt starts from; empty for random words.
-        training: How a device trains in one round.
-        learning: How the coordinator learns from a round.
-        updates: In how many bytes updates and steps travel.
-        asynchronous: How rounds go on without waiting for all; None if they do not. It decides who
-            is asked in the place of `fraction`, `max_cohort` and `over_selection`.
-        labelling: How devices label their own texts; None if they do not.
-        devices: Which devices of the fleet are asked to take part.
-        rounds: Server steps until the run is finished.
-        fraction: C of FedAvg, share of the devices asked per round, above 0 and at most 1.
-        max_cohort: Most devices asked to train in a round; 0 for no cap.
-        over_selection: How many times the cohort is asked to train, 1 or more: a round closes when
-            as many as the cohort are done, and the others come too late.
-        patience: Evaluations in a row without an improvement that end the run; 0: none do.
-        min_clients: Devices that must have asked for work before the first round.
-        min_updates: Updates without which no round is closed.
-        deadline_s: Seconds after which a step stops waiting for those who have not answered.
-        adaptive_deadline: Whether a step waits no longer than a multiple of what the steps before
-            it took nearly all devices that answered.
-        evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
-        evaluate_cohort: Devices asked to evaluate an adapter; 0 for all that are there.
-        evaluate_share: Share of its test texts that a device evaluates on, drawn in each round;
-            after the last round it is all of them.
-        keep: Which adapter is the run's in the end: the `last`, or the `best` of those that were
-            evaluated.
-        norm_bound: Norm down to which longer updates are scaled; `adaptive` follows the rounds'
-            medians, 0 lets in any.
-        max_examples: Largest weight of a device in a mean; `adaptive` follows the rounds'
-            medians, 0 lets in any.
-        seed: Root seed of the run.
         tell_names: Whether a waiting device is told the names of those that are waited for.
         pack_mirrors: https addresses where devices find the base's pack, as `BASE_ID/FILE`.
+        devices: Which devices of the fleet are asked to take part.
 
     Raises:
         ConfigError: A value outside its range; names it.
@@ -113,40 +83,14 @@ class RunConfig:
     name: str
     task: Task
     base: str = EMBEDDED
-    adapter: str = "lora:8@q,v"
-    prompt_init: str = ""
-    training: Training = field(default_factory=Training)
-    learning: Learning = field(default_factory=Learning)
-    updates: Updates = field(default_factory=Updates)
-    rounds: int = 10
-    fraction: float = 1.0
-    max_cohort: int = 0
-    over_selection: float = 1.0
-    patience: int = 0
-    min_clients: int = 2
-    min_updates: int = 1
-    deadline_s: float = 600.0
-    adaptive_deadline: bool = True
-    evaluate_every: int = 1
-    evaluate_cohort: int = 0
-    evaluate_share: float = 1.0
-    keep: Literal["best", "last"] = "last"
-    norm_bound: float | Literal["adaptive"] = "adaptive"
-    max_examples: int | Literal["adaptive"] = "adaptive"
-    seed: int = 0
+    _: KW_ONLY
     tell_names: bool = False
     pack_mirrors: tuple[str, ...] = ()
-    asynchronous: Asynchronous | None = None
-    labelling: Labelling | None = None
-    devices: DeviceChoice = field(default_factory=DeviceChoice)
-
-    @property
-    def update_steps(self) -> tuple[str, ...]:
-        """What devices' updates go through, step by step."""
-        return steps_of_run(self.training, self.updates, steps_of(self.adapter))
+    devices: DeviceFilter = field(default_factory=DeviceFilter)
 
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
+        self.check_spec(ConfigError)
         _demand(bool(self.base), "base: a folder, a hub name or `embedded`")
         spec, lora_mean = parse_adapter(self.adapter), self.learning.lora_mean
         known = ", ".join(LORA_MEANS)
@@ -175,25 +119,12 @@ class RunConfig:
         _demand(0.0 < self.fraction <= 1.0, "fraction: above 0 and at most 1")
         _demand(0 <= self.max_cohort <= 1_000_000, "max_cohort: 0 to 1000000")
         _demand(1.0 <= self.over_selection <= 10.0, "over_selection: 1 to 10")
-        _demand(0 <= self.patience <= 1_000_000, "patience: 0 to 1000000")
         _demand(1 <= self.min_clients <= 1_000_000, "min_clients: 1 to 1000000")
         _demand(1 <= self.min_updates <= 1_000_000, "min_updates: 1 to 1000000")
         _demand(0.0 < self.deadline_s < 1e9, "deadline_s: above 0")
-        _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
         said = "patience: counts evaluations between rounds, and evaluate_every = 0 has none"
         _demand(not self.patience or self.evaluate_every > 0, said)
         _demand(0 <= self.evaluate_cohort <= 1_000_000, "evaluate_cohort: 0 to 1000000")
-        _demand(0.0 < self.evaluate_share <= 1.0, "evaluate_share: above 0 to 1")
-        _demand(self.keep in ("best", "last"), "keep: best or last")
-        _demand(
-            self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
-            "norm_bound: `adaptive`, a number above 0, or 0 for none",
-        )
-        _demand(
-            self.max_examples == "adaptive" or 0 <= self.max_examples <= 10**9,
-            "max_examples: `adaptive`, 1 to 10^9, or 0 for any",
-        )
-        _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(len(self.pack_mirrors) <= MOST_MIRRORS, f"pack_mirrors: at most {MOST_MIRRORS}")
         for address in self.pack_mirrors:
             check_mirror(address)
@@ -257,7 +188,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
 
     Args:
         path: The run file, or None if the flags say everything.
-        overrides: Values by field of `RunConfig`, `Training`, `Labelling` or `DeviceChoice`; None
+        overrides: Values by field of `RunConfig`, `Training`, `Labelling` or `DeviceFilter`; None
             leaves the file's, and `tags` go beside the file's. `task` is a task file, relative to
             the working directory, or a ready-made one. `labelling` says whether devices label; any
             of its fields says so too. `preset` goes before the file's.
@@ -355,7 +286,7 @@ def _merged(
 
 def _devices(table: Any, flags: dict[str, Any], origin: str) -> dict[str, Any]:
     """The table of a run's devices, with the flags that override it, taken out of `flags`."""
-    names = ["least_memory" if n == "least_memory_bytes" else n for n in _names(DeviceChoice)]
+    names = ["least_memory" if n == "least_memory_bytes" else n for n in _names(DeviceFilter)]
     _check_names(table, names, origin)
     tags = table.get("tags", {})
     said = f'{origin}: tags: a table is expected, such as {{ site = "kitchen" }}'

@@ -1,12 +1,12 @@
-"""Our property tests for a mean, a server optimizer or a policy of selection of one's own.
+"""Property tests for your own mean, server optimizer or selection policy; ours pass the same.
 
     from coordinator.kit import check_mean
 
     def test_signs_is_a_mean():
         check_mean(Signs)
 
-Ours go through the same. It needs hypothesis (`pip install hypothesis`); a law that does not hold
-ends in an AssertionError, or in the `PluginError` that a run would pause with.
+It needs hypothesis (`pip install hypothesis`); a law that does not hold ends in an AssertionError,
+or in the `PluginError` that would pause a run.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from coordinator.rounds.extensions import (
     CheckedSelection,
     counted,
 )
-from coordinator.rounds.learning.mean import Mean
 from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory
 from coordinator.rounds.learning.optimizers import ServerOptimizer
+from coordinator.rounds.learning.registry import Mean
 from coordinator.rounds.scheduling.participation import Heard
 from coordinator.rounds.selections.selection import Asking, Selection
 from edge_client.updates.step import Contribution

@@ -1,9 +1,9 @@
-"""Makes extensions known to a process: those of installed packages, and those of a folder.
+"""Loads plug-ins, from installed packages and from a folder.
 
-A package names them as entry points in the groups `smidgen.means`, `smidgen.optimizers` and
-`smidgen.selections`. A file of a folder that `--plugins` names has a dictionary `MEANS`,
-`OPTIMIZERS` or `SELECTIONS`: name -> class. Whoever starts the process chooses both; nothing that
-comes over the network adds to them (docs/extending.md).
+Packages name them as entry points in the groups `smidgen.means`, `smidgen.optimizers` and
+`smidgen.selections`. A file in the folder of `--plugins` has a dictionary `MEANS`, `OPTIMIZERS` or
+`SELECTIONS`: name -> class. Whoever starts the process chooses both; nothing from the network adds
+to them (docs/extending.md).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from coordinator.rounds.extensions import FAILURES, Extension, Kind, add, line_of
-from coordinator.rounds.learning.named import MEANS, OPTIMIZERS
+from coordinator.rounds.learning.registry import MEANS, OPTIMIZERS
 from coordinator.rounds.learning.settings import SELECTIONS, Learning
 from edge_client.errors import WrongInput, demand
 

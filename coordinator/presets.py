@@ -1,8 +1,8 @@
-"""Presets: what a run file, or an experiment, says by one name and may still say otherwise.
+"""Presets: named defaults of a run file or an experiment.
 
 preset = "silos"
 [training]
-batch = 32        # goes before the preset's, and so does a flag
+batch = 32        # overrides the preset's, as a flag does
 """
 
 from collections.abc import Collection, Mapping

@@ -1,6 +1,6 @@
 """`smidgen client`: join a run from a device, train alone, or use an adapter.
 
-Only what is asked for is imported: torch not before there is work.
+Modules are imported on demand; torch only when there is work to compute.
 """
 
 import typer
@@ -8,6 +8,7 @@ import typer
 from edge_client.commands.base import base
 from edge_client.commands.doctor import doctor
 from edge_client.commands.evaluate import evaluate
+from edge_client.commands.generate import generate_command
 from edge_client.commands.labels import labels
 from edge_client.commands.patterns import patterns, tasks
 from edge_client.commands.personalize import personalize_command
@@ -27,6 +28,7 @@ app.command()(run)
 app.command("train")(train_alone)
 app.command("personalize")(personalize_command)
 app.command()(predict)
+app.command("generate")(generate_command)
 app.command()(evaluate)
 app.command()(plan)
 app.command()(doctor)

@@ -1,8 +1,8 @@
-"""Completion of the whole command in bash, zsh and fish: commands, sub-commands and options.
+"""Shell completion for bash, zsh and fish: commands, sub-commands and options.
 
-The shell runs `smidgen` with the words typed so far and `_SMIDGEN_COMPLETE` set; each line it gets
-back is a candidate, a tab, and what it does. Where there is none, the shell completes files. Only
-the package of the command that is typed is opened.
+The shell runs `smidgen` with the words typed so far and `_SMIDGEN_COMPLETE` set; each output line
+is a candidate, a tab and its description. Without candidates the shell completes files. Only the
+package of the typed command is imported.
 """
 
 import errno

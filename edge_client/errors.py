@@ -1,7 +1,7 @@
-"""The two ways in which a command may fail, each told in one line by `smidgen.main`.
+"""Root error classes `WrongInput` and `Failed`, which `smidgen.main` reports in one line.
 
-Every error class of the house derives from one of them. What derives from neither is a bug and
-ends in a traceback.
+Every error class of this project derives from one of them. Any other exception is a bug and ends in
+a traceback.
 """
 
 from typing import ClassVar

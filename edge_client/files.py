@@ -1,4 +1,4 @@
-"""Files that survive a power cut, their hashes, who holds them, and who may read them."""
+"""Crash-safe file writes, hashes, locks and permissions."""
 
 import errno
 import fcntl
@@ -186,8 +186,7 @@ def close_to_others(
     """Take a folder and what lies in it from all but its owner.
 
     Args:
-        folder: See `open_to_others`.
-        is_meant: Likewise.
+        folder, is_meant: As `open_to_others` takes them.
 
     Returns:
         Files and folders that were open, and those that are still: somebody else's.

@@ -1,10 +1,10 @@
-"""Log lines and messages that are safe to show: what others say moves no cursor and fills no disk.
+"""Safe log lines: foreign text cannot move the cursor, forge records or fill the disk.
 
     handler.setFormatter(PlainLines("%(asctime)s %(message)s"))
 
-A coordinator's reasons, names in files, a peer's broken header: any of it may end in a message. So
-each record is one line, printable and not too long, whoever wrote it; a traceback keeps its lines,
-indented, so that none of them passes for a record.
+Messages may contain a coordinator's reasons, file names or a peer's broken header. So each record
+is one printable line of bounded length; a traceback keeps its lines, indented, so that none looks
+like a record.
 """
 
 import logging
@@ -41,10 +41,8 @@ class PlainLines(logging.Formatter):
     """A formatter of the standard library whose messages are made safe to show."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
         record.message = shown(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Caught) -> str:
-        """The lines of a traceback."""
         return shown_lines(super().formatException(ei))

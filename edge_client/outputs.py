@@ -1,14 +1,15 @@
-"""Where a command writes to: looked at before any work, written beside, put in place by a rename.
+"""Output files and folders: checked before any work, written beside the target, then renamed.
 
     check_out_folder("--out", folder, MINE)  # before hours of work
     with new_folder("--out", folder, MINE) as part:  # after them
         (part / "weights").write_bytes(body)
 
-A cut leaves what was there before or the whole of the new. Only a process that is killed outright
-leaves more: `.NAME.part-PID` beside it, or the old as `.NAME.old-PID`, which the next look puts
-back where nothing stands. A folder that no rename may replace (a mount point, the shell's own
-folder, one below a folder that is not ours) is filled file by file from `.smidgen.part-PID` inside
-it, the mark last. What was written whole is never deleted because it could not be put in place.
+An interruption leaves either the old output or the whole new one. Only a process killed outright
+leaves more: `.NAME.part-PID` beside it, or the old one as `.NAME.old-PID`, which the next check
+puts back if its place is empty. A folder that cannot be replaced by a rename (a mount point, the
+shell's current folder, one below a folder that is not ours) is filled file by file from
+`.smidgen.part-PID` inside it, its marker last. Complete output is never deleted because it could
+not be put in place.
 """
 
 import ctypes
@@ -345,3 +346,10 @@ def _exchange(one: Path, other: Path) -> bool:
         return False
     names = os.fsencode(one), os.fsencode(other)
     return bool(rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0)
+
+
+def check_other(out: Path | None, source: Path | None) -> None:
+    """Refuse a file of answers that would replace what is read."""
+    if out is not None and source is not None and source.exists() and out.exists():
+        is_same = out.samefile(source)
+        demand(not is_same, f"--out {out} is the file that is read; give another name")

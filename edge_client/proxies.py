@@ -1,8 +1,8 @@
-"""The environment's proxies, which HTTP libraries read where a client is built.
+"""Proxy environment variables, which HTTP libraries read when a client is built.
 
-What a library raises of one that it cannot use is of many kinds, and names no variable:
+Libraries raise many kinds of errors for an unusable proxy, and none names the variable:
 
-    with named_proxies():  # a ProxyError says that it is ALL_PROXY, and what is expected there
+    with named_proxies():  # a ProxyError names ALL_PROXY, and what is expected there
         client = httpx.Client()
 """
 
@@ -55,7 +55,6 @@ def _at_fault() -> str | None:
 
 
 def _objection(proxy: str) -> str | None:
-    """What is wrong with a proxy, if anything is."""
     import httpx
 
     if not proxy:

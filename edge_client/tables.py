@@ -1,15 +1,14 @@
-"""Tables and units as every command prints them: one style for people, JSON beside it for machines.
+"""Tables and units as every command prints them, for people; `--json` is for machines.
 
 A table has a header, a thin rule and aligned columns: numbers right, words left, no borders. It
-fits the terminal it is printed on, and is never cut: neither there nor in a pipe or file, where
-every row is one line.
+fits its terminal without being cut; in a pipe or file every row is one line.
 
     round  accuracy   loss  sent
     -----  --------  -----  --------
         1    41.2 %  1.310  24.2 KiB
 
-Bytes are KiB, MiB and GiB, steps of 1024, because `--memory-budget 512M`, cgroups and systemd
-count so: a figure read here can be typed there. Seconds are `s`, shares `%`.
+Bytes are KiB, MiB and GiB, steps of 1024, as `--memory-budget 512M`, cgroups and systemd count: a
+figure read here can be typed there. Seconds are `s`, shares `%`.
 """
 
 import os
@@ -326,10 +325,10 @@ def shown(text: str, width: int | None = None) -> str:
         text: Whatever it holds.
         width: Most characters, the three dots of a longer text included; None: all.
     """
-    line = "".join(letter if _prints(letter) else "?" for letter in " ".join(text.split()))
+    line = "".join(letter if prints(letter) else "?" for letter in " ".join(text.split()))
     return line if width is None or len(line) <= width else f"{line[: width - 3]}..."
 
 
-def _prints(letter: str) -> bool:
+def prints(letter: str) -> bool:
     """Whether a letter draws something, or joins what is beside it as some scripts need."""
     return letter.isprintable() or letter in JOINERS

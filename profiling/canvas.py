@@ -1,6 +1,6 @@
-"""The look that all pictures share: colours, honest axes, and legends that lie beside the data.
+"""Shared style of all charts: colours, accuracy axes from 0 to 100 %, legends outside the data.
 
-Matplotlib is imported where a picture is drawn, since few commands draw one.
+Matplotlib is imported where a chart is drawn, since few commands draw one.
 """
 
 from collections.abc import Sequence

@@ -3,6 +3,7 @@
 The same rules for any checkout, ours or another's: statements are the nodes of the syntax tree,
 docstrings with them; records are classes that are dataclasses, msgspec structs, pydantic models or
 named tuples; constants are upper-case names of a module; options are parameters in the commands.
+A `benchmarks` folder at the top, which no package holds, is counted apart.
 """
 
 import ast
@@ -11,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 LEFT_OUT = {"tests", "test", "docs", "findings", "build", "dist", "site", "node_modules"}
+APART = "benchmarks"
 RECORDS = ("dataclass", "Struct", "BaseModel", "NamedTuple")
 
 
@@ -19,7 +21,7 @@ def size(root: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     for file in sorted(root.rglob("*.py")):
         parts = file.relative_to(root).parts
-        if LEFT_OUT & set(parts) or any(part.startswith(".") for part in parts):
+        if parts[0] == APART or any(one in LEFT_OUT or one.startswith(".") for one in parts):
             continue
         text = file.read_text(encoding="utf-8")
         tree = ast.parse(text)
@@ -51,5 +53,6 @@ def _name(node: ast.expr) -> str:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["."]:
-        counts = size(Path(name))
-        print(name, *(f"{count:,} {what}" for what, count in sorted(counts.items())), sep="  ")
+        for folder in (Path(name), Path(name) / APART):
+            counts = sorted(size(folder).items())
+            print(folder, *(f"{count:,} {what}" for what, count in counts), sep="  ")

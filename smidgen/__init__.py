@@ -14,6 +14,7 @@ In Python the same is done by functions, whose keywords and defaults are the com
     predict(texts, adapter)        -> list[Prediction]  labels
     tag(texts, adapter)            -> list[TaggedText]  entities in them
     fill(texts, adapter)           -> list[FilledText]  words for each [MASK], or perplexity
+    generate(texts, adapter)       -> list[GeneratedText]  by a causal language model
     evaluate(data, adapter)        -> Scores
     create_run(store, run)         -> NewRun           run: RunConfig(Task, Training, Labelling)
     serve(store)                   -> Server           in a thread, until its `with` block ends
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from coordinator.config import RunConfig
     from edge_client.api.doctor import Diagnosis, doctor
     from edge_client.api.evaluate import evaluate
+    from edge_client.api.generate import GeneratedText, generate
     from edge_client.api.pack import Pack, pack
     from edge_client.api.personalize import PersonalAdapter, personalize
     from edge_client.api.plan import Planned, Plans, plan
@@ -72,6 +74,7 @@ __all__ = [
     "Failed",
     "FilledText",
     "Finding",
+    "GeneratedText",
     "Labelling",
     "NewRun",
     "NothingDone",
@@ -97,6 +100,7 @@ __all__ = [
     "evaluate",
     "export",
     "fill",
+    "generate",
     "pack",
     "personalize",
     "plan",
@@ -116,6 +120,7 @@ _HOMES = {
     "ExportedAdapter": "coordinator.api.export",
     "FilledText": "edge_client.tasks.kinds.guesses",
     "Finding": "edge_client.doctor.machine",
+    "GeneratedText": "edge_client.api.generate",
     "Labelling": "edge_client.wire.labelling",
     "NewRun": "coordinator.api.create",
     "NothingDone": "edge_client.api.run",
@@ -139,6 +144,7 @@ _HOMES = {
     "evaluate": "edge_client.api.evaluate",
     "export": "coordinator.api.export",
     "fill": "edge_client.api.predict",
+    "generate": "edge_client.api.generate",
     "pack": "edge_client.api.pack",
     "personalize": "edge_client.api.personalize",
     "plan": "edge_client.api.plan",
@@ -172,7 +178,7 @@ COMMANDS = {
     ),
     "simulate": (
         "simulation.cli",
-        "train the embedded base; experiments on one machine",
+        "experiments on one machine",
         "simulate",
     ),
 }
@@ -231,7 +237,6 @@ def __dir__() -> list[str]:
 
 
 def usage() -> str:
-    """The list of commands."""
     lines = [f"  {name:<12} {text}" for name, (_, text, _) in COMMANDS.items()]
     head = "usage: smidgen COMMAND [OPTIONS]   (smidgen COMMAND --help)"
     tail = "--version   --install-completion [bash|zsh|fish]   --show-completion [bash|zsh|fish]"
@@ -248,11 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: Always but after --version and --help; its code is the exit code.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    _show_all_letters()
-    for place, word in enumerate(given, start=1):
-        if not _is_text(word):
-            print(f"smidgen: word {place} of the command is not UTF-8 text", file=sys.stderr)
-            raise SystemExit(WrongInput.exit_code)
+    _check_words("smidgen", given)
     if _COMPLETE in os.environ or (given and given[0] in _COMPLETION):
         _complete(given)
     elif given and given[0] in ("--version", "version"):
@@ -265,7 +266,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"smidgen: no command {given[0]!r}{meant}\n{usage()}", file=sys.stderr)
         raise SystemExit(WrongInput.exit_code)
     else:
-        _run(given[0], given[1:])
+        module, _, extra = COMMANDS[given[0]]
+        run_app(f"smidgen {given[0]}", module, extra, given[1:])
+
+
+def _check_words(name: str, words: Sequence[str]) -> None:
+    _show_all_letters()
+    for place, word in enumerate(words, start=1):
+        if not _is_text(word):
+            print(f"{name}: word {place} of the command is not UTF-8 text", file=sys.stderr)
+            raise SystemExit(WrongInput.exit_code)
 
 
 def _show_all_letters() -> None:
@@ -298,7 +308,7 @@ def _complete(given: Sequence[str]) -> None:
 
             print(completion.install(shell, home_folder("set HOME")))
     except (WrongInput, Failed) as error:
-        _end(given[0], str(error), error.exit_code)
+        _end(f"smidgen {given[0]}", str(error), error.exit_code)
 
 
 def _is_text(word: str) -> bool:
@@ -306,29 +316,40 @@ def _is_text(word: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
-def _run(command: str, arguments: Sequence[str]) -> None:
-    module, _, extra = COMMANDS[command]
+def run_app(name: str, module: str, extra: str, arguments: Sequence[str]) -> None:
+    """Run one command of an app; what goes wrong is one line and an exit code.
+
+    Args:
+        name: What is typed for the app, as in `smidgen client`.
+        module: Has the Typer `app`.
+        extra: What it needs of the package's extras; may be empty.
+        arguments: What follows the name.
+
+    Raises:
+        SystemExit: Always but after --help.
+    """
+    _check_words(name, arguments)  # once more where `main` has; a benchmark has no other
     try:
-        import_module(module).app(args=arguments, prog_name=f"smidgen {command}")
+        import_module(module).app(args=arguments, prog_name=name)
     except (WrongInput, Failed) as error:
-        _end(command, str(error), error.exit_code)
+        _end(name, str(error), error.exit_code)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] in OURS:
+        if error.name is None or error.name.split(".")[0] in (*OURS, module.split(".")[0]):
             raise
         told = f"needs {error.name!r}; {installing(extra)}"
-        _end(command, told, WrongInput.exit_code)
+        _end(name, told, WrongInput.exit_code)
     except OSError as error:  # a full disk, a folder that is not ours
-        _end(command, str(error), Failed.exit_code)
+        _end(name, str(error), Failed.exit_code)
     except KeyboardInterrupt:
-        _end(command, "stopped", INTERRUPTED)
+        _end(name, "stopped", INTERRUPTED)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Typer has caught a KeyboardInterrupt and says nothing
-            _end(command, "stopped", INTERRUPTED)
+            _end(name, "stopped", INTERRUPTED)
         raise
 
 
-def _end(command: str, message: str, exit_code: int) -> None:
+def _end(name: str, message: str, exit_code: int) -> None:
     from edge_client.log_lines import shown  # a command that ends well needs none of it
 
-    print(f"smidgen {command}: {shown(' '.join(message.split()))}", file=sys.stderr)
+    print(f"{name}: {shown(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(exit_code)

@@ -1,5 +1,6 @@
 """All combinations of some values, few of which are run each time."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -22,3 +23,33 @@ def covering(*axes: Sequence[Any]) -> list[Any]:
 def first_fast(values: Sequence[Any]) -> list[Any]:
     """Every value; only the first is fast."""
     return [pytest.param(value, marks=SLOW if place else ()) for place, value in enumerate(values)]
+
+
+def thin(items: Sequence[pytest.Item]) -> None:
+    """Mark slow what is more than needed to name each value of each axis of a test once.
+
+    An axis is one `parametrize`. Of tests marked `few`; of the cases that are not slow already.
+    """
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        values = {case: set(_values(case)) for case in cases}
+        named: set[Any] = set()
+        while some := max((len(values[case] - named) for case in cases), default=0):
+            fast = next(case for case in cases if len(values[case] - named) == some)
+            named |= values[fast]
+            cases.remove(fast)
+        for case in cases:
+            case.add_marker(SLOW)
+
+
+def _values(case: pytest.Item) -> list[Any]:
+    """Of each axis of a case, its names and the value here."""
+    spec = getattr(case, "callspec", None)
+    left, found = dict(spec.params) if spec else {}, []
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0] if isinstance(mark.args[0], str) else ",".join(mark.args[0])
+        found.append((names, *(repr(left.pop(name.strip(), "")) for name in names.split(","))))
+    return found + [(name, repr(value)) for name, value in left.items()]

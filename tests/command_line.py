@@ -18,7 +18,7 @@ from typing import NoReturn, TextIO
 
 import pytest
 
-from smidgen import main
+from smidgen import main, run_app
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,19 @@ class Done:
 
 def smidgen(*arguments: str) -> Done:
     """One command in this process, which spares its imports."""
+    return _done(lambda: main(arguments))
+
+
+def benchmarks(*arguments: str) -> Done:
+    """One command of `python -m benchmarks`, likewise."""
+    return _done(lambda: run_app("python -m benchmarks", "benchmarks.cli", "simulate", arguments))
+
+
+def _done(work: Callable[[], None]) -> Done:
     code, out, err = 0, io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            main(arguments)
+            work()
         except SystemExit as end:
             code = 0 if end.code is None else int(end.code)
     return Done(code, out.getvalue(), err.getvalue())

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from edge_client.bases.base import Base, open_base
 from edge_client.tasks.task import Task
-from tests.breadth import first_fast
+from tests.breadth import first_fast, thin
 from tests.coordinator.servers import Buckets, Postgres, bucket_server, postgres_server
 from tests.tiny import write_tiny_base
 
@@ -43,8 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--start-within", type=float, default=math.inf, metavar="S", help=said)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests of faults first, laws of many examples last: what time is left for is run."""
+    thin(items)
     items.sort(key=lambda item: [item.get_closest_marker(n) is None for n in ("fault", "slow")])
 
 
@@ -105,6 +107,12 @@ def shared(kind: str, name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no {kind}/{name} in the shared folder (set SMIDGEN_SHARED)")
     return folder
+
+
+@pytest.fixture
+def smollm2() -> Path:
+    """A real decoder's GGUF file, with its tokenizer.json beside it."""
+    return shared("models", "smollm2-135m-instruct") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @pytest.fixture(params=first_fast(["bert-tiny-mlm", "minilm-l6-mlm"]))

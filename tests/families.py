@@ -9,9 +9,9 @@ from edge_client.texts.tokens import Tokens
 FAMILIES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra", "mpnet"),
     "modernbert",
-    *("llama", "qwen2"),
+    *("llama", "qwen2", "qwen3", "gemma3_text", "smollm3"),
 )
-DECODERS = ("llama", "qwen2")
+DECODERS = ("llama", "qwen2", "qwen3", "gemma3_text", "smollm3")
 ENCODERS = tuple(name for name in FAMILIES if name not in DECODERS)
 HIDDEN, LAYERS, FEED_FORWARD, HEADS = 64, 3, 128, 4
 
@@ -24,8 +24,9 @@ def write_family(name: str, tiny_base: Base, folder: Path, seed: int = 0) -> Bas
     sizes = _sizes(name) | {"vocab_size": Tokens(tiny_base.folder).size, "pad_token_id": 0}
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(name, **sizes)
-    is_decoder = name in ("llama", "qwen2")
-    kind = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModelForMaskedLM
+    kind = transformers.AutoModelForMaskedLM
+    if name in DECODERS:
+        kind = transformers.AutoModelForCausalLM
     model = kind.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
         spread = 0.1 if parameter.dim() == 1 else 0.05
@@ -45,7 +46,7 @@ def _sizes(name: str) -> dict[str, object]:
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
         "intermediate_size": FEED_FORWARD,
-        "max_position_embeddings": 80,
+        "max_position_embeddings": 80 if name not in DECODERS else 160,
     }
     if name == "albert":
         sizes |= {"embedding_size": 64, "num_hidden_groups": 1}
@@ -55,6 +56,17 @@ def _sizes(name: str) -> dict[str, object]:
         sizes |= dict.fromkeys(("eos_token_id", "sep_token_id"), 2)
     if name == "electra":
         sizes |= {"embedding_size": 128}
-    if name in ("llama", "qwen2"):
+    if name in DECODERS:
         sizes |= {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
+    if name == "llama":  # waves longer and shorter than both bounds, and between them
+        scaled = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        scaled |= {"original_max_position_embeddings": 64}
+        sizes["rope_parameters"] = scaled | {"rope_type": "llama3", "rope_theta": 1e3}
+    if name == "qwen3":
+        sizes["head_dim"] = 32  # not hidden / heads
+    if name == "gemma3_text":  # a layer without a window between two of nine tokens
+        sizes |= {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 9}
+        sizes["layer_types"] = ["sliding_attention", "full_attention", "sliding_attention"]
+    if name == "smollm3":  # the middle layer does not turn
+        sizes["no_rope_layers"] = [1, 0, 1]
     return sizes

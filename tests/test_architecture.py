@@ -1,7 +1,7 @@
 """The rooms and their arrows, proved on the source and in fresh interpreters.
 
 Three tables say it all: in which order rooms stand, what a package sees of another, and where the
-libraries that compute are imported. docs/architecture.md draws the same.
+libraries that compute are imported. `scripts/pictures.py` draws the same.
 """
 
 import ast
@@ -26,7 +26,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "edge_client": (
         ("errors", "tables"),
         ("files", "log_lines", "proxies"),
-        ("outputs", "completion"),
+        ("outputs", "completion", "options"),
         ("formats",),
         ("texts", "codecs"),
         ("tasks",),
@@ -47,7 +47,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "edge_client.tasks": (
-        ("confusion", "registry", "telling"),
+        ("registry", "output"),
         ("counts",),
         ("scores",),
         ("task",),
@@ -55,8 +55,8 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("encoder", "kinds"),
     ),
     "edge_client.engine": (
-        ("watch", "ensemble", "activation_cache", "frozen_base", "limits"),
-        ("frozen_prefix",),
+        ("early_stop", "ensemble", "activation_cache", "frozen_base", "generation", "limits"),
+        ("frozen_layers_cache",),
         ("backend",),
         ("engine",),
         ("torch_backend", "onnx_backend"),
@@ -88,19 +88,17 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "simulation": (
-        ("datasets", "population", "pretraining", "demo"),
+        ("datasets", "population", "demo"),
         ("experiments",),
-        ("papers",),
-        ("api",),
+        ("api", "report"),
         ("commands",),
         ("cli",),
     ),
-    "simulation.papers": (
-        ("published",),
-        ("scenario",),
-        ("paired", "provenance"),
-        ("plots", "grid"),
-        ("report",),
+    "simulation.report": (("figure",), ("scenario",), ("plots",), ("report",)),
+    "benchmarks": (("papers", "pretraining"), ("commands",), ("cli",), ("__main__",)),
+    "benchmarks.papers": (
+        ("published", "paired"),
+        ("grid",),
         ("tables",),
         ("pieces",),
         ("index",),
@@ -111,6 +109,7 @@ BELOW_LABELLING = {
         "errors",
         "files",
         "outputs",
+        "options",
         "tables",
         "formats",
         "texts",
@@ -123,6 +122,7 @@ BELOW_LABELLING = {
     *("codecs", "updates", "guest", "engine", "metering"),
 }
 EVERY_ROOM = {room for line in ORDER["edge_client"] for room in line}
+TREE = "benchmarks"  # beside the packages: it sees all of them, and none of them sees it
 # package -> other package -> the rooms of it that it sees
 SEES: dict[str, dict[str, set[str]]] = {
     "edge_client": {},
@@ -131,6 +131,7 @@ SEES: dict[str, dict[str, set[str]]] = {
             "errors",
             "files",
             "outputs",
+            "options",
             "tables",
             "log_lines",
             "texts",
@@ -152,8 +153,12 @@ SEES: dict[str, dict[str, set[str]]] = {
             *("rounds", "canvas", "peers", "instruments", "estimates", "records"),
         },
     },
+    TREE: {
+        package: {room for line in ORDER[package] for room in line}
+        for package in ("edge_client", "coordinator", "profiling", "simulation")
+    },
 }
-# library -> the folders and modules that import it; simulation computes with torch everywhere
+# library -> the folders and modules that import it; simulation and benchmarks may import torch
 COMPUTES: dict[str, set[str]] = {
     "torch": {
         "edge_client/engine/torch_backend",
@@ -206,7 +211,7 @@ def dotted(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the four packages, by its dotted name."""
+    """Every module of the four packages and of the benchmarks, by its dotted name."""
     found = (path for package in SEES for path in sorted((ROOT / package).rglob("*.py")))
     return {dotted(path): path for path in found}
 
@@ -304,7 +309,7 @@ def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
         heavy = {part for part in imports(name) if part.split(".")[0] in names}
         place = path.relative_to(ROOT)
         is_home = {str(place), *map(str, place.parents)} & COMPUTES[library]
-        is_free = library == "torch" and name.startswith("simulation.")
+        is_free = library == "torch" and name.startswith(("simulation.", f"{TREE}."))
         assert not heavy or is_home or is_free, f"{name} imports {sorted(heavy)}"
 
 
@@ -335,10 +340,12 @@ def test_no_kind_of_task_is_named_outside_its_room() -> None:
     assert sorted(kinds_named_in(ast.parse(said))) == ["labels", "mlm", "tagging"]
     fine = 'Task("t", kind="mlm"), {"labels": 1}, work.kind == "label"'
     assert not kinds_named_in(ast.parse(fine))
+    quoted = re.compile(rf"""["'](?:{"|".join(OURS)})["']""")  # most files need no parsing
     named = {
         name: kinds
         for name, path in modules().items()
         if not name.startswith("edge_client.tasks.")
+        and quoted.search(path.read_text())
         and (kinds := kinds_named_in(ast.parse(path.read_text())))
     }
     assert not named
@@ -397,9 +404,11 @@ def test_every_module_can_be_imported_first(package: str) -> None:
 
 def test_a_module_named_as_text_exists() -> None:
     """What is started as a process or imported by name is seen by no import."""
-    text = re.compile(r"(?:edge_client|coordinator|profiling|simulation)(?:\.[a-z_0-9]+)+")
+    packages = "|".join(SEES.keys() - {TREE})
+    text = re.compile(rf"(?:{packages})(?:\.[a-z_0-9]+)+")
     for path in (ROOT / "smidgen/__init__.py", *modules().values()):
-        for node in ast.walk(ast.parse(path.read_text())):
+        is_there = re.search(f'"{text.pattern}"', path.read_text())
+        for node in ast.walk(ast.parse(path.read_text())) if is_there else ():
             said = node.value if isinstance(node, ast.Constant) else None
             if isinstance(said, str) and text.fullmatch(said) and said != "coordinator.db":
                 assert said in modules(), f"{path.relative_to(ROOT)}: {said}"

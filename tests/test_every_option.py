@@ -5,7 +5,7 @@ The list of commands and options is Typer's own, so a new option is tested as so
 
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,7 +24,8 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from smidgen import COMMANDS
-from tests.command_line import Done, smidgen
+from tests.breadth import SLOW
+from tests.command_line import Done, benchmarks, smidgen
 
 SOON_S = 5.0  # of this process's computing, however busy the machine is
 PATIENCE_S = 30.0  # of waiting, for what computes nothing
@@ -45,6 +46,7 @@ NUMBERS = ("nan", "-1", "x", "", "-inf")
 PATHS = ("/dev/null/below", LONG)
 TEXTS = (LONG, NOT_TEXT, "", "\x1b]0;x\x07")
 MORE = {"--coordinator": ("http://a..b", "http://xn--zzzz--", "http://[", "ftp://x")}
+BENCHMARKS = "benchmarks"
 FIRST = 2  # values of a kind that the fast suite tries
 
 
@@ -66,6 +68,9 @@ class Option:
     kind: str
     default: str
 
+    def __str__(self) -> str:
+        return f"{self.command} {self.flag or self.name}"
+
     @property
     def values(self) -> tuple[str, ...]:
         """Values that no option of this kind takes; to some texts anything is a value."""
@@ -83,9 +88,9 @@ def leaves(words: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from leaves(f"{words} {name}", below)
 
 
-def every_option() -> list[Option]:
+def every_option(apps: Mapping[str, str]) -> list[Option]:
     found = []
-    for name, (module, _, _) in COMMANDS.items():
+    for name, module in apps.items():
         tree = typer.main.get_command(import_module(module).app)
         for words, command in leaves(name, tree):
             for param in command.params:
@@ -97,13 +102,21 @@ def every_option() -> list[Option]:
     return found
 
 
-OPTIONS = every_option()
+OPTIONS = every_option({name: module for name, (module, _, _) in COMMANDS.items()})
+# What comes from a checkout alone is tried where time is.
+OF_BENCHMARKS = every_option({BENCHMARKS: "benchmarks.cli"})
+# So is what another command has by this name and of this type.
+FIRST_OF = {(one.flag or one.name, one.kind): one for one in reversed(OPTIONS)}
+TRIED = [
+    pytest.param(one, marks=() if one in FIRST_OF.values() else SLOW)
+    for one in (*OPTIONS, *OF_BENCHMARKS)
+]
 
 
 @pytest.fixture(scope="module")
 def place(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What commands need to begin with, so that it is the one value that stops them."""
-    import_module("simulation.pretraining.run")  # transformers: its seconds are no call's
+    import_module("benchmarks.pretraining.run")  # transformers: its seconds are no call's
     folder = tmp_path_factory.mktemp("options")
     data = folder / "data"
     data.mkdir()
@@ -178,12 +191,11 @@ def usual(folder: Path, port: int) -> dict[str, dict[str, str]]:
         "profile estimate": {"--base": base, "--board": "tx2"},
         "profile soak": {"--rounds": "4"},
         "profile wire": {"--base": base, "--rounds": "1", "--rtt": "0"},
-        "simulate aug-fedprompt": {"": "table2", "--out": out, "--data": "/no/such"},
-        "simulate mfpt": {"": "table1", "--out": out, "--data": "/no/such"},
+        "benchmarks paper": {"": "aug-fedprompt:table2", "--out": out, "--data": "/no/such"},
         "simulate run": {"": f"{folder}/experiment.toml", "--out": out},
         "simulate data": {"": "ag_news", "--data": "/no/such"},
         "simulate split": {"": f"{data}/labelled.csv", "--out": out, "--clients": "2"},
-        "simulate pretrain": {"--data": "/no/such", "--out": out, "--steps": "1"},
+        "benchmarks pretrain": {"--data": "/no/such", "--out": out, "--steps": "1"},
     }
 
 
@@ -213,14 +225,17 @@ def tried(option: Option, value: str, folder: Path) -> Done:
         typed = usual(folder, taken.getsockname()[1]).get(option.command, {}) | {option.flag: value}
         words = [word for flag, given in typed.items() if flag for word in (flag, given)]
         words += ["--", typed[""]] if "" in typed else []
+        program, *command = option.command.split()
         with soon():
-            return smidgen(*option.command.split(), *words)
+            if program == BENCHMARKS:
+                return benchmarks(*command, *words)
+            return smidgen(program, *command, *words)
 
 
 def is_one_line(option: Option, value: str, folder: Path) -> None:
     done = tried(option, value, folder)
     assert done.exit_code in (0, 1, 2), (value[:80], done)
-    told = [line for line in done.stderr.splitlines() if line.startswith("smidgen")]
+    told = [one for one in done.stderr.splitlines() if one.startswith(("smidgen", "python -m"))]
     is_told = len(told) == 1 or "Usage: " in done.stderr
     assert done.exit_code == 0 or is_told, (value[:80], done.stderr)
 
@@ -230,17 +245,18 @@ def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The place, which is also where the command is called and its user's home."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(place))
+    monkeypatch.delenv("SMIDGEN_DATA", raising=False)  # whole data sets take longer than is waited
     return place
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: f"{o.command} {o.flag or o.name}")
+@pytest.mark.parametrize("option", TRIED, ids=str)
 def test_a_value_outside_its_domain_is_one_line(option: Option, inside: Path) -> None:
     for value in option.values[: FIRST + len(MORE.get(option.flag, ()))]:
         is_one_line(option, value, inside)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: f"{o.command} {o.flag or o.name}")
+@pytest.mark.parametrize("option", [*OPTIONS, *OF_BENCHMARKS], ids=str)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_typed_is_one_line(option: Option, inside: Path, data: st.DataObject) -> None:

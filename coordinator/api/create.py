@@ -14,6 +14,7 @@ from coordinator.storage import runs as stored
 from coordinator.storage.place import place_of
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Run, Store
+from edge_client.bases.base import BaseName
 from edge_client.errors import demand
 
 
@@ -72,7 +73,7 @@ def create_run(
     task: Place | None = None,
     name: str | None = None,
     preset: str | None = None,
-    base: Place | None = None,
+    base: BaseName | None = None,
     adapter: str | None = None,
     prompt_init: str | None = None,
     rounds: int | None = None,
@@ -99,7 +100,7 @@ def create_run(
     tag: Mapping[str, str] | None = None,
     least_memory: str | None = None,
     share: float | None = None,
-    start: Place | None = None,
+    start: BaseName | None = None,
     plugins: Place | None = None,
     database: str = "",
     blobs: str = "",
@@ -111,41 +112,48 @@ def create_run(
     What neither file nor keyword says has `RunConfig`'s default, `Training`'s or `Labelling`'s.
 
     Args:
-        store: Folder of the coordinator's store; made if it is new.
-        run: The whole run, or its TOML file; None: the keywords say it.
-        task: A task.toml, or the name of a ready-made task.
-        name: Of the run, another one for each; by default the task's.
-        preset: Values for what neither file nor keyword says, by name, such as `silos`.
-        base: Frozen base: a folder, a hub name or `embedded`.
-        adapter: What is trained, such as `lora:8@q,v`.
-        prompt_init: With prompt:N, the text it starts from.
-        rounds: Rounds of training until the run is finished.
-        fraction: Share of the devices asked to train in a round, above 0 to 1.
-        min_clients: Devices to wait for before the first round.
-        evaluate_cohort: Devices asked to evaluate an adapter; 0: all.
-        epochs: Times a device goes through its texts in a round.
-        batch: Texts in one optimizer step.
-        lr: Learning rate of the optimizer on the devices.
-        tokens: Longest input in tokens.
-        optimizer: What devices train with, `adamw` or `sgd`.
-        momentum: Of sgd.
-        proximal: mu of FedProx: how strongly devices are pulled back to the adapter they received.
-        scaffold: Let devices hold control variates; with sgd alone.
-        adjusted: Let the loss know each device's own mix of labels.
-        deadline: Seconds after which a step goes on without late devices.
-        seed: Root seed; equal seeds give equal runs.
-        labelling: Let devices label texts of their own; any keyword below says so too.
-        infer_every: Label before every Nth round.
-        infer_clients: Devices asked to label each time; 0: all.
-        keep_first: Share of its texts a device may label before round 1.
-        keep_last: The same before the last round, linear in between.
-        confidence: How sure a device must be of a label to use it.
+        store: Folder of the coordinator's store; made if new.
+        run: Run file (TOML), or a `RunConfig`, which says the whole run; not needed with a task.
+        task: A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them).
+        name: Name of the run, 1 to 64 characters, another one for each run; by default the task's.
+        preset: Values for what neither the run file nor an option says, by name: `silos`, few large
+            holders of texts.
+        base: Frozen base: a folder, a hub name, or `embedded`, the default.
+        adapter: What is trained: `lora:8`, `lora:8@q,v`, `prompt:8`, `bias`, `head`, or `+head`; by
+            default `lora:8@q,v`, of tagging `lora:8@q,v+head`.
+        prompt_init: With prompt:N, the text it starts from; by default random words.
+        rounds: Rounds of training until the run is finished, 1 or more; by default 10.
+        fraction: Share of the devices asked to train in a round, above 0 to 1; by default 1, all.
+        min_clients: Devices to wait for before the first round, 1 or more; by default 2.
+        evaluate_cohort: Devices asked to evaluate an adapter; by default 0, all that are there.
+        epochs: Times a device goes through its texts in a round, 1 or more; by default 4.
+        batch: Texts in one optimizer step, 1 or more; by default 8. More need more memory.
+        lr: Learning rate of the optimizer on the devices, above 0; by default 0.005.
+        tokens: Longest input in tokens, 8 or more; longer texts are cut. By default 128.
+        optimizer: What devices train with: `adamw`, the default, or `sgd` (which takes a larger
+            learning rate).
+        momentum: Momentum of sgd, 0 to below 1; by default 0.
+        proximal: mu of FedProx: pulls devices back to the adapter they received; by default 0, not
+            at all.
+        scaffold: Let devices hold control variates (SCAFFOLD): with sgd alone, without momentum
+            and proximal.
+        adjusted: Let the loss know each device's own mix of labels: what it lacks is not unlearned.
+        deadline: Seconds after which a step goes on without late devices; by default 600.
+        seed: Root seed, 0 or more; equal seeds give equal runs. By default 0.
+        labelling: Let devices label texts of their own and train on them; so does any of the next
+            five.
+        infer_every: Label before every Nth round, 1 or more; by default 1, before each.
+        infer_clients: Devices asked to label each time; by default 0, all that are there.
+        keep_first: Share of its texts a device may label before round 1, above 0 to 1; by default
+            0.1.
+        keep_last: The same before the last round, linear in between; by default 0.5.
+        confidence: How sure a device must be of a label to use it, 0.5 to below 1; by default 0.9.
         tag: Tags that a device must have to be asked, such as `{"site": "kitchen"}`.
-        least_memory: Memory that it must have at least, such as `2G`.
-        share: Share of the devices that fit otherwise, above 0 to 1.
-        start: The adapter that it starts from, instead of a new one: a PEFT folder, or `RUN@N` of
-            the store: a run's adapter after its round N, `best` or `last`.
-        plugins: Folder as `serve(plugins=)` has it: its names may stand in the run file.
+        least_memory: Memory that a device must have at least, such as `2G`; by default any.
+        share: Share of the devices that fit otherwise, above 0 to 1; by default 1, all.
+        start: Adapter to start from instead of a new one: a PEFT folder, or `RUN@N` of this store,
+            a run's adapter after its round N (or `best`, or `last`).
+        plugins: Folder as `serve --plugins` has it: its names may stand in the run file.
         database: URL of a PostgreSQL database that machines share; by default SQLite's file.
         blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 

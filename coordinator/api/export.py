@@ -62,16 +62,16 @@ def export(
         smidgen.export("store", "adapter").round_index
 
     Args:
-        store: Folder of a store that `create_run` made; it may be served meanwhile.
+        store: Folder of a store that `create` made; it may be served meanwhile.
         out: PEFT adapter folder to write; an earlier export there is replaced, nothing else.
-        run: Run id or name; the newest run by default.
+        run: Run id or name; by default the newest run.
         round_index: Whose adapter: of the `last` closed round, of the `best` by evaluation (of
             equals the newest), or of that round; 0 is the untrained one. By default the one that
             the run keeps: the last, unless it says `keep = "best"`.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
         with_base: Copy the base into the folder, in Hugging Face's form, so that PEFT's auto
-            classes find it there by its absolute path.
+            classes find it from any working folder of this machine.
         database: URL of a PostgreSQL database that machines share; by default SQLite's file.
         blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from coordinator.fleet.devices import wants
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.operator.told import (
+from coordinator.operator.views import (
     Standing,
     Told,
     answer_told,

@@ -1,7 +1,4 @@
-"""Looking a store over, copying it, and moving it; the first two also while it is served.
-
-Removing from a store what nothing needs any more.
-"""
+"""Verifying, backing up, moving a store (the first two also while it is served), and pruning it."""
 
 import os
 import shutil
@@ -21,13 +18,13 @@ from coordinator.storage.dialects.locks import SERVE, FileLocks
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace, check_blobs, place_of
-from coordinator.storage.rows.every import is_empty
+from coordinator.storage.rows.copy_rows import is_empty
 from coordinator.storage.runs import find_run
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import Found, copy_store, look, move_store
 from coordinator.upkeep.disk_space import LEAST_FREE, limits_of, rounds_kept
 from coordinator.upkeep.retention import PATIENCE_S, Books, Busy, remove
-from coordinator.upkeep.watch import TLS, note
+from coordinator.upkeep.rollback import TLS, note
 from edge_client.errors import Failed, demand
 from edge_client.files import sync_folder
 from edge_client.outputs import check_out_parent
@@ -38,10 +35,10 @@ def verify(store: AtStore, *, accept: bool = False) -> Found:
     """Look a store over: database, journals, blobs, and who may read it.
 
     Args:
-        store: Folder or place of a store that `create_run` made.
-        accept: Take the journals as they are for whole, and certificates that are gone for gone,
-            where nothing else is wrong: after a backup was put back by hand. Also take a store
-            that was moved elsewhere as it was left.
+        store: Folder of a store that `create` made.
+        accept: Take the database as it is now for the newest, and certificates that are gone for
+            gone, where nothing else is wrong: after a backup was put back by hand. Also take a
+            store that was moved elsewhere as it was left.
 
     Raises:
         WrongInput: There is no such store; with `accept`, one that is served.
@@ -71,11 +68,13 @@ def _accept(store: Store) -> None:
 
 
 def backup(store: AtStore, out: Place) -> Found:
-    """Copy a store into a new folder, which is a store itself; also while it is served.
+    """Copy a store, also while it is served; the copy is looked over before it gets its name.
+
+    To restore: stop the coordinator, and serve a copy of the backup in the store's place.
 
     Args:
-        store: Folder or place of a store that `create_run` made.
-        out: A folder that is not there yet, or empty.
+        store: Folder of a store that `create` made.
+        out: New or empty folder for the copy, which is a store itself.
 
     Returns:
         What the copy holds.
@@ -89,16 +88,17 @@ def backup(store: AtStore, out: Place) -> Found:
 
 
 def move(store: AtStore, to: str, *, blobs_to: str = "") -> Found:
-    """Take a store to another place: from a folder to servers, or back.
+    """Take a store that nobody serves to another place: from a folder to servers, or back.
 
-    Blobs first, then all rows in one transaction: a move that is cut leaves the store as it was,
-    and is done by asking again. The new place is refused until all of it was found to be there, the
-    old one from then on.
+    All rows go in one transaction, after the blobs: a move that is cut leaves the store as it was,
+    and asked again it goes on. Every row and blob is compared. The new place is refused until all
+    of it was found to be there, the old one from then on.
 
     Args:
-        store: Folder or place of a store that nobody serves.
-        to: URL of a database without rows, or a folder that is not there yet or empty.
-        blobs_to: Where the blobs go; by default into the folder, and with a URL they stay.
+        store: Folder of a store that `create` made.
+        to: PostgreSQL database without a fleet, as postgresql://USER@HOST/NAME; or a new folder.
+        blobs_to: Where the blobs go, as s3://BUCKET/PREFIX; by default into the new folder, and
+            where `to` is a database they stay.
 
     Returns:
         What the store holds in its new place.
@@ -234,17 +234,18 @@ class Pruned:
 def prune(
     store: AtStore, *, run: str | None = None, keep_rounds: int | None = None, dry_run: bool = False
 ) -> Pruned:
-    """Remove what nothing needs any more; also while the store is served.
+    """Remove updates, old adapters and leftovers that nothing needs; say what that frees.
 
-    Updates go once their step is closed. Of a run that goes on the adapters of the last rounds
-    stay, of a finished one only the first, the best and the last. Journals and reports stay.
+    A coordinator that serves does the same after each round. Updates go once their step is closed.
+    Of a run that goes on the adapters of the last rounds stay, of a finished one only the first,
+    the best and the last. Journals and reports stay.
 
     Args:
-        store: Folder of a store that `create_run` made.
+        store: Folder of a store that `create` made.
         run: Run id or name; by default all runs, and what belongs to none.
-        keep_rounds: Newest rounds whose adapter stays, of finished runs too; by default those of
-            runs that go on, as many as `serve` was told last.
-        dry_run: Only say what would go.
+        keep_rounds: Newest rounds whose adapter stays, of finished runs too; by default as `serve`
+            was told last, and of finished runs the first, best and last.
+        dry_run: Only say what would be removed.
 
     Raises:
         WrongInput: No such store or run.

@@ -1,6 +1,6 @@
 """A store made ready to be served: held, checked, its socket bound, the run of a run file created.
 
-with ready(place, Endpoint(port=0), run) as prepared:
+with ready(place, Serving(port=0), run) as prepared:
     prepared.serve(...)
 """
 
@@ -20,13 +20,13 @@ from coordinator.api.create import NewRun, add_run
 from coordinator.api.stores import Place, new_store, open_store
 from coordinator.config import RunConfig, read_run_config
 from coordinator.plugins import know_folder, know_installed, lack_of
-from coordinator.serving.limit import LIMIT_S, LONGEST_S
+from coordinator.serving.timeout import LIMIT_S, LONGEST_S
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE, limits_of, note
-from coordinator.upkeep.watch import check_needed, unsecured
+from coordinator.upkeep.rollback import check_needed, unsecured
 from edge_client.errors import demand
 from edge_client.files import close_to_others, told_of
 
@@ -45,43 +45,34 @@ Serve = Callable[[Callable[[], None], threading.Event, bool], None]
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """Where a coordinator listens.
+class Serving:
+    """Where and how a store is served.
 
     Attributes:
         host: Address; None: loopback, and with certificates every network.
         port: TCP port; 0 takes a free one; None: that of `init`, or 8700.
         plain_http: Serve without TLS, also to other machines.
-    """
-
-    host: str | None = None
-    port: int | None = None
-    plain_http: bool = False
-
-
-@dataclass(frozen=True)
-class Serving:
-    """How a store is served.
-
-    Attributes:
         keep_rounds: Newest rounds of a run whose adapter is kept.
         least_free: Free space of the disk, as people type it, below which nothing more is taken.
         trusted_proxies: Proxies whose `X-Forwarded-For` says who asks.
         serve_packs: Whether packs that runs train on are given to devices that fetch them.
         minimum_client: The oldest client that gets work; empty for any.
         plugins: Folder of extensions that runs may name.
-        plugin_limit_s: How long a call of one of them may take; 0 for any time.
-        drain_s: How long it serves on after it was told to end.
+        plugin_limit: Seconds that a call of one of them may take; 0 for any time.
+        drain: Seconds for which it serves on after it was told to end.
     """
 
+    host: str | None = None
+    port: int | None = None
+    plain_http: bool = False
     keep_rounds: int = KEEP_ROUNDS
     least_free: str = LEAST_FREE
     trusted_proxies: Sequence[str] = ()
     serve_packs: bool = False
     minimum_client: str = ""
     plugins: Place | None = None
-    plugin_limit_s: float = LIMIT_S
-    drain_s: float = 0.0
+    plugin_limit: float = LIMIT_S
+    drain: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,9 +99,8 @@ class Ready:
 @contextmanager
 def ready(
     place: StorePlace,
-    endpoint: Endpoint,
+    serving: Serving,
     run: RunConfig | Place | None = None,
-    serving: Serving = Serving(),
     bound: socket.socket | None = None,
 ) -> Iterator[Ready]:
     """Open a store and a socket, and create the run of a run file unless its name is there.
@@ -122,7 +112,7 @@ def ready(
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
     from coordinator.fleet.members import check_minimum
-    from coordinator.serving.log.clocks import check_clock
+    from coordinator.serving.log.repeats import check_clock
     from coordinator.serving.packs import Packs
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service
@@ -131,21 +121,21 @@ def ready(
     folder = place.folder
     limits = limits_of(serving.keep_rounds, serving.least_free)
     check_minimum(serving.minimum_client)
-    _check_seconds("--plugin-limit", serving.plugin_limit_s, LONGEST_S)
-    _check_seconds("--drain", serving.drain_s, LONGEST_DRAIN_S)
+    _check_seconds("--plugin-limit", serving.plugin_limit, LONGEST_S)
+    _check_seconds("--drain", serving.drain, LONGEST_DRAIN_S)
     know_installed()
     if serving.plugins is not None:
         know_folder(Path(serving.plugins))
     trusted = [proxy_of("--trusted-proxy", text) for text in serving.trusted_proxies]
-    tls = _secured(folder, endpoint)
+    tls = _secured(folder, serving)
     config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
     with (
         closing(_opened(place, config is None)) as opened,
-        bound or listen(*_address(folder, tls, endpoint)) as bound,
+        bound or listen(*_address(folder, tls, serving)) as bound,
         sole_server(opened),
     ):
         check_clock(opened.database)
-        _check_secured(opened, endpoint, tls)
+        _check_secured(opened, serving, tls)
         _close(folder)
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
@@ -154,7 +144,7 @@ def ready(
             *(opened, time.time(), limits),
             minimum_client=serving.minimum_client,
             packs=Packs(serving.serve_packs),
-            plugin_limit_s=serving.plugin_limit_s,
+            plugin_limit_s=serving.plugin_limit,
         )
         service.clock.note(folder)
         for live in service.runs():
@@ -175,7 +165,7 @@ def ready(
                 secured=tls,
                 parts=parts(),
                 trusted=trusted,
-                drain_s=serving.drain_s,
+                drain_s=serving.drain,
             ),
         )
 
@@ -203,7 +193,7 @@ def _check_next(service: "Service", run_id: str) -> None:
 
 @contextmanager
 def listening(
-    place: StorePlace, endpoint: Endpoint, run: RunConfig | Place | None
+    place: StorePlace, serving: Serving, run: RunConfig | Place | None
 ) -> Iterator[tuple[socket.socket, str, NewRun | None]]:
     """A socket for several processes, its URL, and the run of a run file that was not there yet.
 
@@ -212,20 +202,20 @@ def listening(
     """
     from coordinator.serving.server import listen, url_of
 
-    tls = _secured(place.folder, endpoint)
+    tls = _secured(place.folder, serving)
     config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
     with closing(_opened(place, config is None)) as opened:
         created = None if config is None else _created_if_new(opened, config)
-    with listen(*_address(place.folder, tls, endpoint)) as bound:
+    with listen(*_address(place.folder, tls, serving)) as bound:
         yield bound, url_of(bound, tls), created
 
 
-def _address(folder: Path, tls: "Secured | None", endpoint: Endpoint) -> tuple[str, int]:
+def _address(folder: Path, tls: "Secured | None", serving: Serving) -> tuple[str, int]:
     told = None if tls is None else tls.trust.address
-    host = _host(told) if endpoint.host is None else endpoint.host
-    _check_plain(folder, host, is_plain=tls is None and not endpoint.plain_http)
+    host = _host(told) if serving.host is None else serving.host
+    _check_plain(folder, host, is_plain=tls is None and not serving.plain_http)
     port = PORT if told is None else told.port
-    return host, port if endpoint.port is None else endpoint.port
+    return host, port if serving.port is None else serving.port
 
 
 def parts() -> "tuple[Part, ...]":
@@ -237,8 +227,8 @@ def parts() -> "tuple[Part, ...]":
     return add_operator_routes, add_watching, add_page
 
 
-def _secured(folder: Path, endpoint: Endpoint) -> "Secured | None":
-    if endpoint.plain_http:
+def _secured(folder: Path, serving: Serving) -> "Secured | None":
+    if serving.plain_http:
         return None
     from coordinator.trust.checks import secured
 
@@ -271,7 +261,7 @@ def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
     )
 
 
-def _check_secured(store: Store, endpoint: Endpoint, tls: "Secured | None") -> None:
+def _check_secured(store: Store, serving: Serving, tls: "Secured | None") -> None:
     """Refuse to serve in plain HTTP what had certificates, unless somebody asked for it.
 
     Raises:
@@ -279,7 +269,7 @@ def _check_secured(store: Store, endpoint: Endpoint, tls: "Secured | None") -> N
     """
     if tls is not None:
         store.marks.secure(True)
-    elif not endpoint.plain_http and (lacks := unsecured(store)):
+    elif not serving.plain_http and (lacks := unsecured(store)):
         raise StoreError(
             f"store {store.folder}: {lacks[0]}; restore it from a backup, or make another CA with "
             f"`smidgen coordinator init --store {store.folder}`; --plain-http serves without TLS"

@@ -1,13 +1,11 @@
-"""A coordinator in a thread, for a notebook or a test.
+"""A coordinator in a thread, for a notebook or a test; several processes on one address.
 
     with serve("store", port=0) as server:
         run_client(server.url, ...)
 
-Several processes of this machine that serve one shared store on one address.
-
-The parent holds the socket and serves nothing. Each child is the same command again and takes
-connections from that socket, so one that is killed leaves those that wait to the others; it is
-started again.
+With several processes the parent holds the socket and serves nothing. Each child is the same
+command again and accepts from that socket, so a killed one leaves waiting connections to the others
+and is restarted.
 """
 
 import atexit
@@ -24,10 +22,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from coordinator.api.create import RunStatus, runs
-from coordinator.api.ready import Endpoint, Ready, Serve, Serving, ready
+from coordinator.api.ready import Ready, Serve, Serving, ready
 from coordinator.api.stores import AtStore, Place
 from coordinator.config import RunConfig
-from coordinator.serving.limit import LIMIT_S
+from coordinator.serving.timeout import LIMIT_S
 from coordinator.storage.place import StorePlace, place_of
 from coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE
 from edge_client.errors import Failed, demand
@@ -302,21 +300,26 @@ def serve(
             print(server.url)
 
     Args:
-        store: Folder of a store that `create_run` made; with `run` it may be new.
-        host: Address to listen on; by default loopback, and with certificates every network.
-        port: TCP port; 0 takes a free one. By default that of `init`, or 8700.
-        run: A `RunConfig` or run file; its run is created first, unless its name is there.
+        store: Folder of a store that `create` made; with a run, it may be new.
+        host: Address to listen on; by default loopback, or every network where `init` named another
+            host.
+        port: TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700.
+        run: Run file (TOML), or a `RunConfig`; its run is created first, unless its name is there.
         exit_when_finished: End when all runs are finished and their devices know.
-        plain_http: Serve without TLS, also to other machines.
-        keep_rounds: Newest rounds of a run whose adapter is kept. The first, the best and the
-            last one stay anyway.
-        least_free: Free space of the disk, such as `512M`, below which no step opens and no update
-            is taken; `0` for none.
-        trusted_proxies: Addresses or networks of proxies whose `X-Forwarded-For` says who asks.
-        serve_packs: Give the packs that runs train on to devices that fetch them.
-        minimum_client: The oldest client that gets work, such as `0.2.0`; by default any.
+        plain_http: Serve without TLS: behind a proxy on this machine, or where nobody listens in.
+        keep_rounds: Newest rounds of each run whose adapter is kept; first, best and last stay
+            anyway.
+        least_free: Free space on the store's disk, such as `512M`, below which no step opens and no
+            update is taken; 0 for no mark.
+        trusted_proxies: Addresses or networks of proxies whose X-Forwarded-For says who asks; by
+            default nobody is believed.
+        serve_packs: Give the packs that runs train on to devices that fetch them (`client run
+            --packs`); by default devices are told of them, and get them elsewhere.
+        minimum_client: Oldest client that gets work, such as 0.2.0; an older one is told what to
+            install.
         plugins: Folder of Python files with means, optimizers and selections that runs may name.
-        plugin_limit: Seconds that a call of one of them may take; 0: any time.
+        plugin_limit: Seconds that a call of an extension may take before its run pauses; 0 for any
+            time. Other runs wait as long.
         database: URL of a PostgreSQL database that machines share; by default SQLite's file.
         blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
@@ -324,10 +327,19 @@ def serve(
         WrongInput: No store, one that is served already, an address that is taken, or
             certificates that devices would refuse.
     """
-    endpoint = Endpoint(host, port, plain_http)
-    told = (keep_rounds, least_free, trusted_proxies, serve_packs, minimum_client)
-    serving = Serving(*told, plugins, plugin_limit)
+    serving = Serving(
+        host,
+        port,
+        plain_http,
+        keep_rounds,
+        least_free,
+        trusted_proxies,
+        serve_packs,
+        minimum_client,
+        plugins,
+        plugin_limit,
+    )
     with ExitStack() as stack:
         place = place_of(store, database, blobs)
-        prepared = stack.enter_context(ready(place, endpoint, run, serving))
+        prepared = stack.enter_context(ready(place, serving, run))
         return Server(stack.pop_all(), prepared, exit_when_finished)

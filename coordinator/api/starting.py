@@ -90,8 +90,8 @@ def join_line(token: str, url: str, ca: str | None, base: str = EMBEDDED) -> str
         token: Lets the device in.
         url: The coordinator's address.
         ca: Whom the device believes; None without TLS.
-        base: The run's base, as typed. The path of a folder is the coordinator's alone: the device
-            is told its last part.
+        base: The run's base, as typed. The path of a folder or file is the coordinator's alone: the
+            device is told its last part.
     """
     words = ["smidgen", "client", "run", "--coordinator", url]
     if ca is not None:
@@ -102,4 +102,7 @@ def join_line(token: str, url: str, ca: str | None, base: str = EMBEDDED) -> str
 
 
 def _base_there(base: str) -> str:
-    return f"FOLDER-OF-{Path(base).resolve().name}" if Path(base).is_dir() else base
+    place = Path(base)
+    if place.is_dir():
+        return f"FOLDER-OF-{place.resolve().name}"
+    return f"FILE-OF-{place.name}" if place.is_file() else base

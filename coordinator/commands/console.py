@@ -55,7 +55,7 @@ def at_store(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that takes a store's place `--store`, `--database` and `--blobs` for it."""
 
     def at_place(*, store: Path, database: str, blobs: str, **rest: Any) -> None:
-        command(StorePlace(store, database, blobs), **rest)
+        command(store=StorePlace(store, database, blobs), **rest)
 
     told = inspect.signature(command, eval_str=True)
     first, *others = told.parameters.values()

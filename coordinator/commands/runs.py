@@ -1,24 +1,24 @@
-"""`smidgen coordinator list`: the runs of a store, a line each.
-
-`smidgen coordinator export`: a run's adapter as a folder that PEFT loads.
-"""
+"""`smidgen coordinator list`, `export`: the runs of a store; a run's adapter as a PEFT folder."""
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from coordinator.api.export import ExportedAdapter
 from coordinator.api.export import export as export_adapter
 from coordinator.api.fleet import runs_told
 from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
+from coordinator.commands.console import JsonOption, StoreOption, answer, at_store
 from coordinator.fleet.clock import now_of
-from coordinator.operator.told import Told
+from coordinator.operator.views import Told
 from coordinator.rounds.metrics import heads_of, measures_of
 from edge_client.errors import demand
+from edge_client.options import options_of
 from edge_client.tables import Column, Table, share_within, show, span
 from edge_client.tasks.kind import kind_named
 
@@ -78,41 +78,17 @@ ROUND = (
 
 
 @at_store
+@options_of(export_adapter, without=("round_index", "database", "blobs"))
 def export(
-    store: StoreOption,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="PEFT adapter folder to write; an earlier export there is replaced, nothing else."
-        ),
-    ],
-    run: NewestOption = None,
+    call: Callable[..., ExportedAdapter],
+    out: Path,
     round_index: Annotated[
-        str | None,
-        typer.Option("--round", metavar="N|best|last", help=ROUND),
+        str | None, typer.Option("--round", metavar="N|best|last", help=ROUND)
     ] = None,
-    base_name: Annotated[
-        str,
-        typer.Option(
-            help="What PEFT's users load the base by, such as a hub name; by default the run's "
-            "base, of a folder its last part."
-        ),
-    ] = "",
-    with_base: Annotated[
-        bool,
-        typer.Option(
-            "--with-base",
-            help="Copy the base into the folder, so that PEFT's auto classes find it from any "
-            "working folder of this machine.",
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a round's adapter as a folder that PEFT loads, by default what the run keeps."""
-    chosen = None if round_index is None else round_of(round_index)
-    found = export_adapter(
-        store, out, run=run, round_index=chosen, base_name=base_name, with_base=with_base
-    )
+    found = call(round_index=None if round_index is None else round_of(round_index))
     plain = {
         "run_id": found.run_id,
         "round_index": found.round_index,

@@ -10,7 +10,7 @@ import typer
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
-from coordinator.operator.told import token_told
+from coordinator.operator.views import token_told
 from coordinator.storage.errors import StoreError
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.rows.tokens import insert_token, revoke, tokens

@@ -1,10 +1,9 @@
-"""The time that a coordinator goes by: Unix time that does not jump while its process lives.
+"""The coordinator's clock: Unix time that does not jump while its process lives.
 
-It is the wall clock's when the process starts, and goes on by the monotonic clock: somebody who
-sets the wall clock moves no deadline, and takes no device for gone. What other machines must agree
-on, such as certificates and when a token expires, goes by the wall clock itself.
-
-Other processes that read the store find the time it goes by in `clock.json` beside it.
+It starts at the wall clock's time and advances with the monotonic clock, so setting the wall clock
+moves no deadline and makes no device look absent. What other machines must agree on, such as
+certificates and token expiry, uses the wall clock itself. Other processes that read the store find
+this clock in `clock.json` beside it.
 """
 
 import json

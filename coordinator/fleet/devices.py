@@ -1,6 +1,6 @@
-"""The fleet in memory: every device that enrolled, equal to its rows but for the newest second.
+"""The fleet in memory: every enrolled device, equal to its database row up to the last second.
 
-Commands change the same rows while a coordinator serves them; `refresh` reads what has changed.
+Commands change the same rows while a coordinator serves them; `refresh` reads the changes.
 """
 
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from threading import Lock
 
 from coordinator.config import RunConfig
-from coordinator.rounds.choice import is_chosen
+from coordinator.rounds.eligibility import is_chosen
 from coordinator.rounds.selections.selection import Facts
 from coordinator.storage.keys import hash_secret
 from coordinator.storage.rows.devices import Device, devices
@@ -42,7 +42,6 @@ class Fleet:
             return [device for device in found if self._put(device)]
 
     def put(self, device: Device) -> None:
-        """Take in a device that was just written."""
         with self._lock:
             self._put(device)
 
@@ -68,7 +67,6 @@ class Fleet:
         return self._by_id.get(device_id)
 
     def name_of(self, device_id: str) -> str:
-        """What people call a device."""
         found = self._by_id.get(device_id)
         return found.name if found else device_id
 

@@ -1,7 +1,7 @@
-"""How a device comes into the fleet, and says who it is at each of its starts.
+"""Enrolment of devices, and their sign-in at each start.
 
-Its key makes it: an enrolment that is repeated, because its answer was lost, is the same device.
-The cost does not grow with the fleet.
+The device's key is its identity: an enrolment repeated because its answer was lost is the same
+device. The cost does not grow with the fleet.
 """
 
 from coordinator.rounds.admission import Refusal

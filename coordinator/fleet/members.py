@@ -1,11 +1,10 @@
-"""Who is in which run, in memory and on disk alike; what other processes write is read on.
+"""Memberships: which devices are in which run, in memory and in the store; and outdated clients.
 
-Of finished runs only those are kept in memory that have not got the adapter yet.
+Changes by other processes are read continually. Of a finished run, only members that have not
+fetched its adapter yet stay in memory.
 
-Which client is too old, by the version that it says it is.
-
-Versions are compared by the numbers that they begin with: 0.10 is newer than 0.9.3, and 0.2.0rc1
-counts as 0.2.0. One without numbers is nobody's to judge, and is never too old.
+Client versions compare by their leading numbers: 0.10 is newer than 0.9.3, and 0.2.0rc1 counts as
+0.2.0. A version without numbers is never too old.
 """
 
 import re
@@ -62,7 +61,6 @@ class Members:
             self._settled.add(run_id)
 
     def refresh(self) -> None:
-        """Take in what other processes have written."""
         with self._reading:
             for revision, run_id, device_id, member in newer(self._store.database, self._revision):
                 with self._lock:
@@ -111,7 +109,6 @@ class Members:
             return dict(self._of.get(run_id, {}))
 
     def joined(self, run_id: str) -> list[str]:
-        """Devices that are in a run."""
         with self._lock:
             return [key for key, member in self._of.get(run_id, {}).items() if member.is_joined]
 

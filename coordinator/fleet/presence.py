@@ -1,9 +1,10 @@
-"""Which devices are there: those that were heard of within the last two minutes.
+"""Presence: which devices were heard of within the last two minutes, and which count for a run.
 
-Kept in memory, and in the store to within half a minute, so that a coordinator that was killed asks
-the same devices as one that was not. Polls write nothing: `save` writes all that is new at once.
+A device counts for a run if it is present, has joined, is still eligible and is not outdated.
 
-Which devices count for a run: heard of lately, joined, still wanted by it, and not outdated.
+Presence is kept in memory, and saved at most half a minute late, so that a coordinator that was
+killed asks the same devices as one that was not. Polls write nothing; `save` writes all changes at
+once.
 """
 
 import math

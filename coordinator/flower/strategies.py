@@ -1,10 +1,10 @@
 """Flower's strategies as means and server optimizers of a run: `mean = "flwr:FedMedian"`.
 
-A strategy is given the models that a cohort's updates lead to, as it would get them from Flower's
-own clients, and what it makes of them is the run's. Its settings stand behind its name:
-`"flwr:Krum:num_malicious_nodes=2"`, `optimizer = "flwr:FedAdam:eta=0.1"`. What FedAvgM and the
-adaptive ones remember goes through the run's journal, so a coordinator that is killed goes on with
-it. Flower comes from `pip install flwr`.
+A strategy gets the models that a cohort's updates lead to, as from Flower's own clients, and its
+result is the run's. Settings follow its name: `"flwr:Krum:num_malicious_nodes=2"`,
+`optimizer = "flwr:FedAdam:eta=0.1"`. The state of FedAvgM and the adaptive strategies goes through
+the run's journal, so a coordinator that is killed continues with it. Flower comes from
+`pip install flwr`.
 """
 
 import ast
@@ -51,7 +51,6 @@ class FlowerMean:
             self.mean(small, {"a": np.zeros(2, np.float32)})
 
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
-        """As `Mean` has it."""
         sent = [(_model(adapter, one.delta), one.weight) for one in updates]
         after = _aggregated(self._made(), 1, sent)
         return {name: after[name] - adapter[name] for name in adapter}
@@ -133,7 +132,6 @@ def _model(adapter: AdapterState, delta: Mapping[str, np.ndarray]) -> AdapterSta
 def _aggregated(
     chosen: Any, round_index: int, models: list[tuple[AdapterState, float]]
 ) -> AdapterState:
-    """What a strategy makes of models and their weights."""
     from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
     def reply(model: AdapterState, weight: float) -> _Reply:

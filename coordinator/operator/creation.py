@@ -10,7 +10,7 @@ import msgspec
 from coordinator.config import ConfigError, RunConfig, check_steps
 from coordinator.operator.order_schemas import NewRun
 from coordinator.presets import laid_under
-from coordinator.rounds.choice import DeviceChoice
+from coordinator.rounds.eligibility import DeviceFilter
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.storage.runs import config_of
@@ -29,7 +29,7 @@ TABLES = {
     "updates": Updates,
     "asynchronous": Asynchronous,
     "labelling": Labelling,
-    "devices": DeviceChoice,
+    "devices": DeviceFilter,
 }
 
 

@@ -1,19 +1,218 @@
-"""The operator's API, added to the coordinator's application: everything under /v1/operator."""
+"""The operator's API, added to the coordinator's application: everything under /v1/operator.
 
+Tokens of devices, operators and viewers; devices, their tags, and revoking them; runs are in
+`run_routes`.
+"""
+
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
-from coordinator.operator.access_routes import add_people_routes, add_token_routes
-from coordinator.operator.asking import REFUSALS, operators, viewers
-from coordinator.operator.device_routes import add_device_routes
-from coordinator.operator.run_routes import add_run_routes
+from coordinator.operator.asking import REFUSALS, After, Limit, operators, page, viewers
+from coordinator.operator.fleet_schemas import (
+    CreatedOperator,
+    CreatedToken,
+    Device,
+    DeviceDetail,
+    Devices,
+    NewOperator,
+    NewToken,
+    Operator,
+    Operators,
+    Tags,
+    Token,
+    Tokens,
+)
+from coordinator.operator.run_routes import add_run_routes, with_contact
+from coordinator.operator.views import (
+    Told,
+    answer_told,
+    by_name,
+    device_told,
+    membership_told,
+    misses_of,
+    token_told,
+)
+from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.handlers import read_body
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
+from coordinator.storage import operators as people
+from coordinator.storage.errors import StoreError
+from coordinator.storage.keys import draw_secret
+from coordinator.storage.rows import devices as device_rows
+from coordinator.storage.rows import tokens as token_rows
+from coordinator.storage.rows.devices import memberships_of
+from coordinator.storage.rows.reports import newest_of_device
+from edge_client.errors import WrongInput
+from edge_client.wire.fleet import check_tags
 from edge_client.wire.messages import MAX_JSON_BYTES
+
+
+def add_token_routes(viewer: APIRouter, operator: APIRouter, service: Service) -> None:
+    """Add the routes on what lets devices enrol."""
+    database = service.store.database
+
+    @viewer.get("/tokens", response_model=Tokens, tags=["access"])
+    def tokens(limit: Limit = 50, after: After = None) -> Told:
+        """Enrolment tokens, the newest first; the secrets are nowhere."""
+        now_s, all_of_them = time.time(), token_rows.tokens(database)[::-1]
+        found, following = page(all_of_them, lambda one: one.token_id, after, limit)
+        return {"tokens": [token_told(one, now_s) for one in found], "next": following}
+
+    @operator.post("/tokens", status_code=201, response_model=CreatedToken, tags=["access"])
+    def new(asked: NewToken) -> Told:
+        """Make an enrolment token; its secret is not shown again."""
+        try:
+            check_tags(asked.tags)
+        except WrongInput as error:
+            raise Refusal(422, str(error)) from error
+        secret, now_s = draw_secret(), time.time()
+        ends_at_s = None if asked.expires_in_s is None else now_s + asked.expires_in_s
+        token_id, added = token_rows.insert_token(secret, now_s, asked.uses, ends_at_s, asked.tags)
+        database.write(added)
+        return token_told(find(token_id), now_s) | {"token": secret}
+
+    @operator.post("/tokens/{token_id}/revoke", response_model=Token, tags=["access"])
+    def revoke(token_id: str) -> Told:
+        """Let nobody enrol with a token any more; devices that came with it stay."""
+        token_rows.revoke(database, token_id, time.time())
+        return token_told(find(token_id), time.time())
+
+    def find(token_id: str) -> token_rows.Token:
+        for token in token_rows.tokens(database):
+            if token.token_id == token_id:
+                return token
+        raise Refusal(404, f"no token {token_id[:64]!r}")
+
+
+def add_people_routes(operator: APIRouter, service: Service) -> None:
+    """Add the routes on operators and viewers; a viewer may ask none of them."""
+    store = service.store
+
+    @operator.get("/operators", response_model=Operators, tags=["access"])
+    def operators(limit: Limit = 50, after: After = None) -> Told:
+        """Who may look or change, the newest first; those that were revoked too."""
+        found, following = page(people.operators(store), lambda one: one.operator_id, after, limit)
+        return {"operators": [asdict(one) for one in found], "next": following}
+
+    @operator.post("/operators", status_code=201, response_model=CreatedOperator, tags=["access"])
+    def new(asked: NewOperator) -> Told:
+        """Let somebody in; their token is not shown again."""
+        token = people.add_operator(store, asked.role, time.time())
+        found = people.operator_of_token(store, token)
+        assert found is not None  # it was added a moment ago
+        return asdict(found) | {"token": token}
+
+    @operator.post("/operators/{operator_id}/revoke", response_model=Operator, tags=["access"])
+    def revoke(operator_id: str) -> Told:
+        """Let an operator's or a viewer's token count no longer, and end their sessions."""
+        try:
+            return asdict(people.revoke_operator(store, operator_id, time.time()))
+        except StoreError as error:
+            raise Refusal(404, f"no operator {operator_id[:64]!r}") from error
+
+
+MOST_ANSWERS = 50  # of a device's detail
+LONGEST_FILTER = 2 * 64 + 1
+
+
+def add_device_routes(
+    viewer: APIRouter, operator: APIRouter, service: Service, bells: Bells
+) -> None:
+    """Add the routes.
+
+    Args:
+        viewer: Takes those that anybody with a role may ask.
+        operator: Takes those that change something.
+        service: What serves.
+        bells: Rung where devices may have something to hear.
+    """
+
+    def told_of(device: device_rows.Device) -> Told:
+        now_s = service.now_s()
+        here = service.presence.is_here(device.device_id, now_s)
+        found = memberships_of(service.store.database, device.device_id)
+        runs = [
+            membership_told(
+                *(live.run.run_id, live.config.name, found[live.run.run_id]),
+                misses_of(live.state, device.device_id),
+            )
+            for live in service.runs()[::-1]
+            if live.run.run_id in found
+        ]
+        return device_told(with_contact(service, device), here, runs, now_s)
+
+    def find(device_id: str) -> device_rows.Device:
+        device = service.fleet.get(device_id)
+        if device is None:
+            raise Refusal(404, f"no device {device_id[:64]!r}")
+        return device
+
+    @viewer.get("/devices", response_model=Devices, tags=["devices"])
+    def devices(
+        tag: Annotated[
+            list[Annotated[str, Query(max_length=LONGEST_FILTER)]] | None,
+            Query(description="Devices with these tags alone, each as KEY=VALUE."),
+        ] = None,
+        limit: Limit = 50,
+        after: After = None,
+    ) -> Told:
+        """Devices that enrolled with this coordinator, by name."""
+        wanted = dict(_tag(one) for one in tag or ())
+        chosen = [one for one in service.fleet.all() if wanted.items() <= one.all_tags.items()]
+        chosen.sort(key=lambda one: by_name(one.name))
+        found, following = page(chosen, lambda one: one.name, after, limit)
+        return {"devices": [told_of(one) for one in found], "next": following}
+
+    # A path: devices of old stores may have a `/` in their ids.
+    @viewer.get("/devices/{device_id:path}", response_model=DeviceDetail, tags=["devices"])
+    def device(device_id: str) -> Told:
+        """A device, with its runs and its last answers."""
+        found = find(device_id)
+        names = {live.run.run_id: live.config.name for live in service.runs()}
+        rows = newest_of_device(service.store.database, device_id, MOST_ANSWERS)
+        answers = [answer_told(row, names.get(row["run_id"], ""), found.name) for row in rows]
+        return told_of(found) | {"answers": answers}
+
+    @operator.put("/devices/{device_id:path}/tags", response_model=Device, tags=["devices"])
+    async def tags(device_id: str, asked: Tags) -> Told:
+        """Set the operator's tags of a device, all of them; they go before its own."""
+        find(device_id)
+        try:
+            check_tags(asked.tags)
+        except WrongInput as error:
+            raise Refusal(422, str(error)) from error
+        database = service.store.database
+        await run_in_threadpool(device_rows.tag, database, device_id, asked.tags)
+        return await changed(device_id)
+
+    @operator.post("/devices/{device_id:path}/revoke", response_model=Device, tags=["devices"])
+    async def revoke(device_id: str) -> Told:
+        """Let a device in no more: it hears 401 at once, and no run waits for it."""
+        find(device_id)
+        database = service.store.database
+        await run_in_threadpool(device_rows.revoke, database, device_id, time.time())
+        return await changed(device_id)
+
+    async def changed(device_id: str) -> Told:
+        await run_in_threadpool(service.fleet.refresh)
+        bells.ring([device_id])  # its poll looks again
+        bells.changed.set()
+        return await run_in_threadpool(told_of, find(device_id))
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise Refusal(422, f"tag: KEY=VALUE is expected, {text[:80]!r} came")
+    return key, value
+
 
 PREFIX = "/v1/operator"
 

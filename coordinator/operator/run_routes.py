@@ -9,8 +9,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from coordinator.operator.asking import After, Limit, page
 from coordinator.operator.creation import config_from
+from coordinator.operator.examples import EXAMPLES
 from coordinator.operator.order_schemas import (
-    ORDER,
     CreatedRun,
     Extend,
     NewRun,
@@ -19,7 +19,7 @@ from coordinator.operator.order_schemas import (
 )
 from coordinator.operator.run_schemas import Answers, Members, RunDetail, Runs
 from coordinator.operator.schemas import Rounds
-from coordinator.operator.told import (
+from coordinator.operator.views import (
     History,
     Standing,
     Told,
@@ -50,7 +50,7 @@ from edge_client.errors import Failed, WrongInput
 ORDERED: dict[str, Any] = {
     "status_code": 202,
     "response_model": Order,
-    "responses": {202: {"content": {"application/json": {"example": ORDER}}}},
+    "responses": {202: {"content": {"application/json": {"example": EXAMPLES["Order"]}}}},
 }
 
 

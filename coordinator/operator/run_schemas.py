@@ -2,50 +2,12 @@
 
 from typing import Literal
 
-from coordinator.operator.schemas import ANSWER, ROUND, Answer, Kind, Model, Round, example
-from coordinator.rounds.choice import DeviceChoice
+from coordinator.operator.schemas import Answer, Kind, Model, Round, page_of
+from coordinator.rounds.eligibility import DeviceFilter
 from edge_client.wire.messages import Ended
 from edge_client.wire.reports import Failure
 
 Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
-
-STEP = {
-    "kind": "train",
-    "round_index": 3,
-    "attempt": 1,
-    "opened_at_s": 1790000000.0,
-    "closes_at_s": 1790000600.0,
-    "asked": 3,
-    "answers": 2,
-    "failed": 0,
-    "passed": [{"reason": "not drawn", "devices": 2}],
-}
-RUN = {
-    "run_id": "r0a1b2c3d4e",
-    "name": "mail",
-    "created_at_s": 1789990000.0,
-    "phase": "train",
-    "is_stopped": False,
-    "ended": None,
-    "trouble": "",
-    "paused_at_s": None,
-    "round_index": 2,
-    "rounds": 20,
-    "devices": 3,
-    "here": 3,
-    "needed": 1,
-    "step": STEP,
-    "kind": "labels",
-    "accuracy": 0.71,
-    "accuracy_error": 0.02,
-    "accuracy_median": 0.7,
-    "accuracy_round": 2,
-    "f1": None,
-    "f1_error": None,
-    "f1_median": None,
-    "perplexity": None,
-    "loss": 0.48,
-}
 
 
 class Passed(Model):
@@ -55,8 +17,6 @@ class Passed(Model):
         reason: Why.
         devices: How many.
     """
-
-    model_config = example({"reason": "not drawn", "devices": 2})
 
     reason: str
     devices: int
@@ -77,8 +37,6 @@ class Step(Model):
         failed: Those among them that failed.
         passed: Why others that were there were not asked to train.
     """
-
-    model_config = example(STEP)
 
     kind: Kind
     round_index: int
@@ -125,8 +83,6 @@ class Run(Model):
         loss: Of the newest round of training.
     """
 
-    model_config = example(RUN)
-
     run_id: str
     name: str
     created_at_s: float
@@ -153,24 +109,6 @@ class Run(Model):
     loss: float | None
 
 
-class Runs(Model):
-    """Runs, the newest first."""
-
-    model_config = example({"runs": [RUN], "next": None})
-
-    runs: list[Run]
-    next: str | None
-
-
-FAILING = {
-    "kind": "train",
-    "round_index": 3,
-    "attempts": 2,
-    "devices": ["pi", "pi-2"],
-    "failures": ["memory"],
-}
-
-
 class Failing(Model):
     """The newest task that nobody could do: everyone who was asked has failed at it.
 
@@ -182,22 +120,11 @@ class Failing(Model):
         failures: Why.
     """
 
-    model_config = example(FAILING)
-
     kind: Kind
     round_index: int
     attempts: int
     devices: list[str]
     failures: list[Failure]
-
-
-CHOICE = {
-    "tags": {"site": "kitchen"},
-    "least_memory_bytes": 0,
-    "engine": "",
-    "is_on_mains": False,
-    "share": 1.0,
-}
 
 
 class RunDetail(Run):
@@ -222,26 +149,6 @@ class RunDetail(Run):
             that are known.
     """
 
-    model_config = example(
-        {
-            **RUN,
-            "base": "embedded",
-            "base_id": "9f" * 32,
-            "adapter": "lora:8@q,v",
-            "adapter_sha256": "8e" * 32,
-            "kept_round": 3,
-            "kept_sha256": "8e" * 32,
-            "labels": ["mail", "weather"],
-            "deadline_s": 600.0,
-            "fraction": 1.0,
-            "min_clients": 2,
-            "is_labelling": False,
-            "choice": CHOICE,
-            "failing": None,
-            "totals": ROUND,
-        }
-    )
-
     base: str
     base_id: str
     adapter: str
@@ -253,25 +160,9 @@ class RunDetail(Run):
     fraction: float
     min_clients: int
     is_labelling: bool
-    choice: DeviceChoice
+    choice: DeviceFilter
     failing: Failing | None
     totals: Round | None
-
-
-MEMBER = {
-    "device_id": "d0123456789abcdef0123",
-    "name": "pi-kitchen",
-    "membership": "joined",
-    "declined": None,
-    "peak_bytes": 180000000,
-    "last_seen_s": 1790000012.0,
-    "is_here": True,
-    "is_revoked": False,
-    "now": "late",
-    "left": None,
-    "misses": 0,
-    "last": ANSWER,
-}
 
 
 class Member(Model):
@@ -293,8 +184,6 @@ class Member(Model):
         last: Its newest answer in this run.
     """
 
-    model_config = example(MEMBER)
-
     device_id: str
     name: str
     membership: Literal["joined", "declined", "home"]
@@ -309,19 +198,8 @@ class Member(Model):
     last: Answer | None
 
 
-class Members(Model):
-    """Devices that answered a run's invitation, by name."""
-
-    model_config = example({"devices": [MEMBER], "next": None})
-
-    devices: list[Member]
-    next: str | None
-
-
-class Answers(Model):
-    """Answers of devices, the newest first."""
-
-    model_config = example({"answers": [ANSWER], "next": None})
-
-    answers: list[Answer]
-    next: str | None
+Runs = page_of("Runs", "Runs, the newest first.", Run)
+Members = page_of(
+    "Members", "Devices that answered a run's invitation, by name.", Member, "devices"
+)
+Answers = page_of("Answers", "Answers of devices, the newest first.", Answer)

@@ -30,48 +30,71 @@ on the last. An order is carried out by the next tick of the server, within a se
 `done_at_s` says when, and the run's `phase` shows it.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from inspect import cleandoc
+from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
+from pydantic.config import JsonDict
 
+from coordinator.operator.examples import EXAMPLES
 from edge_client.wire.reports import Failure
 
 Kind = Literal["train", "label", "evaluate"]
+Shape: TypeAlias = type[BaseModel]
+
+
+def _add_example(schema: JsonDict, model: type[Any]) -> None:
+    schema["examples"] = [EXAMPLES[model.__name__]]
 
 
 class Model(BaseModel):
-    """What all of them are: closed, and checked both ways."""
+    """A closed model, which OpenAPI shows with the example of its name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def example(of: dict[str, Any]) -> ConfigDict:
-    """A model's settings with what it looks like."""
-    return ConfigDict(extra="forbid", frozen=True, json_schema_extra={"examples": [of]})
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_add_example)
 
 
 class Asked(Model):
-    """What all that is asked for is beside: of exactly the types that it says."""
+    """A request; its values have exactly the types of the fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
 
-ANSWER = {
-    "device_id": "d0123456789abcdef0123",
-    "device": "pi-kitchen",
-    "run_id": "r0a1b2c3d4e",
-    "run_name": "mail",
-    "kind": "train",
-    "round_index": 2,
-    "attempt": 1,
-    "outcome": "done",
-    "failure": None,
-    "is_late": False,
-    "seconds": 33.1,
-    "up_bytes": 412345,
-    "down_bytes": 411234,
-    "peak_rss_bytes": 205520896,
-}
+def shape(
+    name: str, doc: str, fields: Mapping[str, Any], base: Shape = Model, **more: Any
+) -> Shape:
+    """A model with the fields of a record that is defined elsewhere.
+
+    Args:
+        name: Of the model, in the OpenAPI document.
+        doc: Its description.
+        fields: Their types, in the order of an answer.
+        base: The model that it extends.
+        more: Settings of the model, such as another example.
+    """
+    told: dict[str, Any] = {key: (hint, ...) for key, hint in fields.items()}
+    return create_model(name, __base__=base, __doc__=doc, __cls_kwargs__=more, **told)
+
+
+def page_of(name: str, doc: str, item: Any, key: str = "", following: str | None = None) -> Shape:
+    """A page of a list, such as `Runs`: `{"runs": [...], "next": null}`.
+
+    Args:
+        name: Of the model.
+        doc: Its description.
+        item: The model of one item.
+        key: Of the list; by default the name in lower case.
+        following: `next` in the example.
+    """
+    key = key or name.lower()
+    extra = {"examples": [{key: [EXAMPLES[item.__name__]], "next": following}]}
+    fields = {key: list[item], "next": str | None}
+    return shape(name, doc, fields, json_schema_extra=extra)
+
+
+def attributes_of(record: type) -> str:
+    """The part of a record's docstring on its fields."""
+    return "\n" + cleandoc(record.__doc__ or "").partition("\n\n")[2]
 
 
 class Answer(Model):
@@ -93,8 +116,6 @@ class Answer(Model):
         down_bytes: Received for it.
         peak_rss_bytes: Highest resident memory; null where the device cannot tell.
     """
-
-    model_config = example(ANSWER)
 
     device_id: str
     device: str
@@ -124,47 +145,12 @@ class EntityF1(Model):
         by_type: Strict F1 by type.
     """
 
-    model_config = example(
-        {
-            "strict": 0.62,
-            "typed": 0.7,
-            "partial": 0.68,
-            "macro": 0.58,
-            "weighted": 0.61,
-            "by_type": {"Chemical": 0.66, "Disease": 0.5},
-        }
-    )
-
     strict: float | None
     typed: float | None
     partial: float | None
     macro: float | None
     weighted: float | None
     by_type: dict[str, float | None]
-
-
-ROUND = {
-    "round_index": 2,
-    "accuracy": 0.71,
-    "accuracy_error": 0.02,
-    "accuracy_median": 0.7,
-    "f1": None,
-    "f1_error": None,
-    "f1_median": None,
-    "entities": None,
-    "perplexity": None,
-    "loss": 0.48,
-    "pseudo_labels": None,
-    "answers": 6,
-    "failed": 0,
-    "late": 1,
-    "failures": {},
-    "up_bytes": 1234567,
-    "down_bytes": 1234567,
-    "is_by_kernel": True,
-    "phases_s": {"download": 0.4, "train": 31.5, "upload": 1.2},
-    "lost": None,
-}
 
 
 class Round(Model):
@@ -178,8 +164,8 @@ class Round(Model):
             null where nobody can tell it.
         accuracy_median: The median device's; null before its evaluation is closed.
         f1: Of tagging, F1 of entities, words and type right; else null.
-        f1_error: Its standard error, likewise.
-        f1_median: The median device's, likewise.
+        f1_error: Its standard error, as that of an accuracy.
+        f1_median: The median device's; null before its evaluation is closed.
         entities: Of tagging, F1 in each way and by type; else null.
         perplexity: Of masked words; null of other tasks.
         loss: Mean training loss.
@@ -195,8 +181,6 @@ class Round(Model):
         lost: With `lora_mean = "product"`, the share of the mean's squared norm that the run's rank
             leaves out; else null.
     """
-
-    model_config = example(ROUND)
 
     round_index: int
     accuracy: float | None
@@ -220,10 +204,6 @@ class Round(Model):
     lost: float | None = None
 
 
-class Rounds(Model):
-    """Rounds that somebody has answered in, the newest first."""
-
-    model_config = example({"rounds": [ROUND], "next": "2"})
-
-    rounds: list[Round]
-    next: str | None
+Rounds = page_of(
+    "Rounds", "Rounds that somebody has answered in, the newest first.", Round, following="2"
+)

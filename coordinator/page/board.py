@@ -1,7 +1,8 @@
-"""What the page shows, in memory: read from what serves, and what of it is news since when.
+"""State of the operator's page, in memory, and what has changed in it since a version.
 
-Everything has the version at which it last changed, so a stream asks for what is newer than it has
-and no stream is remembered. Names and tags are passed on as they came; the page shows them as text.
+Everything carries the version of its last change, so a stream asks for what is newer than it has
+and no per-stream state is kept. Names and tags are passed on unchanged; the page shows them as
+text.
 """
 
 import json
@@ -11,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.operator.told import (
+from coordinator.operator.views import (
     Standing,
     Told,
     device_told,
@@ -24,9 +25,9 @@ from coordinator.operator.told import (
 from coordinator.rounds.history import KNOWN_ROUNDS
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.scoring import Score
+from coordinator.serving.device_messages import base_name_of
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
-from coordinator.serving.telling import base_name_of
 from coordinator.storage.figures import rows_of_round
 from coordinator.storage.rows.devices import Device
 from coordinator.storage.rows.reports import counts_by_round
@@ -58,7 +59,7 @@ MEMBERSHIPS = {"joined": "takes part", "home": "is done"}
 
 
 @dataclass
-class History:
+class PageHistory:
     """A run's rounds so far, up to which one they are read, and what was known then.
 
     Attributes:
@@ -93,7 +94,7 @@ class Versions:
         return [value for at, value in self._known.values() if at > version]
 
 
-class Board:
+class PageState:
     """The page's picture of a coordinator; `update` and `since` may run in any thread.
 
     Args:
@@ -103,7 +104,7 @@ class Board:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = Lock()
-        self._histories: dict[str, History] = {}
+        self._histories: dict[str, PageHistory] = {}
         self._rounds: dict[str, Versions] = {}
         self._devices, self._state = Versions(), Versions()
         self.version = 0
@@ -149,7 +150,10 @@ class Board:
 
     def _read_rounds(self, live: Live, version: int) -> None:
         """Read what was answered since the last look; of a long history a part at each."""
-        run_id, history = live.run.run_id, self._histories.setdefault(live.run.run_id, History())
+        run_id, history = (
+            live.run.run_id,
+            self._histories.setdefault(live.run.run_id, PageHistory()),
+        )
         known = self._rounds.setdefault(run_id, Versions())
         found = self._service.answers.count(run_id), live.past.scores
         if found == history.known and not self._service.neighbours.may_be:
@@ -168,7 +172,7 @@ class Board:
         history.known = found
 
     def _read_round(
-        self, live: Live, index: int, history: History, known: Versions, version: int
+        self, live: Live, index: int, history: PageHistory, known: Versions, version: int
     ) -> int:
         """Read one round; how many answers it has."""
         table = rows_of_round(self._service.store, live.run.run_id, index)
@@ -215,7 +219,7 @@ class Board:
         at_s = self._service.presence.last_seen_s(device_id)
         return None if at_s is None else at_s - at_s % SEEN_STEP_S
 
-    def _trouble(self, live: Live, history: History) -> list[Told]:
+    def _trouble(self, live: Live, history: PageHistory) -> list[Told]:
         """What went wrong, the newest first; who declined comes last."""
         name_of = self._service.fleet.name_of
         found: list[Told] = []

@@ -1,10 +1,10 @@
-"""The page's own files, logging in and out, and the stream of news.
+"""Routes of the operator's page: its files, login and logout, and the event stream.
 
 GET    /, /page/*              the page: no outside address, no inline script; knows nothing
 GET    /v1/operator/session    who is logged in, if anybody
-POST   /v1/operator/session    a token -> a cookie that stands for it
+POST   /v1/operator/session    exchange a token for a session cookie
 DELETE /v1/operator/session    log out
-GET    /v1/operator/events     server-sent events: what is, then what changes
+GET    /v1/operator/events     server-sent events: the current state, then its changes
 """
 
 import mimetypes
@@ -19,7 +19,7 @@ from fastapi.responses import StreamingResponse
 from coordinator.operator.asking import BEARER, CARRIED, COOKIE, check_header, role_of, welcome
 from coordinator.operator.fleet_schemas import LogIn, Session
 from coordinator.operator.routes import PREFIX, Bounded
-from coordinator.page.board import Board
+from coordinator.page.board import PageState
 from coordinator.page.streams import News, Streams
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.documented import refusals
@@ -56,7 +56,7 @@ def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
     """Add the page's routes to the coordinator."""
     _add_files(app)
     _add_session(app, service)
-    streams = Streams(Board(service), bells)
+    streams = Streams(PageState(service), bells)
 
     @app.get(
         "/v1/operator/events",

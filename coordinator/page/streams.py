@@ -1,7 +1,7 @@
-"""Streams of news for open pages: few, each as fast as its reader, and none that a poll waits for.
+"""Event streams for open pages: bounded in number and memory, and never in the way of a poll.
 
-One task looks at the coordinator once a second, and only while somebody listens. A slow reader
-holds one message; what has changed meanwhile is one message too.
+One task polls the coordinator once a second, and only while somebody listens. A slow reader holds
+one message; all that changes meanwhile is one message too.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from coordinator.operator.asking import BEARER, CARRIED, role_of
-from coordinator.page.board import Board, event
+from coordinator.page.board import PageState, event
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.documented import refusals
 from coordinator.serving.http.polls import Bells, heard
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.watch.metrics import CONTENT_TYPE, Counted, Metrics, Standing
+from coordinator.watch.metrics import CONTENT_TYPE, CoordinatorStatus, Counted, Metrics
 
 MOST = 16  # pages at once
 LOOK_S = 1.0
@@ -61,7 +61,7 @@ class Streams:
         bells: Rung when there is news, and when everything ends.
     """
 
-    def __init__(self, board: Board, bells: Bells) -> None:
+    def __init__(self, board: PageState, bells: Bells) -> None:
         self._board, self._bells = board, bells
         self._open = 0
         self._looking: asyncio.Task[None] | None = None
@@ -191,12 +191,12 @@ def lack(app: FastAPI, service: Service, bells: Bells) -> str:
     return "disk" if service.caretaker.is_full else ""
 
 
-def standing_of(service: Service, now_s: float) -> Standing:
+def standing_of(service: Service, now_s: float) -> CoordinatorStatus:
     """Where a coordinator stands, from its memory."""
     lives = service.runs()
     devices = [one for one in service.fleet.all() if one.revoked_at_s is None]
     steps = [live.state.step for live in lives if live.state.step is not None]
-    return Standing(
+    return CoordinatorStatus(
         phases=Counter(live.state.phase for live in lives),
         rounds=sum(live.state.round_index for live in lives),
         devices=len(devices),

@@ -1,6 +1,6 @@
-"""What is let in: every byte a device sends is checked here before it can count.
+"""Admission checks: every byte that a device sends is checked here before it can count.
 
-Pure: a body, its headers and what was asked go in; an update or a `Refusal` comes out.
+Pure: a body, its headers and the work asked for go in; an update or a `Refusal` comes out.
 """
 
 import numpy as np

@@ -1,16 +1,13 @@
-"""How far one device may move a run: bounds on an update's length, on its weight and on its pull.
+"""Bounds on one device's influence: on an update's norm, its weight and their product, the pull.
 
-They are fixed when a training step opens and journaled with it, from rounds that are closed by
-then. So no answer of a round has a say in its own bounds, and neither the order in which answers
-come nor a restart changes a byte; updates still stream.
+Bounds are fixed and journaled when a training step opens, from rounds closed by then. So no answer
+affects the bounds of its own round, neither order of arrival nor a restart changes a byte, and
+updates still stream.
 
-An update longer than the bound is scaled down to it, not refused: an honest device that has a lot
-to say is heard, and a hostile one is worth no more than it. Norm clipping: Sun et al. 2019
-(arXiv:1911.07963), section 4; a bound that follows the norms seen: Andrew et al. 2021
-(arXiv:1905.03871).
-
-An update's pull is its weight times its length. Whoever is long and heavy at once weighs less, so
-that no device pulls harder than three median ones.
+An update above the norm bound is scaled down to it, not refused, so that an honest device with much
+to say is heard. Norm clipping: Sun et al. 2019 (arXiv:1911.07963), section 4; a bound that adapts
+to observed norms: Andrew et al. 2021 (arXiv:1905.03871). An update that is long and heavy at once
+loses weight, so that no device pulls harder than three median ones.
 """
 
 import math
@@ -21,7 +18,7 @@ from statistics import median, median_low
 import numpy as np
 
 from coordinator.rounds.events import Answered, StepOpened
-from edge_client.updates.clip import LARGEST, Bounds
+from edge_client.updates.clip import LARGEST, UpdateBounds
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import SGD, Training
 
@@ -73,7 +70,6 @@ class Medians:
         )
 
     def without(self, rounds: int) -> "Medians":
-        """Without those of the newest rounds."""
         return Medians(*(one[: max(0, len(one) - rounds)] for one in (self.norms, self.examples)))
 
 
@@ -81,9 +77,8 @@ def _with(known: tuple[float, ...], newest: float) -> tuple[float, ...]:
     return (*known, newest)[-REMEMBERED:]
 
 
-def bounds_of(opened: StepOpened) -> Bounds:
-    """What was fixed when a step opened."""
-    return Bounds(opened.norm_bound, opened.most_examples, opened.most_pull)
+def bounds_of(opened: StepOpened) -> UpdateBounds:
+    return UpdateBounds(opened.norm_bound, opened.most_examples, opened.most_pull)
 
 
 def norm_of(delta: AdapterState) -> float:

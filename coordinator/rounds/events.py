@@ -1,4 +1,4 @@
-"""What happened in a run, event by event; each is one line of JSON in its journal."""
+"""Events of a run; each is one line of JSON in its journal."""
 
 import json
 from collections.abc import Mapping

@@ -1,19 +1,13 @@
-"""Means, server optimizers and selections of other packages.
+"""Extensions: means, server optimizers and selection policies from other packages.
 
-What becomes of errors in somebody else's code: one line that names it.
+A run file names them as it names built-in ones: `mean = "signs:0.001"` makes the extension `signs`
+with the argument `"0.001"`. Only whoever starts the process adds extensions, by installing a
+package or by the folder of `--plugins` (`coordinator.plugins`); no run file, device or operator
+can.
 
-How somebody else's code is called: plainly, or by whoever serves, who does not wait for ever.
-
-Means, server optimizers and policies of selection that are not ours, by their names.
-
-A run file names them as it names ours: `mean = "signs:0.001"` makes the extension `signs` with the
-argument `"0.001"`. What is here was installed beside us or put into the folder of `--plugins` by
-whoever starts the process (`coordinator.plugins`); no run file, device or operator adds to it.
-
-Extensions as we let them in: what they get they cannot change, what they give is looked at.
-
-Whatever goes wrong in one is a `PluginError` in one line that names it; what goes wrong in ours
-while it runs (a file that cannot be read, say) stays what it is.
+Extensions cannot change their inputs, and their results are checked. Any error in one becomes a
+`PluginError` of one line that names it; an error of ours meanwhile, such as an unreadable file,
+stays what it is. A serving process calls them with a timeout.
 """
 
 import re
@@ -141,7 +135,6 @@ def apart() -> Iterator[None]:
 
 
 def names_of(kind: Kind) -> list[str]:
-    """The extensions of a kind that this process knows."""
     return sorted(name for of, name in _KNOWN if of == kind)
 
 

@@ -1,7 +1,7 @@
-"""What the coordinator tells devices of the population, beside what it asks of them.
+"""Guidance sent with work: population statistics that a device cannot know by itself.
 
-A device sees its own few texts; how sure the model is of each class in general, and how many labels
-of each class there are already, it can only be told.
+A device sees only its own few texts: the model's confidence in each class, and how many labels of
+each class there are, come from the coordinator.
 """
 
 import math

@@ -1,9 +1,8 @@
-"""What a run's journal tells of its rounds: each one's adapter, and how right it was.
+"""Round history from a run's journal (adapter and score of each round), and journal compaction.
 
-Folding a journal: when it is long, and the event that stands for all events of it.
-
-What it says is read back by `rounds.state.evolve`, `rounds.history` and `upkeep.retention`; each of
-them takes it for whatever it folded before, so a journal may be folded any number of times.
+A long journal is compacted by one event that stands for all events of it. `rounds.state.evolve`,
+`rounds.history` and `upkeep.retention` read it in place of those, so that a journal may be
+compacted any number of times.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +42,6 @@ class Past:
     best_sha256: str = ""
 
     def plus(self, news: "Past") -> "Past":
-        """With what an event added, as `news_of` tells it."""
         scores = {**self.scores, **news.scores} if news.scores else self.scores
         adapters = {**self.adapters, **news.adapters} if news.adapters else self.adapters
         lost = {**self.lost, **news.lost} if news.lost else self.lost

@@ -1,9 +1,9 @@
 """Rounds as a pure state machine over a journal of events.
 
-A run is a row of steps: evaluate the adapter it starts from (round 0), train round 1, evaluate,
-train round 2 and so on; with labelling, devices label their texts before rounds 1, 1 + f, ...
+A run is a sequence of steps: evaluate the initial adapter (round 0), train round 1, evaluate, train
+round 2 and so on; with labelling, devices label their texts before rounds 1, 1 + f, ...
 `state.evolve` folds an event into the state; `decide` says which event is due next. Time, secrets
-and who is there come in as arguments.
+and the devices present come in as arguments.
 """
 
 from collections.abc import Callable, Collection
@@ -20,7 +20,7 @@ from coordinator.rounds.events import (
     StepOpened,
 )
 from coordinator.rounds.extensions import PluginError
-from coordinator.rounds.learning.learning import gain_of
+from coordinator.rounds.learning.server_update import gain_of
 from coordinator.rounds.metrics import class_thresholds
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
@@ -36,7 +36,7 @@ from coordinator.rounds.selection import (
     labellers,
     trainable,
 )
-from coordinator.rounds.selections.choosing import choose, passed_over
+from coordinator.rounds.selections.policies import choose, passed_over
 from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from edge_client.tasks.kind import kind_named

@@ -1,25 +1,18 @@
-"""Scores of runs that go into figures.
+"""Run metrics: the score by which runs are compared, and pseudo-label thresholds for each class.
 
-What runs go by: the one share that is scored, waited for and gone back by.
+A run is scored, stopped early and rolled back by one share that its kind of task names
+(`edge_client.tasks.scores.Measure`); `ratio_of` extracts it from a device's answer. Masked words
+are scored by accuracy here and by perplexity on a device: a share is bounded and has an error, so
+no liar moves the pooled share far; a device that compares adapters on its own texts trusts itself,
+and a loss shows smaller differences.
 
-A kind of task says what that share is (`edge_client.tasks.scores.Measure`): `ratio_of` tells what a
-device's answer counts of it.
-
-Masked words are scored by accuracy here and by perplexity on a device: many devices' shares have an
-end and an error, so none that lies moves them far, while a device that compares adapters on its own
-texts believes itself, and a loss tells smaller differences apart.
-
-How sure a pseudo-label must be, class by class: no class floods, none is left out.
-
-A model is surer of some classes than of others. Held to one confidence, a federation soon trains on
-the easiest class alone and answers it to everything. So devices tell how many of their texts they
-are how sure of (`edge_client.wire.reports`), and each class gets a threshold above
-which the whole population holds about the same number of it.
-
-As in FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a class that is harder to be sure of gets a
-lower threshold, down to a floor; as in CReST (Wei et al. 2021, arXiv:2102.09559) an easy one gets
-a higher threshold. The curriculum says how many of each class are held; beyond its first step the
-surest class must have as many above `Labelling.confidence`.
+`class_thresholds`: with one threshold for all classes, a federation soon trains on the easiest
+class alone. So devices report histograms of confidence (`edge_client.wire.reports`), and each class
+gets the threshold above which the population holds about the same number of texts. As in FlexMatch
+(Zhang et al. 2021, arXiv:2110.08263) a hard class gets a lower threshold, down to a floor; as in
+CReST (Wei et al. 2021, arXiv:2102.09559) an easy one gets a higher one. The curriculum says how
+many of each class are held; beyond its first step the surest class must have as many above
+`Labelling.confidence`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

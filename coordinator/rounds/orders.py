@@ -1,7 +1,7 @@
-"""What an operator asks of a run, and the event that carries it out.
+"""Operators' orders (pause, extend, roll back, stop, ...) and the events that carry them out.
 
-Pure, as the rest of the room: the same order on the same state gives the same event. An order that
-asks for what is so already (a pause of a paused run) or no longer can be is refused in words.
+Pure: the same order on the same state gives the same event. An order that has no effect, such as
+pausing a paused run, or is no longer possible, is refused with a reason.
 """
 
 from collections.abc import Mapping

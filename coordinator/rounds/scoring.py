@@ -1,8 +1,8 @@
-"""How right an adapter is over the devices' own test texts, and how far a cohort may be off.
+"""Score of an adapter over devices' own test texts, and the sampling error of a cohort.
 
-Whatever the kind of task, a score is a ratio of two sums over devices (`measures.ratio_of`), so one
-set of rules scores, waits and goes back: accuracy of labels and of masked words, and of tagging the
-F1 of entities whose words and type are right, 2 right / (there + found).
+For every kind of task a score is a ratio of two sums over devices (`metrics.ratio_of`), so one set
+of rules scores, stops early and rolls back: accuracy of labels and of masked words; for tagging the
+F1 of entities whose words and type are right, 2 right / (gold + predicted).
 """
 
 import math
@@ -35,7 +35,7 @@ class Score(NamedTuple):
         median: The median device's share of right answers, of those that hold texts; None where not
             said. One device's word, however false, moves it little.
         loss: Mean cross-entropy in nats, of tagging and of masked words; else None.
-        median_loss: The median device's; None likewise.
+        median_loss: The median device's loss; None where `loss` is.
     """
 
     right: int
@@ -201,7 +201,6 @@ def _of_texts(score: Score) -> float:
 
 
 def has_tests(answer: Answered) -> bool:
-    """Whether an answer to an evaluation tells of texts."""
     return answer.right is not None and answer.num_examples > 0
 
 

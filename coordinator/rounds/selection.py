@@ -1,7 +1,7 @@
-"""Which devices are asked: to train a fraction, to label or evaluate a number, each once.
+"""Uniform selection of devices: to train a fraction, to label or evaluate a number, each once.
 
-Draws go by the run's secret, not by its seed, which devices are told: else whoever holds a token
-could draw keys until its device is in the cohorts it wants.
+Draws use the run's secret, not its seed, which devices know: otherwise a token's holder could draw
+keys until its device is in the cohorts it wants.
 """
 
 import math
@@ -89,9 +89,7 @@ def trainable(
     """How many texts each device can train on, of those that said that they have any.
 
     Args:
-        texts: As `candidates` has it.
-        confidences: The same.
-        thresholds: The same.
+        texts, confidences, thresholds: As `candidates` takes them.
     """
     found = []
     for name in texts.keys() | confidences.keys():

@@ -1,7 +1,7 @@
-"""Where a run stands: the state that its journal of events gives.
+"""State of a run, folded from its journal of events.
 
-`evolve` folds an event into the state, so a journal replayed after `kill -9` gives the state that
-was lost; `machine.decide` says which event is due next.
+`evolve` folds one event into the state, so replaying the journal after `kill -9` restores it;
+`machine.decide` says which event is due next.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.learning.kept import Kept, kept_after
+from coordinator.rounds.learning.client_state import DeviceStates, kept_after
 from coordinator.rounds.scheduling.async_buffer import Underway, Works, moved, with_answer
 from coordinator.rounds.scheduling.participation import (
     Heard,
@@ -41,8 +41,8 @@ from coordinator.rounds.scheduling.participation import (
     with_loss,
 )
 from coordinator.rounds.scheduling.step import (
-    Answers,
     Step,
+    StepAnswers,
     Times,
     after_answers,
     asking_also,
@@ -132,7 +132,7 @@ class State:
     times: Times = field(default_factory=dict)
     memory_sha256: str = ""
     shared: Mapping[str, str] = field(default_factory=dict)
-    kept: Kept = field(default_factory=Kept)
+    kept: DeviceStates = field(default_factory=DeviceStates)
     patience: Patience = field(default_factory=Patience)
     underway: Mapping[str, Underway] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -231,7 +231,6 @@ def evolve(state: State, event: Event) -> State:
 
 
 def _failed(state: State, step: Step) -> State:
-    """Everybody who was asked in the step failed."""
     failing = state.failing | set(step.members.values())
     return replace(state, failed=state.failed + 1, failing=failing)
 
@@ -328,7 +327,7 @@ def _answered(state: State, answer: Answered) -> State:
     has_evaluated = step.opened.kind == "evaluate" and answer.outcome == "done"
     if has_evaluated and (not has_tests(answer)) != (name in without):
         without = without ^ {name}
-    known = step.answers if isinstance(step.answers, Answers) else Answers(step.answers)
+    known = step.answers if isinstance(step.answers, StepAnswers) else StepAnswers(step.answers)
     step = replace(step, answers=known.plus(answer))
     return replace(state, step=step, texts=texts, without_tests=without)
 
@@ -353,7 +352,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         priors=priors,
         memory_sha256="",  # it belongs to the adapter that was left
         shared={},  # nor does the other path's drift say anything
-        kept=Kept(),
+        kept=DeviceStates(),
         medians=state.medians.without(state.round_index - event.round_index),
         good=known,
         asked=0,

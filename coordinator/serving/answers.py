@@ -1,4 +1,4 @@
-"""What devices answer: updates and reports, on disk before they are acknowledged."""
+"""Devices' answers: updates and reports, on disk before they are acknowledged."""
 
 import logging
 from collections import Counter
@@ -14,12 +14,12 @@ from coordinator.fleet.members import Members
 from coordinator.rounds.admission import Refusal, check_report, check_update, counted
 from coordinator.rounds.events import Answered, LossTold, StepOpened
 from coordinator.rounds.learning.exact import handed, spec_at_rank
-from coordinator.rounds.learning.learning import length_of
+from coordinator.rounds.learning.server_update import length_of
 from coordinator.rounds.metrics import judged
 from coordinator.rounds.scheduling.asking import answer_to
 from coordinator.serving.http.uploads import Judge
 from coordinator.serving.joining import leave
-from coordinator.serving.ledger import CLOSED, Asked, Ledger, Live, is_work_id
+from coordinator.serving.ledger import CLOSED, Ledger, Live, OpenWork, is_work_id
 from coordinator.serving.log.steps import answer_text
 from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.errors import Conflict
@@ -34,7 +34,7 @@ from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, de
 LOG = logging.getLogger(__name__)
 
 
-class Answers:
+class AnswerIntake:
     """Takes in what devices send for the work they were given; safe to use from several threads."""
 
     def __init__(self, store: Store, ledger: Ledger, fleet: Fleet, members: Members) -> None:
@@ -43,7 +43,7 @@ class Answers:
         self._counts: Counter[tuple[str, str, str]] = Counter()  # by run, kind and outcome
         self._reference: tuple[str, AdapterState] = ("", {})
 
-    def asked(self, device: Device, work_id: str) -> Asked | None:
+    def asked(self, device: Device, work_id: str) -> OpenWork | None:
         """What was asked with a work id, if it was asked of this device; None of long ago.
 
         Raises:
@@ -81,7 +81,7 @@ class Answers:
             return Judge(0, known, accept)  # its step is over, and no body is wanted any more
         return Judge(size + MAX_UPDATE_OVERHEAD_BYTES, known, accept)
 
-    def _known(self, asked: Asked, work_id: str, name: str) -> Receipt | None:
+    def _known(self, asked: OpenWork, work_id: str, name: str) -> Receipt | None:
         if over := self._ledger.over(asked.run_id, work_id):
             return over
         answer = answer_to(self._live(asked).state, work_id)
@@ -90,7 +90,7 @@ class Answers:
         is_same = answer.update_sha256 == name
         return Receipt(is_same, "" if is_same else f"answered already: {answer.outcome}")
 
-    def _accept(self, asked: Asked, work_id: str, path: Path, name: str) -> Receipt:
+    def _accept(self, asked: OpenWork, work_id: str, path: Path, name: str) -> Receipt:
         """Take a trained update; it is on disk before the receipt says so.
 
         The same body twice counts once. What comes after its step has closed does not count.
@@ -188,7 +188,6 @@ class Answers:
         return add_report(self._store.database, figures)
 
     def count(self, run_id: str) -> int:
-        """Answers to a run's work since the process began."""
         with self._counting:
             return sum(n for (run, _, _), n in self._counts.items() if run == run_id)
 
@@ -200,7 +199,7 @@ class Answers:
                 found[kind, outcome] += number
         return found
 
-    def _live(self, asked: Asked) -> Live:
+    def _live(self, asked: OpenWork) -> Live:
         live = self._ledger.run(asked.run_id)
         assert live is not None  # what was asked was asked by a run
         return live

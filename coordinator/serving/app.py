@@ -1,4 +1,8 @@
-"""The coordinator as an ASGI application, and the driver that lets rounds proceed."""
+"""The coordinator's ASGI application, and the task that drives its rounds.
+
+`GET /v1/ca` gives anybody the coordinator's CA certificate: it is no secret and proves nothing. A
+device compares its hash with the one its owner pasted, and then trusts this CA alone.
+"""
 
 import asyncio
 import logging
@@ -7,15 +11,43 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.concurrency import run_in_threadpool
 
+from coordinator.rounds.admission import Refusal
 from coordinator.serving.device_routes import add_device_routes
-from coordinator.serving.http.ca_route import add_ca_route
+from coordinator.serving.http.documented import refusals
 from coordinator.serving.http.handlers import add_handlers
-from coordinator.serving.http.paces import Paces
 from coordinator.serving.http.polls import Bells, UnderWay, heard
+from coordinator.serving.http.rate_limit import TokenBuckets
 from coordinator.serving.service import Service
+from edge_client.wire.pins import CA_PATH
+
+MEDIA_TYPE = "application/pem-certificate-chain"
+
+
+def add_ca_route(app: FastAPI, authority: Callable[[], bytes | None]) -> None:
+    """Let an application show its authority.
+
+    Args:
+        app: The coordinator's.
+        authority: Gives its certificate of now, PEM; None: devices trust those of their system,
+            or plain HTTP.
+    """
+
+    @app.get(
+        CA_PATH,
+        tags=["watching"],
+        response_class=Response,
+        responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}, **refusals(404)},
+    )
+    async def authority_certificate() -> Response:
+        """The certificate (PEM) of the authority that devices believe."""
+        shown = authority()
+        if shown is None:
+            raise Refusal(404, "this coordinator has no authority of its own")
+        return Response(shown, media_type=MEDIA_TYPE)
+
 
 TICK_S = 1.0
 REST = 9.0  # after a tick without news, times as long as it took
@@ -31,6 +63,7 @@ def create_app(
     service: Service,
     authority: Callable[[], bytes | None] = lambda: None,
     parts: Sequence[Part] = (),
+    tick_s: float = TICK_S,
 ) -> FastAPI:
     """The coordinator as an ASGI application.
 
@@ -39,6 +72,7 @@ def create_app(
         authority: Gives the certificate (PEM) of the authority that devices believe now, if
             there is one.
         parts: Add what people are served beside devices: the operator's API, the page.
+        tick_s: The longest between two ticks.
     """
     bells = Bells()
 
@@ -52,7 +86,7 @@ def create_app(
                 loop.call_soon_threadsafe(bells.changed.set)
 
         service.lead.begin(heard_news)
-        tasks = [asyncio.create_task(drive(service, bells)), asyncio.create_task(bells.call())]
+        tasks = [asyncio.create_task(run) for run in (drive(service, bells, tick_s), bells.call())]
         yield
         bells.stop()
         await asyncio.gather(*tasks)
@@ -61,7 +95,7 @@ def create_app(
     app.state.bells = bells
     app.state.service = service
     app.add_middleware(UnderWay, bells=bells, prefixes=OF_DEVICES)
-    add_handlers(app, Paces(ATTEMPTS, ATTEMPTS_PER_S))
+    add_handlers(app, TokenBuckets(ATTEMPTS, ATTEMPTS_PER_S))
     add_device_routes(app, service, bells)
     add_ca_route(app, authority)
     for add in parts:
@@ -69,8 +103,8 @@ def create_app(
     return app
 
 
-async def drive(service: Service, bells: Bells) -> None:
-    """Tick when something changed, and every second for deadlines and new runs."""
+async def drive(service: Service, bells: Bells, tick_s: float) -> None:
+    """Tick when something changed, and every `tick_s` for deadlines and new runs."""
     said = ""
     while not bells.is_stopping:
         bells.changed.clear()
@@ -86,7 +120,7 @@ async def drive(service: Service, bells: Bells) -> None:
             said = str(error)
         if not bells.is_stopping:
             if not woken:  # nothing was due: many answers are few looks
-                await asyncio.sleep(min(REST * (time.monotonic() - began_s), TICK_S / 2))
-            await heard(bells.changed, TICK_S)
+                await asyncio.sleep(min(REST * (time.monotonic() - began_s), tick_s / 2))
+            await heard(bells.changed, tick_s)
     with suppress(Exception):  # the same edge: it costs a coordinator that stops nothing
         await run_in_threadpool(service.stop, service.now_s())

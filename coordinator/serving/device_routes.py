@@ -1,7 +1,7 @@
-"""The routes of `edge_client.wire.messages`: what devices ask.
+"""HTTP routes for devices, those of `edge_client.wire.messages`.
 
-Bytes are checked by `wire` and `admission`, not by the web framework: a request from outside ends
-in an answer, or in 4xx with one line of detail. Store work runs in threads, waiting does not.
+`wire` and `admission` check bytes, not the web framework: a request from outside ends in an answer,
+or in 4xx with one line of detail. Store work runs in threads; waiting does not.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.bodies import headers_of, past_the_end
+from coordinator.serving.http.connection_limits import let_in
 from coordinator.serving.http.documented import (
     ENROL,
     ENROLLED,
@@ -36,12 +37,11 @@ from coordinator.serving.http.documented import (
     refusals,
     takes,
 )
-from coordinator.serving.http.guests import let_in
 from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body
-from coordinator.serving.http.paces import Paces
 from coordinator.serving.http.polls import POLLS, Bells
+from coordinator.serving.http.rate_limit import TokenBuckets
 from coordinator.serving.http.uploads import Judge, Uploads
-from coordinator.serving.pack_route import add_pack_route
+from coordinator.serving.packs import add_pack_route
 from coordinator.serving.service import Service
 from coordinator.storage.rows.devices import Device
 from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
@@ -67,7 +67,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
     # What is in memory is looked up on the event loop: a hop to a thread costs more.
     Key = Annotated[str | None, Depends(DeviceKey())]
 
-    paces = Paces(REQUESTS, REQUESTS_PER_S)
+    paces = TokenBuckets(REQUESTS, REQUESTS_PER_S)
 
     def keep_pace(device: Device) -> None:
         if again_s := paces.take(device.device_id, time.monotonic()):

@@ -1,4 +1,4 @@
-"""Carries out what `rounds.decide` says is due: aggregates where needed, then writes the event."""
+"""Executes what `rounds.machine.decide` says is due: aggregates if needed, writes the event."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -8,8 +8,8 @@ from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, Step
 from coordinator.rounds.extensions import PluginError
 from coordinator.rounds.guidance import context_of
 from coordinator.rounds.learning.exact import handed, spec_at_rank
-from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
+from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
 from coordinator.rounds.machine import NOBODY, bounded, decide
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.selections.selection import Facts
@@ -150,7 +150,7 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     adapter = decode_adapter(store.read(opened.adapter_sha256))
     shapes = sent_shapes(opened.updates, shapes_of(adapter), opened.round_index)
     answers = (
-        Answer(
+        AdmittedUpdate(
             device_id,
             decode_update(store.read(one.update_sha256 or ""), shapes, UPDATES_SINCE),
             one.norm,

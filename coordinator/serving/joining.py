@@ -1,6 +1,6 @@
-"""How devices come into runs and leave them: the journal first, then the row of the membership.
+"""Joining and leaving runs: first an event in the journal, then the membership's row.
 
-A device that was in a run and cannot go on has left; when it joins again it has returned.
+A member that cannot continue counts as having left, and as returned when it joins again.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""Every run's state in memory, equal at any time to its journal on disk.
+"""Every run's state in memory, always equal to its journal on disk.
 
-The only place where events are appended: first the journal, then the state. Reading is free;
-`append` says whether the state it was decided on still held. Where several processes append to one
-journal, each place is written once: whoever finds it written reads on, and decides anew.
+Events are appended only here: first to the journal, then to the state. `append` says whether the
+state it was decided on still held. Where several processes append to one journal, each position is
+written once: a process that finds it taken reads on and decides again.
 """
 
 import re
@@ -52,7 +52,7 @@ from coordinator.upkeep.disk_space import KEEP_ROUNDS
 from coordinator.upkeep.retention import (
     STEPS_ON_THEIR_WAY,
     Busy,
-    Shelf,
+    RetainedAdapters,
     adapters_kept,
     blobs_kept,
     shelved,
@@ -70,7 +70,7 @@ class Live:
 
     Attributes:
         run: Its row.
-        config: The same as `run.config`, read.
+        config: `run.config`, decoded.
         state: What its journal gives.
         seq: How long its journal is, with what was folded away.
         first: Where it begins: the place of the event that stands for those before it.
@@ -85,7 +85,7 @@ class Live:
     seq: int = 0
     first: int = 0
     works: Mapping[str, str] = field(default_factory=dict)
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: RetainedAdapters = field(default_factory=RetainedAdapters)
     past: Past = NOTHING
 
     @property
@@ -102,7 +102,7 @@ class Live:
 
 
 @dataclass(frozen=True)
-class Asked:
+class OpenWork:
     """A piece of work that some step asked for, open or closed not long ago."""
 
     run_id: str
@@ -133,11 +133,11 @@ class Ledger:
         self._store, self._clock = store, clock or Clock(now_s)
         self._lock = RLock()
         self._live: dict[str, Live] = {}
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, OpenWork] = {}
         self._counted: set[str] = set()
         self._steps: dict[str, deque[StepOpened]] = {}  # of each run, whose work is in `_asked`
         self._adapters: dict[str, set[str]] = {}  # of each run, that are not gone
-        self._shelf = Shelf(keep_rounds)
+        self._shelf = RetainedAdapters(keep_rounds)
         self._answering = Together(self._answer_all)
         self._is_shared, self._heard = store.place.is_shared, list[tuple[Live, Event]]()
         self.load_new_runs()
@@ -195,17 +195,15 @@ class Ledger:
         return new
 
     def all(self) -> list[Live]:
-        """Every run, oldest first."""
         return list(self._live.values())  # no lock: whoever polls need not wait for a disk
 
     def open(self) -> list[Live]:
-        """Runs that are not finished, oldest first."""
         return [live for live in self.all() if not live.state.is_finished]
 
     def run(self, run_id: str) -> Live | None:
         return self._live.get(run_id)
 
-    def asked(self, work_id: str) -> Asked | None:
+    def asked(self, work_id: str) -> OpenWork | None:
         """What was asked with a work id, by the open step of a run or its last two."""
         if work_id not in self._asked:
             self.follow()  # another process may just have asked it
@@ -291,8 +289,7 @@ class Ledger:
         """Fold a journal that has grown long into one event; whether it had.
 
         Raises:
-            StoreError: It could not be written; the journal is as it was.
-            OSError: The same.
+            StoreError, OSError: It could not be written; the journal is as it was.
         """
         with self._lock:
             live, steps = self._live[run_id], tuple(self._steps.get(run_id, ()))
@@ -348,8 +345,7 @@ class Ledger:
     def _measured(self, run_id: str, answer: Answered) -> Answered:
         """An answer to the open step, with how long it took."""
         since_s = asked_at_s(self._live[run_id].state, answer.work_id)
-        took_s = max(0.0, self._clock.now_s() - since_s)
-        return replace(answer, took_s=round(took_s, 3))
+        return replace(answer, took_s=round(max(0.0, self._clock.now_s() - since_s), 3))
 
     def _receipt(
         self, run_id: str, answer: Answered, new: Mapping[str, tuple[str, Answered]]
@@ -416,7 +412,7 @@ class Ledger:
         steps = self._steps.setdefault(run_id, deque())
         steps.append(opened)
         for work_id, device_id in opened.members:
-            self._asked[work_id] = Asked(run_id, device_id, opened)
+            self._asked[work_id] = OpenWork(run_id, device_id, opened)
         while len(steps) > STEPS_ON_THEIR_WAY:
             if at_work and not at_work.isdisjoint(key for key, _ in steps[0].members):
                 break

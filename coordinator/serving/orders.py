@@ -1,7 +1,7 @@
-"""Carries out what operators ordered: each once, its event and the note that it is done together.
+"""Carries out operators' orders: each once, its event and the note that it is done together.
 
-Called at each tick, before runs proceed. A process that is killed in between finds the order either
-open, its event not written, or done.
+Called at each tick, before runs proceed. After a kill an order is either open, with its event not
+written, or done.
 """
 
 import logging

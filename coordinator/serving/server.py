@@ -1,8 +1,8 @@
-"""The process that serves: one store, one socket, and an orderly end.
+"""The server process: one store, one socket, graceful shutdown.
 
-Uvicorn waits for open requests before it stops, and a long poll would keep it waiting; so the
-bells are stopped first. SIGTERM and Ctrl-C end in exit code 0, a second one at once. Behind a proxy
-that asks `/readyz` the end may be told some seconds before it comes.
+Uvicorn waits for open requests before it stops, and long polls would keep it waiting, so those are
+ended first. SIGTERM and Ctrl-C end in exit code 0; a second signal ends at once. Behind a proxy
+that asks `/readyz` the shutdown can be announced some seconds before.
 """
 
 import asyncio
@@ -22,15 +22,21 @@ from typing import Any, cast
 
 import uvicorn
 
-from coordinator.serving.app import Part, create_app
-from coordinator.serving.http.guests import Door, Guests, Network, Room, room_within
-from coordinator.serving.http.heads import UVICORNS, BoundedHttp
+from coordinator.serving.app import TICK_S, Part, create_app
+from coordinator.serving.http.connection_limits import (
+    ConnectionBounds,
+    ConnectionSlots,
+    Door,
+    Network,
+    room_within,
+)
+from coordinator.serving.http.header_limits import UVICORNS, BoundedHttp
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.store import Store
 from coordinator.trust.checks import Secured, own_address, spare_memory
 from coordinator.trust.folder import LOOPBACK, Address
-from coordinator.upkeep.watch import watched
+from coordinator.upkeep.rollback import watched
 from edge_client.errors import WrongInput
 
 LOG = logging.getLogger(__name__)
@@ -118,8 +124,9 @@ def serve(
     secured: Secured | None = None,
     parts: Sequence[Part] = (),
     trusted: Sequence[Network] = (),
-    room: Room | None = None,
+    room: ConnectionBounds | None = None,
     drain_s: float = 0.0,
+    tick_s: float = TICK_S,
 ) -> None:
     """Serve until a signal, `stop`, or the end of all runs.
 
@@ -134,11 +141,12 @@ def serve(
         trusted: Proxies that say whom they ask for.
         room: How many connections there may be; by default as many as fit into the open files.
         drain_s: How long it serves on after a signal, while it says that it is not ready.
+        tick_s: The longest between two looks at deadlines and new runs.
     """
     files = allow_files()
-    guests = Guests(room or room_within(files), trusted)
+    guests = ConnectionSlots(room or room_within(files), trusted)
     # Asked each time: `init --renew --ca` may give another authority.
-    app = create_app(service, lambda: secured.trust.authority if secured else None, parts)
+    app = create_app(service, lambda: secured.trust.authority if secured else None, parts, tick_s)
     # Clients drop mid-request all the time; cut the connection after 5 s.
     config = uvicorn.Config(
         app,

@@ -1,9 +1,9 @@
-"""What the coordinator does for devices, and what lets rounds proceed.
+"""The coordinator's service to devices, and the tick by which rounds proceed.
 
-Devices enrol, hear of runs, ask for work, and answer; `tick` closes and opens steps. An answer is
-on disk, blob and journal, before it is acknowledged, so killing the process at any point loses
-nothing that a device believes to be safe. Safe to use from several threads. Of several processes of
-one fleet each serves devices, and the one that has the lead carries rounds on.
+Devices enrol, hear of runs, ask for work, and answer; `tick` closes and opens steps. An answer's
+blob and journal entry are on disk before it is acknowledged, so a kill at any point loses nothing
+that a device believes safe. Thread-safe. Every process of a fleet serves devices; the leader also
+carries rounds on.
 """
 
 import logging
@@ -17,9 +17,9 @@ from threading import Lock
 from coordinator.fleet.clock import Clock
 from coordinator.fleet.devices import Fleet, wants
 from coordinator.fleet.enrolment import NO_KEY, enrol
-from coordinator.fleet.lives import Lives
 from coordinator.fleet.members import Members, is_too_old
 from coordinator.fleet.presence import Alive, Presence
+from coordinator.fleet.sessions import Sessions
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import (
     AlsoAsked,
@@ -35,24 +35,23 @@ from coordinator.rounds.events import (
 from coordinator.rounds.extensions import calling_by
 from coordinator.rounds.machine import waits
 from coordinator.rounds.scheduling.asking import asked_at_s
-from coordinator.serving.answers import Answers
+from coordinator.serving.answers import AnswerIntake
+from coordinator.serving.device_messages import over_of, terms_of, waiting_of, work_of
 from coordinator.serving.executor import proceed
-from coordinator.serving.http.paces import Paces
+from coordinator.serving.http.rate_limit import TokenBuckets
 from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.limit import LIMIT_S, LetGo, Limit
-from coordinator.serving.log.clocks import Clocks
-from coordinator.serving.log.repeats import Lacks, Troubles
+from coordinator.serving.log.repeats import Clocks, Lacks, Troubles
 from coordinator.serving.log.steps import run_text
-from coordinator.serving.neighbours import Neighbours
 from coordinator.serving.orders import carry_out
 from coordinator.serving.packs import LatePacks, Packs
-from coordinator.serving.telling import over_of, terms_of, waiting_of, work_of
+from coordinator.serving.peer_servers import Neighbours
+from coordinator.serving.timeout import LIMIT_S, LetGo, Limit
 from coordinator.storage.blobs.blobs import BlobDamaged
 from coordinator.storage.rows.devices import Device, note_cloned, who_joined
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import DatabaseFile
-from coordinator.upkeep.disk_space import Limits, Usage
+from coordinator.upkeep.disk_space import DiskLimits, Usage
 from coordinator.upkeep.retention import Caretaker
 from coordinator.watch.logs import about
 from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
@@ -62,7 +61,7 @@ from edge_client.wire.packs import Outdated, PackFile
 RETURNS_AT_ONCE = 4  # of a device to a run that it had left
 RETURN_EVERY_S = 60  # and then one
 FAREWELL_S = 60.0  # twice the longest pause of a client that waits for the coordinator
-DEFAULTS = Limits()
+DEFAULTS = DiskLimits()
 LOG = logging.getLogger(__name__)
 
 
@@ -96,7 +95,7 @@ class Service:
         self,
         store: Store,
         now_s: float,
-        limits: Limits = DEFAULTS,
+        limits: DiskLimits = DEFAULTS,
         usage: Callable[[Path], Usage] = shutil.disk_usage,
         minimum_client: str = "",
         packs: Packs | None = None,
@@ -110,7 +109,7 @@ class Service:
         self._file = DatabaseFile(store.database)
         self.caretaker = Caretaker(store, self._ledger.kept, limits, usage)
         self.fleet = Fleet(store)
-        self.lives = Lives()
+        self.lives = Sessions()
         self.members = Members(store)
         for live in self._ledger.all():
             self.members.load(live.run.run_id, live.state.is_finished)
@@ -118,8 +117,8 @@ class Service:
         told = (self._ledger, self.fleet, self.members, self.presence, self.lives)
         self.neighbours = Neighbours(store, *told)
         self._alive = Alive(self.presence, self.fleet, self.members, minimum_client)
-        self.answers = Answers(store, self._ledger, self.fleet, self.members)
-        self._returns = Paces(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)
+        self.answers = AnswerIntake(store, self._ledger, self.fleet, self.members)
+        self._returns = TokenBuckets(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)
         self._ticking, self._summing = Lock(), Lock()
         self._overs: dict[str, tuple[int, Over]] = {}  # and how long the journal was then
         self._troubles = Troubles()  # of ticks
@@ -319,11 +318,9 @@ class Service:
         return live
 
     def runs(self) -> list[Live]:
-        """Every run as it stands, oldest first."""
         return self._ledger.all()
 
     def lines(self) -> list[str]:
-        """Where every run stands, in words."""
         return [run_text(live, self._number_in(live)) for live in self.runs()]
 
     def alive(self, run_id: str, now_s: float) -> set[str]:
@@ -387,7 +384,7 @@ class Service:
                 self._led = self.caretaker.is_due = True
             if not self._led:  # deadlines have not begun again: nothing may be closed by them
                 return
-        with self._troubles.trying("the fleet"):
+        with self._troubles.trying("revoked devices"):
             dismiss_revoked(self._ledger, self.members, self.fleet, now_s)
         with self._troubles.trying("what operators ordered"):
             for live, event in carry_out(self.store, self._ledger, now_s):

@@ -1,8 +1,7 @@
-"""One database of a store: reading rows, and writes that are on disk when they return.
+"""A store's database: reading rows, and writes that are on disk when they return.
 
-SQLite's or PostgreSQL's: `storage.dialects` holds all that differs.
-
-Doing at once what several threads ask at the same time, such as one commit for all of them.
+SQLite or PostgreSQL: `storage.dialects` holds all differences. Group commit: one transaction for
+concurrent writers.
 """
 
 import threading
@@ -59,7 +58,6 @@ class Together(Generic[A, B]):
         return mine.answers[0]
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._asked)
 
     def _do_all(self) -> None:
@@ -112,7 +110,6 @@ class Database:
 
     @property
     def name(self) -> str:
-        """What people call it."""
         url = self.engine.url
         return str(url.database) if self.is_file else postgres.masked(url)
 

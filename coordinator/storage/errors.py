@@ -1,4 +1,4 @@
-"""What is wrong with a store."""
+"""Errors of a store."""
 
 from edge_client.errors import WrongInput
 

@@ -1,7 +1,7 @@
-"""What rounds cost and gave, from the devices' reports: one row per piece of work.
+"""Rows of `rounds.jsonl`: costs and results of rounds from devices' reports, one per work.
 
-A row is the report's own fields (measured by the device) with run, round, kind and device (its id
-and its name) beside them.
+A row is the report's own fields (measured by the device) with run, round, kind and device (id and
+name).
 """
 
 import json
@@ -28,7 +28,6 @@ def rows(store: Store, run_id: str, since: int = 0) -> list[Row]:
 
 
 def rows_of_round(store: Store, run_id: str, round_index: int) -> list[Row]:
-    """The rows of one round."""
     return [_row(report) for report in reports(store.database, run_id, round_index, round_index)]
 
 
@@ -144,7 +143,6 @@ def errors(scores: Mapping[int, Score]) -> dict[int, float | None]:
 
 
 def medians(scores: Mapping[int, Score]) -> dict[int, float | None]:
-    """The median device's score by round."""
     return {index: one.median for index, one in sorted(scores.items())}
 
 

@@ -1,23 +1,15 @@
-"""Journals: hash-chained files of events, and their heads.
+"""Journals: hash-chained events of each run, with their heads in a file beside the database.
 
-A chain of hashes through each run's journal: who changed, cut or swapped it is found out.
+Editing, truncating or swapping entries breaks the hash chain. The first link covers the run's row,
+each further one the previous link and its own event, so equal journals have equal links. A
+compacted journal begins with `Folded` instead of its first events. It is written in the transaction
+that removes them, and carries the last one's link, so the chain continues.
 
-The first link covers the run's row, each further one the link before and its own event. The same
-journal always gives the same links, whoever computes them.
-
-Runs' journals: rows of events, each with its link of the chain (`storage.chain`).
-
-A journal begins with its first event, or with one that stands for all before it (`Folded`). That
-one is written in the transaction that removes them, and carries the link of the last of them, so
-the chain goes on over it.
-
-How far each run's journal went, kept in a file beside the database.
-
-A database that is copied back, cut short, or robbed of its write-ahead log is sound in itself; only
-somebody who remembers its end can tell. The file is written after each commit, so it may lag behind
-the database, and never leads. A line is written in place, 128 bytes that no sector cuts, without
-waiting for the disk: what is written survives a killed process; after a power cut it may be as old
-as the system's cache, half a minute by default.
+The heads file detects a database that is sound in itself but old: copied back, cut short, or robbed
+of its write-ahead log. It is written after each commit, so it may lag behind the database but never
+leads. Each line is 128 bytes, written in place within one disk sector and without fsync: it
+survives a killed process; after a power cut it may be as old as the system's cache, half a minute
+by default.
 """
 
 import hashlib
@@ -104,7 +96,6 @@ def chained(
 
 
 def forget_before(run_id: str, seq: int) -> sql.Executable:
-    """The statement that removes the events before one."""
     return sql.delete(EVENTS).where((EVENTS.c.run_id == run_id) & (EVENTS.c.seq < seq))
 
 
@@ -168,7 +159,7 @@ TITLE = ["smidgen", "heads", "1"]
 
 
 @dataclass(frozen=True)
-class Head:
+class JournalHead:
     """The end of a run's journal.
 
     Attributes:
@@ -184,7 +175,7 @@ class HeadsError(ValueError):
     """A file that holds something else."""
 
 
-def read_heads(path: Path) -> dict[str, Head]:
+def read_heads(path: Path) -> dict[str, JournalHead]:
     """The last known event of each run.
 
     Raises:
@@ -198,7 +189,7 @@ def read_heads(path: Path) -> dict[str, Head]:
         words = [line.decode("ascii").split() for line in lines if line.strip(b"\0")]
         if words[0] != TITLE:
             raise HeadsError
-        return {run_id: Head(int(seq), link) for run_id, seq, link in words[1:]}
+        return {run_id: JournalHead(int(seq), link) for run_id, seq, link in words[1:]}
     except (ValueError, IndexError) as error:
         raise HeadsError(f"{path} is damaged") from error
 
@@ -211,13 +202,13 @@ class Heads:
         known: The ends of the journals now.
     """
 
-    def __init__(self, path: Path, known: Mapping[str, Head]) -> None:
+    def __init__(self, path: Path, known: Mapping[str, JournalHead]) -> None:
         lines = [_line(*TITLE), *(_of(run_id, head) for run_id, head in known.items())]
         write_atomically(path, b"".join(lines), mode=0o600)
         self._places = {run_id: place for place, run_id in enumerate(known, start=1)}
         self._file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
 
-    def note(self, run_id: str, head: Head, is_safe: bool = False) -> None:
+    def note(self, run_id: str, head: JournalHead, is_safe: bool = False) -> None:
         """Write down an event that the database has; what cannot be written is left as it was.
 
         Args:
@@ -236,7 +227,7 @@ class Heads:
         os.close(self._file)
 
 
-def _of(run_id: str, head: Head) -> bytes:
+def _of(run_id: str, head: JournalHead) -> bytes:
     return _line(run_id, f"{head.seq:012d}", head.link)
 
 

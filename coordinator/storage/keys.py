@@ -1,4 +1,4 @@
-"""Secrets: enrolment tokens and device keys. Only their SHA-256 is stored.
+"""Secrets: enrolment tokens and device keys, of which only the SHA-256 is stored.
 
 Both are 256 random bits, so a plain hash suffices: there is no dictionary to try.
 """
@@ -14,7 +14,6 @@ def draw_secret() -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """What is stored of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,8 +1,7 @@
-"""Who may look at a coordinator (viewer) and who may change it (operator), by bearer token.
+"""Operators (viewers may look, operators may change) by bearer token, and their page sessions.
 
-On the page a session's secret stands for the token for half a day. Sessions are kept here, so that
-a coordinator that starts again asks nobody to log in again; one ends when it is closed, when it
-expires, and when its operator is revoked.
+On the page a session's secret stands for the token for half a day. Sessions are stored, so that a
+restart asks nobody to log in again; one ends by logout, expiry, or when its operator is revoked.
 """
 
 import secrets
@@ -35,7 +34,7 @@ class Operator:
     operator_id: str
     role: Role
     created_at_s: float
-    revoked_at_s: float | None = None
+    revoked_at_s: float | None
 
 
 def add_operator(store: Store, role: Role, now_s: float) -> str:
@@ -117,7 +116,6 @@ def open_session(store: Store, token: str, now_s: float) -> tuple[str, Role] | N
 
 
 def role_of_session(store: Store, secret: str, now_s: float) -> Role | None:
-    """The role of a session that is open."""
     here = (
         (SESSIONS.c.session_sha256 == hash_secret(secret))
         & (SESSIONS.c.expires_at_s > now_s)

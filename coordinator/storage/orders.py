@@ -1,4 +1,4 @@
-"""What operators ask of runs, kept until the process that serves has carried it out."""
+"""Operators' orders, stored until the serving process has carried them out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

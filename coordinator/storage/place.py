@@ -1,10 +1,10 @@
-"""Where a store lies: a folder, and its database and blobs where several machines share them.
+"""Location of a store: a folder, with database and blobs elsewhere where machines share them.
 
     StorePlace(Path("here"))
     StorePlace(Path("here"), "postgresql://fleet@db.example/fleet", "s3://fleet/blobs")
 
-The folder is always there, and of one machine alone: it holds what is not elsewhere, certificates,
-uploads under way, and copies of blobs.
+The folder always exists and belongs to one machine: it holds the rest, certificates, uploads in
+progress and copies of blobs.
 """
 
 import re
@@ -74,13 +74,11 @@ class StorePlace:
 
     @property
     def url(self) -> sql.URL:
-        """What the database is opened by."""
         if self.database:
             return postgres.url_of(self.database)
         return sql.URL.create("sqlite", database=str(self.file))
 
     def open_blobs(self) -> Blobs:
-        """The store's blobs."""
         if self.blobs:
             return BucketBlobs(self.blobs, self.folder)
         return FolderBlobs(self.folder / BLOBS)

@@ -1,4 +1,4 @@
-"""How a run comes to be: base opened and hashed, first adapter drawn, all of it stored."""
+"""Creates runs: opens and hashes the base, draws the first adapter, stores everything."""
 
 import secrets
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from coordinator.config import RunConfig
-from coordinator.rounds.choice import lack_of_tags
+from coordinator.rounds.eligibility import lack_of_tags
 from coordinator.storage.errors import StoreError
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.rows.devices import devices

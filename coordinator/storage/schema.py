@@ -1,4 +1,4 @@
-"""Tables of the store; a change of them raises `REVISION`, and other stores are refused."""
+"""Tables of the store; changing one raises `REVISION`, and other revisions are refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where a run stands, read from the store alone: also while another process serves it."""
+"""Status of a run, from the store alone, so also while another process serves it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,6 @@ from edge_client.wire.figures import Row
 
 
 def state_of(store: Store, run: Run) -> State:
-    """A run's state, replayed from its journal."""
     return replay(run.adapter_sha256, store.journal(run.run_id))
 
 

@@ -1,7 +1,7 @@
-"""What the coordinator knows, on disk: runs, their journals and blobs.
+"""The coordinator's store: runs, their journals and blobs.
 
-A database whose every commit is synced, and blobs; `storage.place` says where either lies. Nothing
-here decides anything. Secrets are stored as hashes. Devices, tokens, memberships and reports have
+Every commit is synced to disk; `storage.place` says where database and blobs are. Nothing here
+decides anything. Secrets are stored as hashes. Devices, tokens, memberships and reports have
 modules of their own over the same database.
 """
 
@@ -19,16 +19,15 @@ from coordinator.storage.dialects import postgres
 from coordinator.storage.dialects.locks import CLAIMS, SERVE, FileLocks
 from coordinator.storage.errors import Conflict, StoreError
 from coordinator.storage.journals import (
-    Head,
     Heads,
     JournalError,
+    JournalHead,
     chained,
     forget_before,
     link_of,
     read,
 )
-from coordinator.storage.marks import Marks
-from coordinator.storage.opening import check_fleet, open_schema
+from coordinator.storage.opening import Marks, check_fleet, open_schema
 from coordinator.storage.place import StorePlace, place_of
 from coordinator.storage.schema import EVENTS, REVISION, RUNS, STORE, VERSION
 
@@ -248,7 +247,6 @@ class Store:
             yield
 
     def is_served(self) -> bool:
-        """Whether a coordinator holds the store."""
         try:
             with self.locks.alone(SERVE, LOOK_S) as is_held:
                 return not is_held
@@ -279,7 +277,6 @@ class Store:
                 connection.execute(statement)
 
     def runs(self) -> list[Run]:
-        """All runs, oldest first."""
         order = (RUNS.c.created_at_s, RUNS.c.run_id)
         return [Run(**row) for row in self.database.rows(sql.select(RUNS).order_by(*order))]
 
@@ -315,7 +312,7 @@ class Store:
         except JournalError as error:
             raise Conflict(str(error)) from error
         if self._heads is not None:
-            ends = {row["run_id"]: Head(row["seq"], row["chain"]) for row in rows}
+            ends = {row["run_id"]: JournalHead(row["seq"], row["chain"]) for row in rows}
             with suppress(OSError):  # it lags behind then, which is no harm
                 for run_id, head in ends.items():
                     self._heads.note(run_id, head)
@@ -345,22 +342,19 @@ class Store:
             self._heads = None
             heads.close()
 
-    def ends(self) -> dict[str, Head]:
-        """The end of each journal that has an event."""
+    def ends(self) -> dict[str, JournalHead]:
         last = sql.select(EVENTS.c.run_id, sql.func.max(EVENTS.c.seq).label("seq"))
         newest = last.group_by(EVENTS.c.run_id).subquery()
         here = (EVENTS.c.run_id == newest.c.run_id) & (EVENTS.c.seq == newest.c.seq)
         chosen = sql.select(EVENTS.c.run_id, EVENTS.c.seq, EVENTS.c.chain).join(newest, here)
         found = self.database.rows(chosen)
-        return {row["run_id"]: Head(row["seq"], row["chain"]) for row in found}
+        return {row["run_id"]: JournalHead(row["seq"], row["chain"]) for row in found}
 
     def link(self, run_id: str, seq: int) -> str | None:
-        """The link of an event, as `journal.link_of` finds it."""
         with self.database.reading() as connection:
             return link_of(connection, run_id, seq)
 
     def events(self, run_id: str) -> list[Event]:
-        """A run's whole journal."""
         return list(self.journal(run_id))
 
     def journal(self, run_id: str, first: int = 0) -> Iterator[Event]:
@@ -375,7 +369,6 @@ class Store:
             raise StoreError(str(error)) from error
 
     def longer(self, known: Mapping[str, int]) -> list[str]:
-        """Runs whose journal is longer than known, by id."""
         if not known:
             return []
         news = [(EVENTS.c.run_id == key) & (EVENTS.c.seq >= seq) for key, seq in known.items()]

@@ -1,11 +1,9 @@
-"""What devices would object to in a coordinator's certificates, found before they are served.
+"""TLS checks before certificates are served, and renewal while serving.
 
-Dates and keys are read here; whether a certificate leads to its authority and is for a name is
-asked of OpenSSL by a handshake in memory, as each device will. Errors name files, not folders.
-
-Where devices find this machine, and whether a host is this machine alone.
-
-The TLS of a coordinator that serves: checked at its start, and renewed while it runs.
+Finds what devices would reject. Dates and keys are read here; whether a certificate leads to its
+authority and fits a host name is asked of OpenSSL by a handshake in memory, as each device will.
+Errors name files, not folders. Also here: under which address devices reach this machine, and
+whether a host is loopback.
 """
 
 import asyncio.constants
@@ -150,7 +148,6 @@ def names_of(chain: bytes) -> list[str]:
 
 
 def valid_until(chain: bytes) -> datetime:
-    """When the first certificate of a PEM file ends."""
     return certificates(chain)[0].not_valid_after_utc
 
 
@@ -289,7 +286,6 @@ class Secured:
 
     @property
     def ca(self) -> str:
-        """What devices are given as --ca."""
         return ca_of(self.trust)
 
     def look(self, now: datetime) -> None:

@@ -1,19 +1,16 @@
-"""STORE/tls/: the coordinator's authority, its certificate, and the address devices were told.
+"""STORE/tls/: the coordinator's certificate authority, its certificate, and its address.
 
-ca.pem       the certificate of the authority; none where devices trust those of their system
-ca.key       its key (0600); none where the certificate was given
-server.pem   the coordinator's certificate and those between it and the authority
+ca.pem       the authority's certificate; absent where devices trust their system's authorities
+ca.key       its key (0600); absent where the certificate was given
+server.pem   the coordinator's certificate and any intermediate ones
 server.key   its key (0600)
 address.json host and port that devices were told
 
-The folder appears at once and whole. A renewal writes the key before the certificate; what is cut
-in between is told when it is served, and mended by renewing again.
+The folder appears complete, by one rename. A renewal writes the key before the certificate; an
+interruption in between is reported when it is served, and repaired by renewing again.
 
-A coordinator's own certificate authority, and the certificates it signs; all of EC P-256.
-
-Devices believe this one authority alone, so its name says nothing that matters. What stands in the
-certificates is what RFC 5280 asks for and OpenSSL checks in its strict mode, which Python 3.13 and
-later turn on by default.
+The own authority is EC P-256. Devices trust it alone, so its name does not matter. Certificates
+follow RFC 5280 as OpenSSL's strict mode checks it, the default from Python 3.13 on.
 """
 
 import ipaddress
@@ -227,7 +224,6 @@ def folder_of(store: Path) -> Path:
 
 
 def is_there(store: Path) -> bool:
-    """Whether a store has certificates."""
     try:
         return folder_of(store).is_dir()
     except OSError:  # no folder can be called so

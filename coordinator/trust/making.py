@@ -1,6 +1,6 @@
-"""How a store comes by its certificates: made here, renewed here, or given.
+"""Certificates of a store: created, renewed, or given by the operator.
 
-What would be served is looked at before it counts, so a store never holds what `serve` refuses.
+Each is checked before it is stored, so a store never holds what `serve` refuses.
 """
 
 from collections.abc import Sequence

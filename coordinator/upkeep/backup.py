@@ -1,20 +1,12 @@
-"""Copies of a store, and whether one is whole.
+"""Backup, moving and verification of a store, all while it is served.
 
-Noticing within a second that a database is overwritten, cut or replaced while it is served.
+Verification reads the database, its journals, the blobs they need, and file permissions, and
+changes nothing; meanwhile no blob is removed. A backup copies blobs under their hashes and rows in
+one transaction, compares them, and is verified before use.
 
-SQLite reads what it holds in memory from there, so it would notice when it needs a page that it
-does not hold, and writes to a file that was replaced would go where nobody looks. A look costs a
-few calls of the kernel, and does not find a page that was changed in the middle: SQLite does, when
-it reads it, and `coordinator verify`.
-
-Looking a store over: its database, its journals, the blobs that it needs, and who may read it.
-
-Nothing is changed. It may be served meanwhile: whoever looks keeps others from removing blobs.
-
-A copy of a store in another place, taken while it is served, and a store that moves.
-
-The blobs that the database speaks of are copied under their hashes, the rows in one transaction
-that compares them. The copy is looked over before anybody may use it.
+A database that is overwritten, truncated or replaced while serving is noticed within a second.
+SQLite would notice only when it reads a page it has not cached, and would write to a replaced file.
+A page changed in the middle is found by SQLite when it reads it, and by `coordinator verify`.
 """
 
 import os
@@ -28,11 +20,11 @@ from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
 from coordinator.storage.database import Connection, Database, DatabaseDamaged
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import DATABASE
-from coordinator.storage.rows.every import CopyError, copy_rows, mark_arriving
+from coordinator.storage.rows.copy_rows import CopyError, copy_rows, mark_arriving
 from coordinator.storage.store import Store
 from coordinator.upkeep import disk_space
 from coordinator.upkeep.retention import Books
-from coordinator.upkeep.watch import TLS, behind, damages, note, unsecured
+from coordinator.upkeep.rollback import TLS, behind, damages, note, unsecured
 from edge_client.files import open_to_others, sync_folder
 
 MAGIC = b"SQLite format 3\0"
@@ -123,7 +115,6 @@ class Found:
 
     @property
     def lines(self) -> list[str]:
-        """All that is wrong."""
         paths = [f"others may read {path}" for path in self.open]
         return [*self.wrong, *self.behind, *paths]
 

@@ -1,9 +1,7 @@
-"""What a store may hold, as `serve` was told last, for other commands.
+"""Disk space of a store: limits set by `serve`, as other commands read them, and free space.
 
-How much of the disk is left alone lies beside the store, as does the disk; how many rounds are kept
-is in the database, for commands on other machines.
-
-How much room the store's disk has, and whether that is too little to go on.
+The reserve of free space is kept beside the store, since it is about this disk; the number of
+rounds to keep is in the database, for commands on other machines too.
 """
 
 import json
@@ -30,7 +28,7 @@ FILE = "limits.json"
 
 
 @dataclass(frozen=True)
-class Limits:
+class DiskLimits:
     """How much of a run is kept, and how much of the disk is left alone.
 
     Attributes:
@@ -42,7 +40,7 @@ class Limits:
     least_free_bytes: int = LEAST_FREE_BYTES
 
 
-def limits_of(keep_rounds: int, least_free: str) -> Limits:
+def limits_of(keep_rounds: int, least_free: str) -> DiskLimits:
     """Limits as they are typed.
 
     Raises:
@@ -51,21 +49,21 @@ def limits_of(keep_rounds: int, least_free: str) -> Limits:
     demand(0 <= keep_rounds <= MOST_ROUNDS, f"--keep-rounds {keep_rounds}: 0 to {MOST_ROUNDS}")
     is_none = least_free == "0"
     least = 0 if is_none else parse_size("--least-free", least_free, "0 for no mark")
-    return Limits(keep_rounds, least)
+    return DiskLimits(keep_rounds, least)
 
 
-def note(folder: Path, limits: Limits) -> None:
+def note(folder: Path, limits: DiskLimits) -> None:
     """Write down what a store is served with; a full disk may not take it."""
     with suppress(OSError):
         write_atomically(folder / FILE, json.dumps(asdict(limits)).encode(), mode=0o600)
 
 
-def noted(folder: Path) -> Limits:
+def noted(folder: Path) -> DiskLimits:
     """What a store was served with last; the defaults where nobody knows."""
     try:
-        return from_json((folder / FILE).read_bytes(), Limits)
+        return from_json((folder / FILE).read_bytes(), DiskLimits)
     except (OSError, msgspec.MsgspecError):
-        return Limits()
+        return DiskLimits()
 
 
 def rounds_kept(store: Store) -> int:
@@ -117,5 +115,4 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether less is free than the mark says."""
         return self.least_free_bytes > 0 and self.free_bytes < self.least_free_bytes

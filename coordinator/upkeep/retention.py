@@ -1,19 +1,13 @@
-"""Which blobs of a run are still needed, decided from its journal alone.
+"""Retention: which blobs a run still needs, by its journal alone, and removal of the others.
 
-An update is needed until its step is closed, or in asynchronous rounds until it is in a version. Of
-the adapters the first is kept, the last few, the best by evaluation, and those that devices may be
-on their way with: what the newest steps asked them to start from, and asynchronous work that is not
-over. All else may go. A `Shelf` is folded from the journal as the run's state is, and its size does
-not grow with the run.
+An update is needed until its step is closed, or in asynchronous rounds until it is in a version.
+Kept adapters are the first, the last few, the best by evaluation, and those that devices may still
+have been asked to start from. `RetainedAdapters` is folded from the journal as the run's state is;
+its size does not grow with the run.
 
-Removing blobs that nothing needs: while a coordinator serves, and by a command beside it.
-
-What is needed follows from the journals, so a removal that is cut short is simply gone on with by
-the next one. A blob is written before the journal refers to it, so whoever does both holds
-`Store.claiming` meanwhile; whoever removes holds the opposite, a few files at a time, and looks
-again at what is needed. A file that is being downloaded is read to its end.
-
-Keeps a store small while it is served, and says when its disk is full.
+An interrupted removal is continued by the next one. A blob is written before the journal refers to
+it, so a writer holds `Store.claiming` meanwhile; a remover holds the opposite lock, a few files at
+a time, and checks again what is needed. A file being downloaded is read to its end.
 """
 
 import logging
@@ -31,7 +25,7 @@ from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.rows.reports import forget_old
 from coordinator.storage.store import Run, Store
-from coordinator.upkeep.disk_space import KEEP_ROUNDS, Limits, Room, Usage
+from coordinator.upkeep.disk_space import KEEP_ROUNDS, DiskLimits, Room, Usage
 from edge_client.planning.allocator import trim
 from edge_client.tables import size
 
@@ -39,7 +33,7 @@ STEPS_ON_THEIR_WAY = 3  # the open one and the last two: as long as the ledger k
 
 
 @dataclass(frozen=True)
-class Shelf:
+class RetainedAdapters:
     """A run's adapters that somebody may still want.
 
     Attributes:
@@ -59,7 +53,7 @@ class Shelf:
     lower: tuple[tuple[str, ...], ...] = ()
 
 
-def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
+def shelved(shelf: RetainedAdapters, before: State, event: Event, after: State) -> RetainedAdapters:
     """Fold one event.
 
     Args:
@@ -69,7 +63,7 @@ def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
         after: The run's state after it.
     """
     if isinstance(event, Folded):
-        known, most = msgspec.convert(event.shelf, Shelf), shelf.keep_rounds
+        known, most = msgspec.convert(event.shelf, RetainedAdapters), shelf.keep_rounds
         recent = known.recent[max(0, len(known.recent) - most) :]
         return replace(known, keep_rounds=most, recent=recent)
     if isinstance(event, StepOpened):
@@ -88,7 +82,7 @@ def shelved(shelf: Shelf, before: State, event: Event, after: State) -> Shelf:
     return replace(shelf, best=opened.adapter_sha256, best_score=score)
 
 
-def adapters_kept(shelf: Shelf, state: State) -> set[str]:
+def adapters_kept(shelf: RetainedAdapters, state: State) -> set[str]:
     """Adapters of a run that stay, by SHA-256, and what devices fetch beside them."""
     always = {state.first_sha256, state.adapter_sha256, state.evaluated_sha256}
     always |= {shelf.best} if shelf.best else set()
@@ -106,7 +100,7 @@ def updates_kept(state: State) -> set[str]:
     return {answer.update_sha256 for answer in answers if answer.update_sha256}
 
 
-def blobs_kept(shelf: Shelf, state: State) -> set[str]:
+def blobs_kept(shelf: RetainedAdapters, state: State) -> set[str]:
     """All blobs of a run that stay, by SHA-256."""
     return adapters_kept(shelf, state) | updates_kept(state) | remembered_kept(state)
 
@@ -122,12 +116,14 @@ def beside(state: State) -> set[str]:
     return coded | set(state.shared.values())
 
 
-def of_finished(shelf: Shelf) -> Shelf:
+def of_finished(shelf: RetainedAdapters) -> RetainedAdapters:
     """What a finished run still needs: first, best and last adapter."""
     return replace(shelf, keep_rounds=0, recent=(), asked=(), lower=())
 
 
-def folded(shelf: Shelf, state: State, events: Iterable[Event]) -> tuple[Shelf, State]:
+def folded(
+    shelf: RetainedAdapters, state: State, events: Iterable[Event]
+) -> tuple[RetainedAdapters, State]:
     """Fold the events that came since."""
     for event in events:
         before, state = state, evolve(state, event)
@@ -145,7 +141,7 @@ class Busy(Exception):
 
 
 @dataclass
-class Book:
+class RunBlobs:
     """A run's blobs by its journal, read as far as it goes.
 
     Attributes:
@@ -158,14 +154,13 @@ class Book:
     """
 
     run: Run
-    shelf: Shelf
+    shelf: RetainedAdapters
     state: State
     seq: int = 0
     adapters: set[str] = field(default_factory=set)
     updates: set[str] = field(default_factory=set)
 
     def read_on(self, store: Store) -> None:
-        """Take in what the journal has got since."""
         self.shelf, self.state = folded(self.shelf, self.state, self._noted(store))
 
     def _noted(self, store: Store) -> Iterator[Event]:
@@ -189,10 +184,9 @@ class Book:
         return adapters_kept(shelf, self.state) | always
 
 
-def book_of(run: Run, keep_rounds: int) -> Book:
-    """A run's book before its journal was read."""
+def book_of(run: Run, keep_rounds: int) -> RunBlobs:
     sha256 = run.adapter_sha256
-    return Book(run, Shelf(keep_rounds), State(sha256), adapters={sha256})
+    return RunBlobs(run, RetainedAdapters(keep_rounds), State(sha256), adapters={sha256})
 
 
 class Books:
@@ -210,7 +204,7 @@ class Books:
     ) -> None:
         self._store, self._keep_rounds = store, keep_rounds
         self._run_id, self._is_thorough = run_id, is_thorough
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, RunBlobs] = {}
 
     def kept(self) -> set[str]:
         """Blobs that stay, by what the journals say now."""
@@ -219,10 +213,10 @@ class Books:
             book.read_on(self._store)
         return set().union(*(self._kept_of(book) for book in self._books.values()))
 
-    def _kept_of(self, book: Book) -> set[str]:
+    def _kept_of(self, book: RunBlobs) -> set[str]:
         return book.kept(self._is_chosen(book), self._is_thorough)
 
-    def _is_chosen(self, book: Book) -> bool:
+    def _is_chosen(self, book: RunBlobs) -> bool:
         return self._run_id in (None, book.run.run_id)
 
     def may_go(self, name: str) -> bool:
@@ -292,7 +286,7 @@ class Caretaker:
     """
 
     def __init__(
-        self, store: Store, kept: Kept, limits: Limits, usage: Callable[[Path], Usage]
+        self, store: Store, kept: Kept, limits: DiskLimits, usage: Callable[[Path], Usage]
     ) -> None:
         self._store, self._kept = store, kept
         self.room = Room(store.folder, limits.least_free_bytes, usage)

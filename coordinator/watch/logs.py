@@ -1,4 +1,4 @@
-"""The log as lines of JSON: what a collector of logs reads, one object per line.
+"""JSON log lines, one object per line, for log collectors.
 
 A line about a run, a device or a round names it: `LOG.info("...", extra=about(run="mail"))`.
 """
@@ -24,7 +24,7 @@ def about(
     return {key: value for key, value in told.items() if value is not None}
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """One JSON object per record: time (UTC), level, message, and what it is about."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -78,7 +78,7 @@ def log_to_stderr(form: str) -> None:
     Raises:
         WrongInput: Neither of them.
     """
-    forms = {"text": PlainLines("%(asctime)s %(message)s"), "json": JsonLines()}
+    forms = {"text": PlainLines("%(asctime)s %(message)s"), "json": JsonLogFormatter()}
     if form not in forms:
         raise WrongInput(f"--log-format {form!r:.80}: {' or '.join(forms)} is expected")
     handler = logging.StreamHandler()

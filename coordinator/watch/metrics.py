@@ -1,7 +1,7 @@
-"""What Prometheus asks for, in a registry of its own.
+"""Prometheus metrics, in a registry of their own.
 
-Counts are kept where they arise; where runs and devices stand is read when somebody asks. Labels
-are smidgen's own few words (phases, kinds, outcomes, routes), never a name from outside.
+Counters are kept where events happen; the state of runs and devices is read at each scrape. Label
+values are smidgen's own few words (phases, kinds, outcomes, routes), never a name from outside.
 """
 
 import time
@@ -22,7 +22,7 @@ PHASES = ("waiting", "paused", "train", "label", "evaluate", "finished")
 
 
 @dataclass(frozen=True)
-class Standing:
+class CoordinatorStatus:
     """Where the coordinator stands, when somebody asks.
 
     Attributes:
@@ -49,7 +49,7 @@ class Metrics:
         standing: Says where it stands.
     """
 
-    def __init__(self, standing: Callable[[], Standing]) -> None:
+    def __init__(self, standing: Callable[[], CoordinatorStatus]) -> None:
         self._registry = prometheus.CollectorRegistry()
         self._registry.register(_Standing(standing))
         prometheus.ProcessCollector(registry=self._registry)
@@ -69,7 +69,6 @@ class Metrics:
         return prometheus.Counter(name, said, ("route",), registry=self._registry)
 
     def text(self) -> bytes:
-        """All of it in Prometheus's format."""
         return prometheus.generate_latest(self._registry)
 
     def asked(self, scope: Scope, status: int, spent_s: float) -> None:
@@ -88,7 +87,7 @@ class Metrics:
 class _Standing(Collector):
     """Reads where the coordinator stands, at each request for it."""
 
-    def __init__(self, standing: Callable[[], Standing]) -> None:
+    def __init__(self, standing: Callable[[], CoordinatorStatus]) -> None:
         self._standing = standing
 
     def describe(self) -> list[Metric]:

@@ -1,13 +1,12 @@
-"""Banks of ranks: LoRA of the same rank in each of its modules, all scaled alike.
+"""Rank banks: LoRA with one rank and one scaling in all modules, from which ranks are selected.
 
-What is chosen from a bank has other ranks by module, and the same scaling: a rank does the same
-wherever it stands.
+Modules of an adapter cut from a bank differ in rank but keep the bank's scaling, so a rank has the
+same effect wherever it stands. `StackedAdapters` puts a device's own LoRA on top of a shared one;
+in modules that both have, their ranks stand side by side and their changes to the base add up:
 
-One's own above a shared LoRA: in a module that both have, ranks of one beside the other's.
-
-stack = Stack(own, shared, shape)
-engine = opened(stack.spec)
-engine.put(stack.joined(own_numbers, shared_numbers))  # what the two change of the base, added up
+    stack = StackedAdapters(own, shared, shape)
+    engine = opened(stack.spec)
+    engine.put(stack.joined(own_numbers, shared_numbers))
 """
 
 from collections.abc import Mapping
@@ -80,7 +79,7 @@ LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
 PARTS = {LORA_A: 0, LORA_B: 1}  # the axis along which a tensor's ranks lie
 
 
-class Stack:
+class StackedAdapters:
     """Two adapters as one, whose ranks of the shared one come first.
 
     Laws: what the joined numbers change of the base is the sum of what the two change of it;

@@ -1,7 +1,7 @@
-"""The model card of an exported adapter: what it is, how it came to be, how to load it.
+"""Model card of an exported adapter: Markdown with the Hugging Face hub's front matter.
 
-Markdown with the front matter that the Hugging Face hub reads. It tells what the run's owner has
-said or the coordinator has counted; nothing of a device's texts is known where it is written.
+It says only what the run's owner stated or the coordinator counted; nothing is known there of a
+device's texts.
 """
 
 import json
@@ -10,14 +10,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_client.adapters.gguf_adapter import ADAPTER
 from edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
 from edge_client.bases.base import EMBEDDED, Base
+from edge_client.bases.gguf.header import GgufFile, is_gguf
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import perplexity
 from edge_client.tasks.task import Task
 
 README = "README.md"
 SNIPPET = Path(__file__).with_name("with_peft.py.txt")  # a text here, and never imported
+CAUSAL = """```python
+from peft import AutoPeftModelForCausalLM
+
+model = AutoPeftModelForCausalLM.from_pretrained(".")
+```
+"""
+GGUF_BASE = """PEFT loads no GGUF file: for it, name the Hugging Face folder of the same model as
+`base_model_name_or_path` in `adapter_config.json`.
+"""
+LLAMA = f"""With llama.cpp, beside the base's GGUF file, here `base.gguf`:
+
+    llama-cli -m base.gguf --lora {ADAPTER}
+
+With ollama, by these two lines of a Modelfile:
+
+    FROM ./base.gguf
+    ADAPTER ./{ADAPTER}
+"""
 READABLE = 1e6  # from which on a figure is told by its order of magnitude
 BEGINNING = 4096  # characters of a base's card in which its licence is looked for
 
@@ -50,9 +70,13 @@ class Card:
 
 
 def licence_of(base: Base) -> str:
-    """The licence that a base names in its manifest or its own model card; empty without one."""
+    """The licence that a base names in its manifest, metadata or card; empty without one."""
     if base.manifest is not None:
         return base.manifest.licence or ""
+    if base.is_gguf:
+        with GgufFile(base.folder) as file:
+            named = file.value("general.license")
+        return named if isinstance(named, str) and re.fullmatch(r"[\w.+-]{1,60}", named) else ""
     try:
         with (base.folder / README).open(encoding="utf-8") as file:
             beginning = file.read(BEGINNING)
@@ -88,7 +112,9 @@ def portable_name(base_name: str) -> str:
     return f"./{parts[-1] if parts else 'base'}"
 
 
-def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
+def model_card(
+    adapter: str, base_name: str, task: Task, card: Card, *, has_gguf: bool = False
+) -> str:
     """The text of an exported adapter's `README.md`.
 
     Args:
@@ -96,6 +122,7 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
         base_name: The base's, as `portable_name` gives it.
         task: What it was trained for.
         card: What else is known.
+        has_gguf: Whether `adapter.gguf` is there.
     """
     spec, base_name = parse_adapter(adapter), _line(base_name)
     if spec.net:
@@ -111,8 +138,9 @@ def model_card(adapter: str, base_name: str, task: Task, card: Card) -> str:
         _scores(task, card),
         "## Use it\n",
         "With smidgen, which finds task and adapter in this folder:\n",
-        _listed([f"smidgen client predict --adapter . --base {_base_option(base_name)} 'a text'"]),
+        _listed([_command(base_name, task)]),
         *_with_peft(spec, base_name, task),
+        LLAMA if has_gguf else "",
         "## What it is not\n",
         f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "
         "are any; others were not looked at. An adapter learns from texts, and some of what is in "
@@ -125,9 +153,7 @@ def _asked(spec: AdapterSpec, task: Task) -> list[str]:
     """What is told apart, and how it is asked."""
     head = kind_of(task).head(task)
     if head.answers == "all words":
-        kind = "tokens, in whole words," if task.masking.whole_words else "tokens"
-        share = f"{task.masking.share:.0%}"
-        return [f"It was asked for {share} of the {kind} of each training text.\n"]
+        return [f"{kind_of(task).asked_in_words(task)}\n"]
     told = _listed(_label(task, label, spec) for label in task.labels)
     if head.is_of_words:
         said = "Each word is asked at its first token. The head's rows are these tags, in this "
@@ -139,8 +165,19 @@ def _asked(spec: AdapterSpec, task: Task) -> list[str]:
     return [told, "It is asked by these patterns:\n", patterns]
 
 
+def _command(base_name: str, task: Task) -> str:
+    option = _base_option(base_name)
+    if kind_of(task).is_causal:
+        return f"smidgen client generate --adapter . --base {option} 'a text'"
+    return f"smidgen client predict --adapter . --base {option} 'a text'"
+
+
 def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
     """How it is used without smidgen's commands."""
+    if kind_of(task).is_causal:
+        if is_gguf(base_name):
+            return [GGUF_BASE]
+        return ["With PEFT (`pip install peft transformers`), from this folder:\n", CAUSAL]
     if has_peft_form(spec, task):
         return [
             "With PEFT (`pip install peft transformers`), from this folder; these lines give the "
@@ -216,8 +253,7 @@ def _front_matter(spec: AdapterSpec, base_name: str, task: Task, licence: str) -
 
 
 def _pipeline(spec: AdapterSpec, task: Task) -> str:
-    """The hub's word for what it does."""
-    if not spec.head:
+    if not spec.head and not kind_of(task).is_causal:
         return "fill-mask"
     return kind_of(task).card.pipeline
 
@@ -280,7 +316,8 @@ def _used(spec: AdapterSpec, task: Task) -> str:
     """Python that answers a text, behind the lines of `with_peft.py`."""
     is_pair = not spec.head and any("{text_b}" in pattern for pattern in task.asked())
     second = f", {json.dumps('a second one')}" if is_pair else ""
-    return f"print({kind_of(task).card.used.format(second)})\n"
+    card = kind_of(task).card
+    return f"print({card.call}({json.dumps(card.example)}{second}))\n"
 
 
 def _note(spec: AdapterSpec, base_name: str, task: Task) -> str:

@@ -1,4 +1,4 @@
-"""Whether an adapter's tensors are those that a base wants, told before they are used."""
+"""Checks that an adapter's tensors fit a base, before they are used."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The adapter that a run starts from, drawn from a seed."""
+"""Initial adapter of a run, drawn from a seed."""
 
 import math
 import re
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edge_client.adapters.forms.linear import form_of, is_lora
 from edge_client.adapters.nets import net_of
 from edge_client.adapters.spec import (
     PREFIX,
@@ -21,13 +20,14 @@ from edge_client.adapters.spec import (
 from edge_client.bases.architectures import Rotary
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of
+from edge_client.bases.tokenizer import open_tokens
 from edge_client.bases.weights import Weights
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
+from edge_client.updates.forms import first_of
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, shapes_of
+from edge_client.wire.tensors import AdapterState
 
 NAMELESS = 1000  # tokens at a vocabulary's beginning, special ones and single letters
 
@@ -43,10 +43,11 @@ def initial_adapter(
 ) -> AdapterState:
     """Draw the adapter a run starts from.
 
-    LoRA's A is uniform in +-1/sqrt(inputs) and B zero, as PEFT draws them, so the adapted model
-    starts as the base itself. A soft prompt starts from the embeddings of `prompt_ids`, repeated
-    to its length, or of random words of the vocabulary. Biases start from the base's own (BitFit,
-    Ben Zaken et al. 2022, arXiv:2106.10199). Equal arguments give equal bytes.
+    LoRA's A is uniform in +-1/sqrt(inputs) and B zero, as PEFT draws them, or of a form A is zero
+    and B drawn, so the adapted model starts as the base itself. A soft prompt starts from the
+    embeddings of `prompt_ids`, repeated to its length, or of random words of the vocabulary. Biases
+    start from the base's own (BitFit, Ben Zaken et al. 2022, arXiv:2106.10199). Equal arguments
+    give equal bytes.
 
     Args:
         spec: What to build.
@@ -77,7 +78,7 @@ def initial_adapter(
     if spec.head:
         linears = head_sizes(base.architecture, is_of_words=is_of_words)
         state |= _initial_head(linears, base.hidden, num_labels, generator)
-    return state if is_lora(spec.form) else form_of(spec.form, shapes_of(state)).first(state)
+    return first_of(spec.form, state) if spec.form else state
 
 
 def _initial_lora(
@@ -167,7 +168,7 @@ def first_adapter(
         AdapterError: The adapter does not fit the base.
         TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
     """
-    tokens = Tokens(base.folder)
+    tokens = open_tokens(base.folder)
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
     check_asked(spec, task, base)
     head = kind_of(task).head(task)
@@ -195,8 +196,8 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
         rest = name.removesuffix("head").removesuffix("+")
         instead = rest or "lora:8"
         raise AdapterError(
-            f"adapter {name}: task {task.name!r} asks for masked words, which the base's own head "
-            f"answers; take {instead}"
+            f"adapter {name}: task {task.name!r} asks for {kind.measure.asked}, which the base's "
+            f"own head answers; take {instead}"
         )
     if not spec.head and not base.has_head:
         instead = "another base" if not head.can_train else f"{name}+head, or another base"

@@ -1,14 +1,9 @@
-"""The numbers of a strategy generator: a net that gives a factor for every rank of a bank.
+"""Nets trained in place of an adapter: a strategy generator or learned learning rates.
 
-They are an adapter's, float32 tensors by name, so they travel, are averaged, journaled and coded as
-any other. What the net computes is in `edge_client.personal.nets.generator`.
-
-Numbers of learned rates: a net that gives a factor for every tensor of an adapter.
-
-They are an adapter's, float32 tensors by name, as a generator's are, so they travel and are
-averaged as any other. How they are learned is in `edge_client.personal.nets.rates`.
-
-Nets that runs train in an adapter's place: each tells a device how to train one of its own.
+A generator (`edge_client.personal.nets.generator`) outputs a factor for every rank of a bank; a
+rates net (`edge_client.personal.nets.rates`) outputs one for every tensor of an adapter. Each tells
+a device how to train its own adapter. Their weights are float32 tensors by name, as an adapter's
+are, so they are sent, averaged, journaled and compressed in the same way.
 """
 
 import math
@@ -116,7 +111,7 @@ GAIN = 0.1  # of the hidden layers' first weights; all biases start at 1
 
 
 @dataclass(frozen=True)
-class Rates:
+class RatesNet:
     """The net for one base and one adapter.
 
     Attributes:
@@ -201,14 +196,14 @@ class Rates:
         return {name: found[name].astype(np.float32) for name in numbers}
 
 
-def rates_of(adapter: AdapterState, layers: int) -> Rates:
+def rates_of(adapter: AdapterState, layers: int) -> RatesNet:
     """The net of an adapter.
 
     Args:
         adapter: Any; every tensor gets a rate.
         layers: Of the base (`Engine.layers`).
     """
-    return Rates(tuple(sorted(adapter)), 2 * layers)
+    return RatesNet(tuple(sorted(adapter)), 2 * layers)
 
 
 def _forward(
@@ -224,7 +219,7 @@ def _forward(
     return taken[0], taken[1], taken[2], taken[3]
 
 
-def net_of(spec: AdapterSpec, shape: Shape) -> Generator | Rates:
+def net_of(spec: AdapterSpec, shape: Shape) -> Generator | RatesNet:
     """The net that an adapter's name names.
 
     Args:
@@ -238,4 +233,4 @@ def net_of(spec: AdapterSpec, shape: Shape) -> Generator | Rates:
         for module in lora_modules(bank_spec(spec, shape), shape)
         for side in "AB"
     ]
-    return Rates(tuple(sorted(names)), 2 * shape.layers)
+    return RatesNet(tuple(sorted(names)), 2 * shape.layers)

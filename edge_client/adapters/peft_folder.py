@@ -1,12 +1,13 @@
-"""An adapter as PEFT keeps it on disk: `adapter_config.json` and `adapter_model.safetensors`.
+"""PEFT folders: an adapter as `adapter_config.json` and `adapter_model.safetensors`.
 
-Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads it, and so
-do PEFT's auto classes (soft prompts apart) where the base is found by its name. Beside PEFT's two
-files lie `smidgen.json`, which says where the adapter comes from and how it asks, and a model card.
-The Python in the card (`with_peft.py.txt`) needs no more than these to answer texts.
+Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)` loads them, and so
+do PEFT's auto classes (except for soft prompts) where the base is found by its name. Beside PEFT's
+two files are `smidgen.json`, with the adapter's origin and prompts, and a model card; the card's
+Python (`with_peft.py.txt`) answers texts with these files alone. LoRA of a causal language model is
+there once more as `adapter.gguf`, which llama.cpp loads.
 
-One adapter that answers texts has no form there: a soft prompt with a head that reads the text's
-first token, where PEFT's reads the prompt's. Its folder has `smidgen_adapter.safetensors` instead.
+One adapter has no PEFT form: a soft prompt whose head reads the text's first token, where PEFT's
+reads the prompt's. Its folder has `smidgen_adapter.safetensors` instead.
 """
 
 import json
@@ -20,7 +21,7 @@ import numpy as np
 
 from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
 from edge_client.adapters.fitting import fitting
-from edge_client.adapters.forms.linear import LORA_A, LORA_B, form_of, is_lora
+from edge_client.adapters.gguf_adapter import ADAPTER, has_gguf_form, write_gguf_adapter
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
     PREFIX,
@@ -33,16 +34,17 @@ from edge_client.adapters.spec import (
     parse_adapter,
     target_pattern,
 )
-from edge_client.bases.base import Base
+from edge_client.bases.base import HUB_FILES, Base
 from edge_client.bases.families import family_of
 from edge_client.bases.layout import linear_size
+from edge_client.bases.tokenizer import open_tokens
 from edge_client.errors import demand
 from edge_client.files import from_json
 from edge_client.outputs import check_out_folder, new_folder
 from edge_client.tables import plain
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
+from edge_client.updates.forms import LORA_A, LORA_B, Core, is_lora
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
 from edge_client.wire.training import Training
@@ -50,10 +52,11 @@ from edge_client.wire.training import Training
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 OWN_WEIGHTS = "smidgen_adapter.safetensors"  # of what PEFT has no form for
 COPY = "base"  # folder of a base that is copied beside its adapter
-MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, README, COPY)
-COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors", README)
+MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, ADAPTER, README, COPY)
+COPIED = (*HUB_FILES, README)
 FORMAT = 2  # of `smidgen.json`; adapters of format 1 were asked by prompts of other ids
 BARE = "base_model."  # what `PREFIX` is beside a soft prompt
+CAUSAL = "CAUSAL_LM"  # PEFT's task type
 MASKED = {"base_model_class": "AutoModelForMaskedLM", "parent_library": "transformers"}
 
 
@@ -90,6 +93,7 @@ def peft_config(
     state: AdapterState,
     *,
     is_of_words: bool = False,
+    is_causal: bool = False,
 ) -> dict[str, Any]:
     """Contents of the `adapter_config.json` with which PEFT loads a state of this spec.
 
@@ -99,6 +103,7 @@ def peft_config(
         architecture: The base's `model_type`.
         state: Only names and shapes are read; it has a PEFT form.
         is_of_words: Whether its head reads each word.
+        is_causal: Whether it is for a causal language model.
     """
     common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
     if spec.prompt_tokens:
@@ -107,6 +112,7 @@ def peft_config(
         sizes = {"num_transformer_submodules": 1, "num_attention_heads": 1, "num_layers": 1}
         sizes |= {"num_virtual_tokens": tokens, "token_dim": width}
         kind = "TOKEN_CLS" if is_of_words else "FEATURE_EXTRACTION"
+        kind = CAUSAL if is_causal else kind
         return common | sizes | {"peft_type": "PROMPT_TUNING", "task_type": kind}
     lora: dict[str, Any] = {
         "peft_type": "LORA",
@@ -128,6 +134,8 @@ def peft_config(
     if spec.head:
         modules = head_modules(architecture, is_of_words=is_of_words)
         lora |= {"task_type": "TOKEN_CLS" if is_of_words else "SEQ_CLS", "modules_to_save": modules}
+    elif is_causal:
+        lora["task_type"] = CAUSAL
     else:  # PEFT has no task type for masked language models, but may be told their class
         lora |= {"task_type": None, "auto_mapping": MASKED}
     return common | lora
@@ -247,14 +255,20 @@ def write_peft_folder(
         known = _asked_of(known, spec, base)
         said = f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out"
         demand(not (with_base and base.manifest), said, AdapterError)
+        said = (
+            f"--with-base: base {base.name} is a GGUF file, which PEFT does not load; leave it out"
+        )
+        demand(not (with_base and base.is_gguf), said, AdapterError)
     name, task, config = known.base_name, known.task, {}
     if has_peft_form(spec, task):
         place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
         is_of_words = spec.head and kind_of(task).head(task).is_of_words
-        config = peft_config(spec, place, known.architecture, state, is_of_words=is_of_words)
+        how = {"is_of_words": is_of_words, "is_causal": kind_of(task).is_causal}
+        config = peft_config(spec, place, known.architecture, state, **how)
         if spec.bias or spec.prompt_tokens:
             body = encode_adapter(peft_state(spec, known.architecture, state))
-    text = model_card(known.adapter, name, task, card or Card())
+    has_gguf = base is not None and has_gguf_form(spec, base.shape)
+    text = model_card(known.adapter, name, task, card or Card(), has_gguf=has_gguf)
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -264,6 +278,8 @@ def write_peft_folder(
         (part / ORIGIN).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
         (part / weights_name(spec, task)).write_bytes(body)
+        if base is not None and has_gguf:
+            write_gguf_adapter(part / ADAPTER, spec, base.shape, state)
         if with_base and base is not None:
             (part / COPY).mkdir()
             for file in COPIED:
@@ -280,6 +296,10 @@ def as_lora(
         AdapterError: The base is not here, whose shapes the fixed factors have.
     """
     lora = replace(spec, form="")
+    said = (
+        f"adapter {spec}: LoRA's A is not in it; one of an earlier build, which drew it by its name"
+    )
+    demand(not spec.form or any(name.endswith(LORA_A) for name in state), said, AdapterError)
     if is_lora(spec.form):
         return lora, state
     if base is None:
@@ -293,14 +313,14 @@ def as_lora(
         for part in (LORA_A, LORA_B)
     }
     heads = {name: tensor.shape for name, tensor in state.items() if ".lora_" not in name}
-    return lora, form_of(spec.form, shapes | heads).expand(state)
+    return lora, Core(shapes | heads).expand(state)
 
 
 def _asked_of(exported: Exported, spec: AdapterSpec, base: Base) -> Exported:
     """With what the base says of how texts are asked."""
     task, words = exported.task, dict[str, list[int]]()
     if kind_of(task).head(task).answers == "label words" and not spec.head and not spec.net:
-        ids = Tokens(base.folder).label_word_ids(task)
+        ids = open_tokens(base.folder).label_word_ids(task)
         words = dict(zip(task.labels, ids, strict=True))
     tokens = min(Training.tokens, base.shape.positions - spec.prompt_tokens)
     return replace(exported, words=words, tokens=tokens)

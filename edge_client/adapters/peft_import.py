@@ -1,6 +1,6 @@
-"""Adapters that PEFT made elsewhere: read into our own spec and tensors, without PEFT or torch.
+"""Import of PEFT adapters into our own spec and tensors, without PEFT or torch.
 
-The tensors of the file are exactly those that its configuration explains: PEFT leaves others out
+The file must hold exactly the tensors that its configuration implies: PEFT itself ignores others
 without an error, and draws missing ones at random.
 """
 
@@ -220,11 +220,9 @@ class _Ranks:
     is_stabilized: bool
 
     def of(self, module: str) -> int:
-        """LoRA's r."""
         return int(matching(self.ranks, module, self.rank))
 
     def scaling(self, module: str) -> float:
-        """What LoRA's product is multiplied by."""
         rank = self.of(module)
         alpha = matching(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.is_stabilized else rank)

@@ -1,7 +1,7 @@
-"""PEFT's options: which are read here, which change no answer, and which are refused by name.
+"""PEFT's options: which are read, which have no effect on answers, which are refused by name.
 
 The tables name every field of PEFT 0.21's `LoraConfig` and `PromptTuningConfig`. A test compares
-them with the installed PEFT and writes docs/reference/peft-options.md from them.
+them with the installed PEFT; the tables of docs/reference/peft-options.md are made of them.
 """
 
 import re

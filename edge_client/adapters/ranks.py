@@ -1,7 +1,7 @@
-"""Ranks by module in an adapter's name: `lora:8/0-3=0/11.v=16:32`, as PEFT's patterns have them.
+"""Per-module LoRA ranks in an adapter's name, `lora:8/0-3=0/11.v=16:32`, as PEFT's patterns.
 
-Each part names layers, one of their linears or all that carry LoRA, the rank (0: the module carries
-none) and after a colon alpha where it is another than 16.
+Each part names layers, optionally one of their linears, the rank (0: no LoRA there) and, after a
+colon, alpha where it is not 16.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Adapters by name: what `lora:8/top2`, `prompt:8` and `head` mean for a base, without torch.
+"""Adapter specs: what names such as `lora:8/top2`, `prompt:8` and `head` mean for a base.
 
-Tensor names are PEFT's own (`base_model.model....lora_A.weight`), so an exported adapter is a
-copy. The first state is drawn here with numpy from the base's files, so the coordinator can start
-a run without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lester et al. 2021
+Tensor names are PEFT's own (`base_model.model....lora_A.weight`), so exporting an adapter is a
+copy. The first state is drawn with numpy from the base's files, so the coordinator can start a run
+without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lester et al. 2021
 (arXiv:2104.08691).
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from edge_client.adapters.forms.linear import FORMS
 from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
 from edge_client.bases.architectures import Family, Shape
 from edge_client.bases.families import family_of
@@ -19,14 +18,16 @@ from edge_client.bases.layout import module_size
 from edge_client.errors import WrongInput
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
+from edge_client.updates.forms import FORMS
 from edge_client.wire.tensors import AdapterState
 
 PREFIX = "base_model.model."
 Net = Literal["", "generator", "rates"]
 NETS: tuple[Net, ...] = ("generator", "rates")
-TARGETS = ("q", "k", "v", "o", "up", "down")
+IN_EVERY_BASE = ("q", "k", "v", "o", "up", "down")
+TARGETS = (*IN_EVERY_BASE, "gate")
 GRAMMAR = (
-    "lora:R, lora:R@q,v,k,o,up,down, prompt:N, bias, one of them with +head, or head; "
+    "lora:R, lora:R@q,v,k,o,up,down,gate, prompt:N, bias, one of them with +head, or head; "
     "lora:R+generator: a net that tells which of R ranks each device needs; "
     "lora:R+rates: one that tells how fast it trains which part; "
     f"{', '.join(f'lora:R+{form}' for form in FORMS)}: LoRA of which less is trained and sent; "
@@ -80,7 +81,6 @@ class AdapterSpec:
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank that any module may have."""
         return max((self.rank, *(one.rank for one in self.ranks)))
 
     @property
@@ -149,30 +149,31 @@ def parse_adapter(text: str) -> AdapterSpec:
     Raises:
         AdapterError: Outside the grammar; the message shows it.
     """
+    first, *more = text.strip().split("+")
     match = re.fullmatch(
         r"(lora:(?P<rank>[1-9]\d{0,3})(@(?P<targets>[a-z,]+))?|prompt:(?P<prompt>[1-9]\d{0,3})"
-        rf"|(?P<bias>bias))(/top(?P<top>[1-9]\d{{0,3}}))?(?P<ranks>({PART})*)(?P<and_head>\+head)?"
-        rf"(\+(?P<net>{'|'.join(NETS)}))?(\+(?P<form>{'|'.join(FORMS)}))?"
-        r"|(?P<head>head)",
-        text.strip(),
+        rf"|(?P<bias>bias))(/top(?P<top>[1-9]\d{{0,3}}))?(?P<ranks>({PART})*)|(?P<head>head)",
+        first,
     )
     targets = tuple(dict.fromkeys((match["targets"] or "q,v").split(","))) if match else ()
-    if not match or not set(targets) <= set(TARGETS):
+    net: Net = next((one for one in NETS if one in more), "")
+    form = next((one for one in FORMS if one in more), "")
+    known = {one for one in ("head", net, form) if one}
+    is_known = sorted(known & {*more}) == sorted(more) and not (match and match["head"] and more)
+    if not match or not is_known or not set(targets) <= set(TARGETS):
         raise AdapterError(f"adapter {text!r} is not one of {GRAMMAR}")
     if match["prompt"] and match["top"]:
         raise AdapterError(
             f"adapter {text!r}: a soft prompt lies below all layers; leave /top{match['top']} out"
         )
     top, rank = int(match["top"] or 0), int(match["rank"] or 0)
-    has_head = bool(match["head"] or match["and_head"])
-    net = net_in(text.strip())
+    has_head = bool(match["head"]) or "head" in more
     if net and (not rank or top or match["ranks"] or has_head):
         raise AdapterError(
             f"adapter {text!r}: +{net} is for the same rank in all layers, asked by cloze, "
             f"such as lora:16@q,k,v,o,up,down+{net}"
         )
-    form = match["form"] or ""
-    if form and (not rank or match["net"]):
+    if form and (not rank or net):
         raise AdapterError(f"adapter {text!r}: +{form} is for LoRA, such as lora:8+{form}")
     return AdapterSpec(
         rank=rank,
@@ -317,6 +318,9 @@ def check_ranks(spec: AdapterSpec, shape: Shape) -> None:
     """
     family, modules = family_of(shape.architecture), lora_modules(spec, shape)
     linears = family.linears
+    if absent := [target for target in spec.targets if target not in linears]:
+        said = f"adapter {spec}: the base has no linear {absent[0]}"
+        raise AdapterError(f"{said}; it has {', '.join(linears)}")
     for one in spec.ranks:
         name = f"adapter {spec}: {one.layer}.{one.target}"
         if one.layer >= shape.stored_layers:
@@ -358,8 +362,7 @@ def target_pattern(
     """
     linears = family_of(architecture).linears
     names = dict.fromkeys(re.escape(linears[target]) for target in spec.targets)
-    chosen = "|".join(names)
-    return f"{layer_pattern(architecture, layers)}({chosen})"
+    return f"{layer_pattern(architecture, layers)}({'|'.join(names)})"
 
 
 def layer_pattern(architecture: str, layers: Collection[int] | None = None) -> str:

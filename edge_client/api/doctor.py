@@ -16,6 +16,7 @@ from edge_client.bases.base import (
     open_base,
     read_config,
 )
+from edge_client.bases.gguf.header import is_gguf
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.tokenizer import disagreements
 from edge_client.doctor.engines import Processor, read_engine, read_static_tls
@@ -84,13 +85,14 @@ def doctor(
     processes of their own; it takes seconds on a PC, and may take minutes on a small board.
 
     Args:
-        bases: Folders, hub names or `embedded`, each planned for.
+        bases: Folders, GGUF files, hub names or `embedded`, each planned for.
         coordinator: The coordinator's URL; empty: none is asked.
         ca: Whom to believe over https: the authority's `sha256:HEX`, a file with its certificate,
             or `system`; empty: what the state folder holds.
         plain_http: Speak plain HTTP to another machine.
         engine: `torch`, `onnx`, or `auto` for both as far as they are installed.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
         state: State folder; `~/.local/state/smidgen/HOST` by default.
         tell: Told in a line what is about to be looked at, where that takes long.
 
@@ -156,6 +158,8 @@ def _plan(base: str, engine: str, memory_budget: str, state: Place | None) -> Fi
 
 def _tokenizer(base: str) -> list[Finding]:
     """Where its tokenizer does not fit; a base that cannot be opened has its finding already."""
+    if is_gguf(base):
+        return []  # one file: what does not fit keeps it from being opened
     try:
         folder = find_folder(base, HUB_FILES)
         lines = disagreements(folder, checked_shape(read_config(folder)))

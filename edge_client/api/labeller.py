@@ -94,7 +94,7 @@ def open_labeller(
         whose = "which labels this adapter has" if adapter else "the base alone"
         raise TaskError(f"give --task task.toml for {whose}, or --adapter with an exported adapter")
     opened = open_base(base)
-    chosen, spec, state = _adapter(adapter, task, opened)
+    chosen, spec, state = adapter_and_task(adapter, task, opened)
     computer = open_within(engine, opened, chosen, spec, Training(), budget, device=device)
     if state is not None:
         computer.load_adapter(state)
@@ -124,9 +124,15 @@ def adapter_or_own(adapter: Path | None, personal: Path | None) -> Path | None:
     return chosen_in(personal)[0]
 
 
-def _adapter(
+def adapter_and_task(
     folder: Path | None, task: Asked | None, base: Base
 ) -> tuple[Task, AdapterSpec, AdapterState | None]:
+    """What is asked, and the adapter that answers; None for the base alone.
+
+    Raises:
+        AdapterError: No adapter, or one of another base, or one that answers no text.
+        TaskError: The task is not the adapter's.
+    """
     if folder is not None and is_exported(folder):
         origin, state = read_peft_folder(folder, base)
         demand(

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.api.given import Place, place
-from edge_client.bases.base import HEADLESS, Base
+from edge_client.bases.base import HEADLESS, Base, BaseName
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model, pack_random
 from edge_client.bases.tokenizer import disagreements
 from edge_client.bases.writer import Packed, Progress
 from edge_client.errors import demand
 from edge_client.outputs import check_out_parent
+from edge_client.wire.seeds import Seed
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Pack:
 
 
 def pack(
-    model: Place,
+    model: BaseName,
     bits: int,
     out: Place,
     *,
     random: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     licence: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Pack:

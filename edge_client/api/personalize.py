@@ -10,18 +10,18 @@ from edge_client.adapters.peft_folder import (
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.api.given import Asked, Place, place, task_file, task_for, training_of
 from edge_client.api.train import labelled_texts
-from edge_client.bases.base import EMBEDDED, Base, open_base
+from edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from edge_client.engine.budgeted import ready_engine
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
 from edge_client.metering.memory import PeakSpan
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import Given
-from edge_client.personal.way import FROM_SHARED, Way
+from edge_client.personal.methods import FROM_SHARED, Given, Way
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget
 from edge_client.tasks.kind import check_same
 from edge_client.tasks.task import Task
+from edge_client.wire.seeds import Seed
 from edge_client.wire.training import Training
 
 
@@ -43,7 +43,7 @@ def personalize(
     out: Place,
     *,
     task: Asked | None = None,
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
@@ -56,25 +56,28 @@ def personalize(
     batch: int = Way.batch,
     lr: float = Way.lr,
     tokens: int = Training.tokens,
-    seed: int = 0,
+    seed: Seed = 0,
     text_column: str = "",
     label_column: str = "",
     delimiter: str = "",
     encoding: str = "",
 ) -> PersonalAdapter:
-    """Make an adapter of this device's own, and compare it with the shared one.
+    """Make an adapter of this device's own, and compare it with the shared one on its test texts.
+
+    Nothing leaves the device, and the shared adapter stays as it is.
 
         own = smidgen.personalize("texts", "own", generator="generator", rank_budget=2)
 
     Args:
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         out: PEFT adapter folder to write.
-        task: Labels and patterns; by default the task.toml beside the texts, or else what the
-            shared adapter, or the generator, was trained for.
-        base: Folder, hub name or `embedded`.
-        engine: `auto`, `torch` or `onnx`.
+        task: A task.toml or the name of a ready-made task; by default the task.toml beside the
+            texts, or else what the shared adapter, or the generator, was trained for.
+        base: Folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
         generator: Folder of the net that a +generator or +rates run gave.
         method: How ranks are chosen: `fedp2eft` (by the generator), `bt-lora`, `adalora`, `lora`,
             `uniform`, `random`; by default the first with a generator, and the second without.
@@ -90,10 +93,12 @@ def personalize(
         lr: AdamW's learning rate.
         tokens: Longest input in tokens.
         seed: Root seed; equal arguments give equal adapters.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
-        label_column: Column with the label; `label` by default.
-        delimiter: Between the columns of CSV and TSV.
-        encoding: Of the texts' files; UTF-8 by default.
+        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
+            the words', by name or number.
+        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
+            number.
+        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
+        encoding: Encoding of the texts' files, such as `latin-1`; UTF-8 by default.
 
     Raises:
         WrongInput: Texts, task, base, generator or shared adapter do not fit, no plan fits the

@@ -11,11 +11,11 @@ from pathlib import Path
 from edge_client.adapters.initial import check_asked
 from edge_client.adapters.spec import parse_adapter
 from edge_client.api.given import Asked, Place, as_task, place, training_of
-from edge_client.bases.base import EMBEDDED, BaseError, open_base
+from edge_client.bases.base import EMBEDDED, BaseError, BaseName, open_base
 from edge_client.engine.budgeted import facts_in_process, workload
 from edge_client.engine.opening import engine_name, measured_card_flops, runtime_bytes
 from edge_client.outputs import OutputError, home_folder
-from edge_client.planning.corrections import Corrections
+from edge_client.planning.budget import Corrections
 from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
 from edge_client.planning.cuda.memory import host_bytes, seconds
 from edge_client.planning.plan import Plan, Workload
@@ -77,7 +77,7 @@ class Plans:
 
 
 def plan(
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     *,
     adapter: str = ADAPTER,
     task: Asked | None = None,
@@ -94,14 +94,14 @@ def plan(
         smidgen.plan("embedded", memory_budget="512M").chosen
 
     Args:
-        base: Folder, hub name or `embedded`.
+        base: Folder, GGUF file, hub name or `embedded`.
         adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
         task: What is asked, as `train` takes it; by default one of two labels of each text.
         batch: Texts in one step.
         tokens: Longest input.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now; on a card of its own
-            of the card's memory.
-        engine: `auto`, `torch` or `onnx`.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device, which has to be there.
         bits: As if the base were packed with 4, 8 or 16 bits.
         state: State folder, whose measured peaks correct the estimates; the usual one if None.
@@ -187,6 +187,8 @@ def _work(
         raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
     spec, asked = parse_adapter(adapter), TWO_LABELS if task is None else as_task(task)
     opened = open_base(base)
+    if bits is not None and opened.is_gguf:
+        raise BaseError(f"--bits {bits}: base {base} is a GGUF file, used in the bits it has")
     check_asked(spec, asked, opened)
     work = workload(engine, opened, asked, spec, training)
     return replace(work, bits=bits or opened.bits), opened.base_id

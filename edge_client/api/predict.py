@@ -19,7 +19,7 @@ import numpy as np
 
 from edge_client.api.given import Asked, Place, place_or_none
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
-from edge_client.bases.base import EMBEDDED
+from edge_client.bases.base import EMBEDDED, BaseName
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import NO_TEXT
@@ -95,7 +95,7 @@ def predict(
     *,
     personal: Place | None = None,
     task: Asked | None = None,
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
@@ -110,12 +110,13 @@ def predict(
         adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
         personal: A client's state folder instead: with the adapter of its own, or the shared one,
             whichever is right more often on its test texts.
-        task: Labels and patterns; an exported adapter has its own, whose labels one that is named
-            must have.
-        base: Folder, hub name or `embedded`.
-        engine: `auto`, `torch` or `onnx`.
+        task: A task.toml or the name of a ready-made task; an export keeps to its own, whose labels
+            one that is named must have.
+        base: Folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
         prior: A file of texts, about equally many of each label: what the adapter says of texts
             anyway, which is taken off each answer.
 
@@ -194,7 +195,7 @@ def fill(
     *,
     personal: Place | None = None,
     task: Asked | None = None,
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
@@ -210,10 +211,11 @@ def fill(
         personal: A client's state folder instead: with the adapter of its own, or the shared one,
             whichever has the lower perplexity on its test texts.
         task: A task that asks for masked words; an exported adapter has its own.
-        base: Folder, hub name or `embedded`.
-        engine: `auto`, `torch` or `onnx`.
+        base: Folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
         top: Guesses for each mask.
 
     Raises:
@@ -238,7 +240,7 @@ def tag(
     *,
     personal: Place | None = None,
     task: Asked | None = None,
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
@@ -253,10 +255,11 @@ def tag(
         personal: A client's state folder instead: with the adapter of its own, or the shared one,
             whichever finds more on its test texts.
         task: The types of the entities; an exported adapter has its own.
-        base: Folder, hub name or `embedded`.
-        engine: `auto`, `torch` or `onnx`.
+        base: Folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
 
     Raises:
         WrongInput: An empty text or something else than a text, no such adapter, one of another

@@ -13,7 +13,7 @@ from edge_client.adapters.peft_folder import check_adapter_folder
 from edge_client.api.given import Place, place, place_or_none
 from edge_client.api.plan import state_folder
 from edge_client.api.train import version
-from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.bases.base import EMBEDDED, BaseName, open_base
 from edge_client.engine.budgeted import ready_engine
 from edge_client.engine.limits import parse_limits
 from edge_client.errors import Failed, WrongInput, demand
@@ -57,7 +57,7 @@ def run_client(
     tags: Mapping[str, str] | None = None,
     ca: str = "",
     plain_http: bool = False,
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
@@ -92,30 +92,31 @@ def run_client(
         coordinator: The coordinator's URL.
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         token: Enrolment token; needed once.
-        token_file: File with the token instead, which its owner alone may read; once the device is
-            enrolled it need not be there.
-        until: `finished`: ends when the runs that it joined are over; `stopped`: waits for the
-            next run, for ever.
+        token_file: File with the token instead, of mode 0600; needed once.
+        until: `finished`: end when the runs it joined are over, and wait while there is none to
+            join; `stopped`: wait for more.
         tags: What its owner says of the device, such as `{"site": "kitchen"}`; runs choose by it.
         ca: Whom to believe over https: the authority's `sha256:HEX`, a file with its certificate,
             or `system`; needed once.
         plain_http: Speak plain HTTP to another machine.
-        base: Folder, hub name or `embedded`; the run's base.
-        engine: `auto`, `torch` or `onnx`.
+        base: Folder, GGUF file, hub name or `embedded`; the run's base.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
-        limits: The most that a run may ask of this device, such as `epochs=20,seconds=3600`; see
-            `edge_client.engine.limits`.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
+        limits: What this device does at most, whatever a run asks: epochs, batch, tokens, lr, rank,
+            samples, and seconds for a piece of work, such as `epochs=20,seconds=3600`; what is
+            left out keeps the defaults of `edge_client.engine.limits.Limits`.
         state: State folder; `~/.local/state/smidgen/NAME` by default.
         name: The device's name; the host's by default.
         cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
         packs: Folder for the packs of runs with another base than `base`, which the device then
-            fetches; None: it takes no part in such runs.
+            fetches; without, it takes no part in such runs.
         packs_size: Disk for all packs there, such as `4G`; those that no open run needs make room.
         pack_mirrors: Folders or addresses where packs are looked for before the run's own mirrors
             and the coordinator.
         patience: Seconds the coordinator may be absent at the start.
-        windows: When it may work, in local time, such as `["01:00-05:00"]`; always by default.
+        windows: When it may work, in local time, each such as `01:00-05:00`; always by default.
         on_mains: Work on mains or while charging alone.
         max_watts: Pause while the whole board draws more.
         max_celsius: Pause while its hottest zone is hotter; slow down just below.
@@ -126,10 +127,12 @@ def run_client(
             lies in the state folder's `personal`.
         rank_budget: R of that one: as many ranks as R times the modules there are; by default as
             many as memory allows, at most half the bank's.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
-        label_column: Column with the label; `label` by default.
-        delimiter: Between the columns of CSV and TSV.
-        encoding: Of the texts' files; UTF-8 by default.
+        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
+            the words', by name or number.
+        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
+            number.
+        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
+        encoding: Encoding of the texts' files, such as `latin-1`; UTF-8 by default.
 
     Raises:
         WrongInput: Wrong token, a coordinator that is not to be believed, another base, texts that
@@ -143,7 +146,7 @@ def run_client(
     from edge_client.client.settings import Settings
     from edge_client.client.state import ClientState
     from edge_client.client.trust import trusted
-    from edge_client.personal.way import Way
+    from edge_client.personal.methods import Way
 
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)

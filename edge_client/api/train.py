@@ -7,9 +7,11 @@ from datetime import datetime, timezone
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from edge_client.adapters.card import Card, licence_of
-from edge_client.adapters.forms.linear import steps_of
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.peft_folder import (
     Exported,
@@ -19,7 +21,7 @@ from edge_client.adapters.peft_folder import (
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
 from edge_client.api.given import Asked, Place, place, task_for, training_of
 from edge_client.api.plan import ADAPTER
-from edge_client.bases.base import EMBEDDED, Base, open_base
+from edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from edge_client.engine.budgeted import open_within, ready_engine
 from edge_client.engine.engine import Engine
 from edge_client.engine.scoring import evaluate, measured
@@ -34,13 +36,16 @@ from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import plan_in_words
 from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.tasks.encoder import cuts_in_words
+from edge_client.tasks.encoder import cuts_in_words, usable
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import Evaluation
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example, read_folder
+from edge_client.updates.forms import steps_of
+from edge_client.updates.registry import made
 from edge_client.updates.states import local_correction
-from edge_client.wire.seeds import derive_seed
+from edge_client.updates.step import ServerContext
+from edge_client.wire.seeds import Seed, derive_seed
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 
@@ -70,6 +75,7 @@ class TrainedAdapter:
         score_before: That figure on the test texts before; None without any.
         score_after: The same after training.
         rows: What became of the rows of `labelled` and the other files, see `Accounting.as_json`.
+        example: A text as the kind of task takes one.
     """
 
     folder: Path
@@ -87,6 +93,7 @@ class TrainedAdapter:
     score_before: float | None = None
     score_after: float | None = None
     rows: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    example: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,13 +123,13 @@ def train(
     out: Place,
     *,
     task: Asked | None = None,
-    base: Place = EMBEDDED,
+    base: BaseName = EMBEDDED,
     engine: str = AUTO,
     device: str = CPU,
     memory_budget: str = AUTO,
     adapter: str = "",
     prompt_init: str = "",
-    rounds: int = ROUNDS,
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = ROUNDS,
     epochs: int = Training.epochs,
     batch: int = Training.batch,
     lr: float = Training.lr,
@@ -130,7 +137,7 @@ def train(
     optimizer: str = Training.optimizer,
     momentum: float = Training.momentum,
     proximal: float = Training.proximal,
-    seed: int = 0,
+    seed: Seed = 0,
     text_column: str = "",
     label_column: str = "",
     delimiter: str = "",
@@ -144,27 +151,32 @@ def train(
     Args:
         data: Folder with labelled.csv, test.csv ..., or one file.
         out: PEFT adapter folder to write.
-        task: Labels and patterns; by default the task.toml beside the texts.
-        base: Folder, hub name or `embedded`.
-        engine: `auto`, `torch` or `onnx`.
+        task: A task.toml or the name of a ready-made task; by default the task.toml beside the
+            texts.
+        base: Folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
         device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M`; `auto`: 60 % of what is available now.
-        adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`; empty: `lora:8`, of tagging with
-            `+head`.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
+            with memory of its own, of that.
+        adapter: `lora:8`, `prompt:8`, `bias`, one of them with `+head`, or `head`; `lora:8` also
+            with a form such as `+dora`. By default `lora:8`, of tagging `lora:8+head`.
         prompt_init: Text a soft prompt starts from.
-        rounds: Rounds of training; the optimizer starts afresh in each.
+        rounds: Rounds of training, on this device alone; the optimizer starts afresh in each.
         epochs: Passes over the texts per round.
         batch: Texts per optimizer step.
         lr: The optimizer's learning rate.
         tokens: Longest input in tokens.
         optimizer: `adamw` or `sgd`.
-        momentum: Of SGD.
-        proximal: mu of FedProx: how strongly a round is pulled back to the weights it began with.
+        momentum: Of SGD, 0 to below 1.
+        proximal: mu of FedProx: how strongly a round is pulled back to the weights it began with;
+            0: not at all.
         seed: Root seed; equal arguments give equal adapters.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default.
-        label_column: Column with the label; `label` by default.
-        delimiter: Between the columns of CSV and TSV.
-        encoding: Of the texts' files; UTF-8 by default.
+        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
+            the words', by name or number.
+        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
+            number.
+        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
+        encoding: Encoding of the texts' files, such as `latin-1`; UTF-8 by default.
         tell: Told the plan and each round in a line.
 
     Raises:
@@ -193,7 +205,6 @@ def train(
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     texts = labelled_texts(texts_in, chosen, dialect)
     opened = open_base(str(base))
-    alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)
     first = first_adapter(opened, spec, chosen, prompt_init, seed, tokens)
     with closing(
         open_within(engine, opened, chosen, spec, training, budget, device=device)
@@ -206,8 +217,11 @@ def train(
             and not any(map(has_entities, texts.test))
         ):
             tell("the test texts hold no entities, so the F1 of entities says nothing")
-        for line in cuts_in_words(computer.encoder, texts, training.tokens):
+        texts, left_out = usable(computer.encoder, texts)
+        for line in (*left_out, *cuts_in_words(computer.encoder, texts, training.tokens)):
             tell(line)
+        demand(bool(texts.labelled), f"{data}: {' '.join(left_out[:1])}", DataError)
+        alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)
         done = _train(computer, alone, tell)
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         body = encode_adapter(computer.adapter())
@@ -257,6 +271,9 @@ def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
             round_index=round_index,
         )
         trained = train_round(engine, alone.texts.labelled, alone.training, seed, correct=correct)
+        for step in made(steps_of(alone.adapter)):
+            context = ServerContext(alone.training, round_index)
+            engine.load_adapter(step.settled(engine.adapter(), context))
         engine.end_round()
         if alone.rounds > 1:
             tell(f"round {round_index} of {alone.rounds}: loss {trained.loss:.3f}")
@@ -303,6 +320,7 @@ def _trained(
         score_before=measured(alone.task, before) if before else None,
         score_after=measured(alone.task, after) if after else None,
         rows={part: one.as_json() for part, one in alone.texts.rows.items()},
+        example=kind.card.example,
     )
 
 

@@ -1,8 +1,8 @@
-"""What a family of models is made of: its sizes, the places of its tensors, its layer as a list.
+"""Building blocks of a model family: sizes, tensor names, and a layer as a list of operations.
 
-Every name is Hugging Face's own module name, so a checkpoint, a pack, PEFT and the engines speak
-of the same tensors. A layer is a tuple of operations on named arrays (registers): each engine
-interprets it forward and back, and `planning.layer_cost` walks it for bytes and operations.
+Every name is Hugging Face's own module name, the same in checkpoints, packs, PEFT and the engines.
+A layer is a tuple of operations on named arrays (registers): each engine interprets it forward and
+backward, and `planning.layer_cost` walks it for bytes and operations.
 
     (Norm("attention_norm", "x", "h"), Linears(("q", "k", "v"), "h"), Rotary(("q", "k")), ...)
 """
@@ -28,10 +28,12 @@ class Norm:
     """Normalize `of` into `into`.
 
     Attributes:
-        module: `attention_norm` or `output_norm` of `Family`.
+        module: `attention_norm` or `output_norm` of `Family`, or a name of its `more_norms`.
         is_below: Whether it is that of the layer below, so that layers are cut before it. Lets a
             recomputation leave out the last product: the sum it makes is what the layer above has.
         is_in_lowest: Whether the lowest layer has it; where not, `into` is `of` itself there.
+        is_by_head: Whether each head's columns are normalized by themselves, (head_dim,).
+        plus: Added to the result (residual).
     """
 
     module: str
@@ -39,6 +41,13 @@ class Norm:
     into: str
     is_below: bool = False
     is_in_lowest: bool = True
+    is_by_head: bool = False
+    plus: str = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the result is kept as a linear's is, and not made where it is read."""
+        return self.is_by_head or bool(self.plus)
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,9 @@ class Shape:
         window: Tokens that a local layer sees on either side of each.
         local_layers: Numbers of the layers whose attention is local.
         local_rope_theta: Base of the rotary angles in local layers.
+        rope_scaling: Of Llama 3's frequencies: factor, low_freq_factor, high_freq_factor and
+            original_max_position_embeddings; empty: they are not scaled.
+        unrotated_layers: Numbers of the layers without rotary positions (NoPE).
     """
 
     architecture: str
@@ -164,13 +176,17 @@ class Shape:
     window: int = 0
     local_layers: tuple[int, ...] = ()
     local_rope_theta: float = 0.0
+    rope_scaling: tuple[float, ...] = ()
+    unrotated_layers: tuple[int, ...] = ()
 
     def window_of(self, layer: int) -> int | None:
         """Tokens that a layer sees on either side of each; None: all."""
         return self.window if layer in self.local_layers else None
 
     def theta_of(self, layer: int) -> float:
-        """Base of a layer's rotary angles."""
+        """Base of a layer's rotary angles; 0 where nothing is turned."""
+        if layer in self.unrotated_layers:
+            return 0.0
         return self.local_rope_theta if layer in self.local_layers else self.rope_theta
 
 
@@ -194,6 +210,7 @@ class Family:
             parts, in this order, as of a fused `Wqkv`.
         attention_norm: Normalization beside attention, inside a layer.
         output_norm: Normalization beside the feed-forward, inside a layer.
+        more_norms: A layer's other normalizations, name -> module inside a layer.
         block: A layer's operations.
         defaults: Every key of config.json that is read, with its default in transformers' class.
         fixed: Keys of config.json with the one value that is computed here.
@@ -215,6 +232,8 @@ class Family:
         biased: What carries a bias: short names of the layers' linears, `norm` (all
             normalizations), `head` (its dense linear), `decoder`.
         is_rms: Whether normalizations are by the root mean square.
+        is_norm_from_one: Whether their weights are stored less one.
+        is_embedding_scaled: Whether words are multiplied by the root of their width.
         is_counted_behind_pad: Whether positions start behind the padding id's row (RoBERTa).
         head_activation: The language-model head's, or "" for the one of the layers.
         classifier: Linears of a sequence classifier, name -> (rows, columns) by name.
@@ -222,6 +241,7 @@ class Family:
         is_classifier_on_head: Whether a classifier reads what the language-model head's linear and
             norm make, which are not trained.
         headless: What a checkpoint without its language-model head is, said behind that it is one.
+        tokenizer: The class of its tokenizers, where `tokenizer_config.json` names none.
     """
 
     prefix: str
@@ -246,14 +266,18 @@ class Family:
     head_norm: str = ""
     decoder: str = ""
     decoder_bias: tuple[str, ...] = ()
+    more_norms: Mapping[str, str] = field(default_factory=dict)
     biased: tuple[str, ...] = ALL_BIASED
     is_rms: bool = False
+    is_norm_from_one: bool = False
+    is_embedding_scaled: bool = False
     is_counted_behind_pad: bool = False
     head_activation: str = ""
     classifier: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     classifier_activation: str = "tanh"
     is_classifier_on_head: bool = False
     headless: str = ""
+    tokenizer: str = ""
 
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""
@@ -286,11 +310,17 @@ class Family:
         ops = [op for op in self.block if isinstance(op, Norm)]
         kept = {op.module for op in ops if layer or op.is_below or op.is_in_lowest}
         modules = {"attention_norm": self.attention_norm, "output_norm": self.output_norm}
+        modules |= self.more_norms
         prefix = self.layer.format(layer=layer)
         return {name: prefix + module for name, module in modules.items() if name in kept}
 
+    def is_by_head(self, norm: str) -> bool:
+        """Whether a layer's normalization is of each head's columns, by its name."""
+        return any(
+            isinstance(op, Norm) and op.module == norm and op.is_by_head for op in self.block
+        )
+
     def has(self, kind: type[Op]) -> bool:
-        """Whether a layer has an operation of this kind."""
         return any(isinstance(op, kind) for op in self.block)
 
     def first_position(self, pad_id: int) -> int:
@@ -347,7 +377,7 @@ def reads(op: Op) -> tuple[str, ...]:
             return op.of
         case Gate():
             return (op.of, op.by)
-        case Linears(plus=plus) if plus:
+        case Linears(plus=plus) | Norm(plus=plus) if plus:
             return (op.of, plus)
         case _:
             return (op.of,)

@@ -1,21 +1,27 @@
-"""The frozen base: where it lies, what it is, and the hash by which everybody names it.
+"""The frozen base: its location, configuration, and the hash that identifies it.
 
-A base is a pack made by `smidgen pack`, or a Hugging Face folder. Its identity is a SHA-256 over
-its configuration, tokenizer and weights, so a base that differs by one byte has another name and
-no round is spent on it. Both are read through `Weights`.
+A base is a pack made by `smidgen pack`, a Hugging Face folder, or a GGUF file; `Weights` reads all.
+Its id is a SHA-256 over configuration, tokenizer and weights, so a base that differs by one byte
+has another id and no round is spent on it.
 """
 
 import hashlib
+import json
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from edge_client.bases.architectures import ArchitectureError, Shape
 from edge_client.bases.checkpoints import check_layers, has_own_decoder, open_checkpoint
 from edge_client.bases.families import family_of
+from edge_client.bases.gguf.header import GgufFile, is_gguf
+from edge_client.bases.gguf.model import config_of, entries_of
+from edge_client.bases.gguf.tokenizer import splitting_of
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError, checked_shape, tensors_of
 from edge_client.bases.manifest import (
@@ -30,10 +36,12 @@ from edge_client.bases.weights import Weights
 from edge_client.errors import Failed, WrongInput
 from edge_client.files import file_sha256
 from edge_client.proxies import named_proxies
+from edge_client.texts.tokens import TEMPLATE
 
 EMBEDDED = "embedded"
+BaseName: TypeAlias = Annotated[str | Path, str]  # a folder, a GGUF file, a hub name, `embedded`
 IDENTITY_FILES = ("config.json", "tokenizer.json", "model.safetensors")
-HUB_FILES = (*IDENTITY_FILES, "tokenizer_config.json")
+HUB_FILES = (*IDENTITY_FILES, "tokenizer_config.json", TEMPLATE)
 HEADLESS = "the checkpoint has no language-model head: only adapters with a head can be trained"
 
 
@@ -47,10 +55,12 @@ class Base:
 
     Attributes:
         name: The base's name, as the user typed it.
-        folder: Where its files lie.
-        base_id: SHA-256 of the base: a pack's `pack_id`, else see `base_identity`.
+        folder: Where its files lie; of a GGUF the file.
+        base_id: SHA-256 of the base: a pack's `pack_id`, a GGUF's `identity`, else see
+            `base_identity`.
         shape: Its sizes.
-        bits: Bits of a weight: 4, 8 or 16 of a pack, 16 or 32 of a Hugging Face folder.
+        bits: Bits of a weight: 4, 8 or 16 of a pack, 16 or 32 of a Hugging Face folder; of a GGUF
+            the one of these next to what its matrices take on average.
         manifest: A pack's; None for a Hugging Face folder.
     """
 
@@ -73,23 +83,29 @@ class Base:
 
     @property
     def layers(self) -> int:
-        """Layers computed."""
         return self.shape.layers
 
     @property
+    def is_gguf(self) -> bool:
+        """Whether it is one file, which holds its configuration and its tokenizer too."""
+        return is_gguf(self.folder)
+
+    @property
     def weights(self) -> Path:
-        """The safetensors file."""
+        """The safetensors or GGUF file."""
+        if self.is_gguf:
+            return self.folder
         return self.folder / (WEIGHTS if self.manifest else "model.safetensors")
 
     @property
     def peft_name(self) -> str:
-        """The hub's name, `embedded`, or `./NAME` of a folder, whose place is nobody else's.
+        """The hub's name, `embedded`, or `./NAME` of a folder or file, whose place is its own.
 
         A pack goes by the model that it was made of, which is what PEFT loads.
         """
         if self.manifest and ("/" in self.manifest.name or self.manifest.name == EMBEDDED):
             return self.manifest.name
-        if self.name == EMBEDDED or not Path(self.name).is_dir():
+        if self.name == EMBEDDED or not (self.is_gguf or Path(self.name).is_dir()):
             return self.name
         return f"./{self.manifest.name if self.manifest else self.folder.resolve().name}"
 
@@ -110,29 +126,52 @@ class Base:
 
 
 def base_identity(folder: Path) -> str:
-    """SHA-256 over name and SHA-256 of config, tokenizer and weights, in this order."""
+    """SHA-256 over name and SHA-256 of config, tokenizer and weights, in this order.
+
+    Behind them, where there is one, of the chat template: another writes other texts.
+    """
     total = hashlib.sha256()
-    for name in IDENTITY_FILES:
+    names = (*IDENTITY_FILES, *(name for name in (TEMPLATE,) if (folder / name).is_file()))
+    for name in names:
         total.update(f"{name} {file_sha256(folder / name)}\n".encode())
+    with suppress(PackError):  # not there, or damaged, which whoever reads it says
+        held = read_json(folder / "tokenizer_config.json").get("chat_template")
+        said = "" if held is None else f"chat_template {json.dumps(held, sort_keys=True)}\n"
+        total.update(said.encode())
     return total.hexdigest()
 
 
 def open_base(name: str) -> Base:
-    """Find a base by folder, hub name or `embedded`, and hash it.
+    """Find a base by folder, file, hub name or `embedded`, and hash it.
 
     Args:
-        name: `embedded`, the folder of a pack or of a Hugging Face model, or a name on the
-            Hugging Face hub (downloaded once, by huggingface_hub, into its own cache).
+        name: `embedded`, the folder of a pack or of a Hugging Face model, a GGUF file, or a name
+            on the Hugging Face hub (downloaded once, by huggingface_hub, into its own cache).
 
     Raises:
         BaseError: Nothing there, or a file of a base is missing, broken or altered.
     """
-    folder = find_folder(name, HUB_FILES)
     try:
+        if is_gguf(name) and not Path(name).is_dir():
+            return _open_gguf(name, Path(name))
+        folder = find_folder(name, HUB_FILES)
         refuse_half_written(folder)
         return _open_pack(name, folder) if is_pack(folder) else _open_checkpoint(name, folder)
     except (PackError, ArchitectureError, WeightsError) as error:
         raise BaseError(f"base {name}: {error}") from error
+
+
+def _open_gguf(name: str, path: Path) -> Base:
+    with GgufFile(path) as file:
+        config = config_of(file)
+        shape = checked_shape(config)
+        entries, _ = entries_of(file, config)
+        splitting_of(file)
+        matrices = [entry for entry in entries.values() if len(entry.shape) == 2]
+        weights = sum(math.prod(entry.shape) for entry in matrices)
+        mean = 8 * sum(entry.end - entry.start for entry in matrices) / weights
+        bits = min((4, 8, 16, 32), key=lambda bits: abs(bits - mean))
+        return Base(name, path, file.identity(), shape, bits)
 
 
 def find_folder(name: str, hub_files: Sequence[str]) -> Path:
@@ -150,6 +189,8 @@ def find_folder(name: str, hub_files: Sequence[str]) -> Path:
         return Path(str(files("edge_client") / "embedded" / "base"))
     if Path(name).is_dir():
         return Path(name)
+    if is_gguf(name):
+        raise BaseError(f"{name} is a GGUF file, which is used as it lies: --base {name}")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise BaseError(f"no base at {name}; give a folder, a hub name or `{EMBEDDED}`")
     return _from_hub(name, hub_files)

@@ -1,7 +1,7 @@
-"""A checkpoint on its way into a pack: a few rows of a tensor at a time, never more.
+"""Checkpoint readers for packing: at most a few rows of a tensor are in memory at a time.
 
-Safetensors files, whole or in shards, are read where the rows lie; a pickle is loaded by torch,
-weights only, mapped, and mapped afresh now and then so that pages once read are given back.
+Safetensors files, whole or sharded, are read in place; a pickle is loaded by torch with weights
+only and memory-mapped, and mapped again now and then to release pages that were read.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_client.bases.architectures import Family
 from edge_client.bases.families import family_of
-from edge_client.bases.header import Entry, WeightsError, read_header
+from edge_client.bases.header import TensorEntry, WeightsError, read_header
 from edge_client.bases.layout import PackError, tensors_of
 from edge_client.bases.manifest import read_json
 from edge_client.bases.quantization import from_bfloat16
@@ -72,7 +72,7 @@ class SafetensorsCheckpoint:
     """
 
     def __init__(self, paths: list[Path], family: Family) -> None:
-        self._places: dict[str, tuple[Path, Entry]] = {}
+        self._places: dict[str, tuple[Path, TensorEntry]] = {}
         for path in paths:
             with path.open("rb") as file:
                 entries = read_header(file, path)

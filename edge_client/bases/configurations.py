@@ -1,10 +1,10 @@
-"""What a `config.json` says of a model: defaults, other names, and what is refused.
+"""Parsing of `config.json`: defaults, alternative names, and values that are refused.
 
-A key that is not there has the default of its family's class in transformers, since save_pretrained
-may leave out what equals it. Every attribute of those classes is read (`Family.defaults`), refused
-unless it has the one value computed here (`Family.fixed`), or has no effect on a prediction
-(`IDLE`); a test holds the rows complete against the installed classes. Keys that a class does not
-know are ignored, as transformers ignores them.
+A missing key has the default of its family's class in transformers, since save_pretrained may omit
+values equal to it. Every attribute of those classes is read (`Family.defaults`), refused unless it
+has the one value computed here (`Family.fixed`), or has no effect on a prediction (`IDLE`); a test
+checks against the installed classes that the rows are complete. Keys unknown to a class are
+ignored, as transformers does.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ IDLE = frozenset(  # of training, of generation, of other heads, of what is give
         *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
         *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
         "sinusoidal_pos_embds",  # how the table of positions began; the file holds the table
-        *("sliding_window", "max_window_layers"),  # only with use_sliding_window
+        *("sliding_window", "max_window_layers"),  # only with use_sliding_window, or with others
+        "_sliding_window_pattern",  # that layer_types follow, which are written too
     }
 )
 # Activations by transformers' names -> the one of the engines that computes the same.
@@ -42,8 +43,15 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-NULLABLE = ("num_key_value_heads", "head_dim", "pad_token_id", "layer_types", "rope_parameters")
-NESTED: dict[str, type] = {"layer_types": list, "rope_parameters": dict}  # null by default
+NULLABLE = (
+    *("num_key_value_heads", "head_dim", "pad_token_id"),
+    *("layer_types", "rope_parameters", "no_rope_layers"),
+)
+NESTED: dict[str, type] = {  # null by default
+    "layer_types": list,
+    "rope_parameters": dict,
+    "no_rope_layers": list,
+}
 # Other words of families for the same value; the first that a family reads counts.
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps")
 ACTIVATION_KEYS = ("activation", "hidden_act", "hidden_activation")
@@ -61,7 +69,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     values = read_values(architecture, config)
     _refuse_variants(architecture, config)
     shape = _shape(architecture, values, config)
-    if shape.head_dim * shape.heads != shape.hidden:
+    if shape.head_dim * shape.heads != shape.hidden and not shape.is_decoder:
         raise ArchitectureError(
             f"config.json of this {architecture} has {shape.heads} heads of {shape.head_dim} for "
             f"a width of {shape.hidden}; only heads that fill the width are supported here"
@@ -162,8 +170,6 @@ def _refuse_variants(architecture: str, config: Mapping[str, Any]) -> None:
         value = config.get(key)
         if value is None or value == only:
             continue
-        if key.startswith("rope_") and _is_plain_rope(value):
-            continue
         if key == "layer_types" and value and set(map(str, value)) == {"full_attention"}:
             continue
         if key == "pruned_heads" and not value:
@@ -172,10 +178,3 @@ def _refuse_variants(architecture: str, config: Mapping[str, Any]) -> None:
             f"config.json of this {architecture} has {key} {as_json(value)}, which is not supported"
             f" here, since it changes what the model computes; only {as_json(only)} is"
         )
-
-
-def _is_plain_rope(rope: object) -> bool:
-    """Whether rotary angles are neither scaled nor different by layer."""
-    if not isinstance(rope, Mapping) or any(isinstance(part, Mapping) for part in rope.values()):
-        return False
-    return bool(rope.get("rope_type", rope.get("type", "default")) == "default")

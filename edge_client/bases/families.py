@@ -1,11 +1,10 @@
-"""The families of models, a row each: names, keys of config.json, and a layer's operations.
+"""Model families, one row of data each: names, keys of config.json, and a layer's operations.
 
-Those of other packages are found by entry points of the group `smidgen.families`, each a `Family`
-under its `model_type`; `docs/extending.md` adds one. A family is data; what computes is in the
-engines.
+Other packages add families by entry points of the group `smidgen.families`, each a `Family` under
+its `model_type`; `docs/extending.md` has an example. The engines do the computing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -29,7 +28,6 @@ from edge_client.bases.architectures import (
     reads,
     writes,
 )
-from edge_client.tables import plain
 
 GROUP = "smidgen.families"
 ROPE_THETA = 10000.0
@@ -62,6 +60,25 @@ CAUSAL = (  # Llama's
     Linears(("down",), "active", plus="middle", into="out"),
 )
 
+QK_NORMED = (  # Qwen3's
+    Norm("attention_norm", "x", "h"),
+    Linears(("q",), "h", into="query"),
+    Linears(("k",), "h", into="key"),
+    Linears(("v",), "h"),
+    Norm("q_norm", "query", "q", is_by_head=True),
+    Norm("k_norm", "key", "k", is_by_head=True),
+    *CAUSAL[2:],
+)
+SANDWICHED = (  # Gemma 3's: normalized before and behind attention and the feed-forward
+    *QK_NORMED[:-5],
+    Linears(("o",), "context", into="attended"),
+    Norm("attended_norm", "attended", "middle", plus="x"),
+    Norm("output_norm", "middle", "m"),
+    Linears(("gate", "up"), "m"),
+    Gate("gate", "up", "active"),
+    Linears(("down",), "active", into="fed"),
+    Norm("fed_norm", "fed", "out", plus="middle"),
+)
 ROTARY = (  # ModernBERT's
     Norm("attention_norm", "x", "h", is_in_lowest=False),
     Linears(("k", "v"), "h"),
@@ -104,8 +121,15 @@ _LLAMA_KEYS: dict[str, Any] = {
     "hidden_act": "silu",
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
+    "rope_parameters": None,
     "pad_token_id": None,
     "tie_word_embeddings": False,
+}
+_QWEN_KEYS = _LLAMA_KEYS | {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
 }
 _ANY: dict[str, Any] = {
     "is_encoder_decoder": False,
@@ -115,42 +139,130 @@ _ANY: dict[str, Any] = {
 }
 _ENCODER = _ANY | {"is_decoder": False, "add_cross_attention": False}
 _ENCODER |= {"position_embedding_type": "absolute"}  # before transformers 5
-_DECODER = _ANY | {"rope_scaling": None, "rope_parameters": None}  # see `rope_theta`
-_DECODER |= {"is_causal": True}  # no attribute of the classes, but their attention looks for it
+# No attribute of the classes, but their attention looks for it.
+_DECODER = _ANY | {"is_causal": True}
+_WHOLE = {"use_sliding_window": False, "layer_types": None}  # no layer has a window
+SCALES = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-def rope_theta(architecture: str, config: Mapping[str, Any]) -> float:
+def rope_theta(architecture: str, config: Mapping[str, Any], default: float = ROPE_THETA) -> float:
     """Base of the rotary angles; `rope_scaling` is what `rope_parameters` was before version 5.
 
     Raises:
         ArchitectureError: Not a number above 0.
     """
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    theta = rope.get("rope_theta", config.get("rope_theta", ROPE_THETA))
+    theta = rope.get("rope_theta", config.get("rope_theta", default))
     if type(theta) not in (int, float) or not theta > 0:
         raise ArchitectureError(
             f"config.json of this {architecture} has rope_theta {as_json(theta)}; a number above 0 "
-            f"is expected, or no such key for the default {ROPE_THETA}"
+            f"is expected, or no such key for the default {default}"
         )
     return float(theta)
 
 
-def _decoder(shape: Shape, _values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
-    """Llama and Qwen2: rotary positions, and no token sees what follows it."""
-    theta = rope_theta(shape.architecture, config)
-    return replace(shape, rope_theta=theta, is_decoder=True)
+def rope_scaling(architecture: str, config: Mapping[str, Any]) -> tuple[float, ...]:
+    """How Llama 3's rotary frequencies are scaled, see `Shape`; empty where they are not.
+
+    Raises:
+        ArchitectureError: Angles of another kind, or a number that is missing or not above 0.
+    """
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    rope = config.get(key) or {}
+    is_flat = isinstance(rope, Mapping) and not any(isinstance(v, Mapping) for v in rope.values())
+    kind = rope.get("rope_type", rope.get("type", "default")) if is_flat else rope
+    if kind == "default":
+        return ()
+    if kind == "llama3":
+        part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1
+        scales: list[Any] = [rope.get(name) for name in SCALES]
+        numbers = [float(one) for one in scales if type(one) in (int, float) and one > 0]
+        if part == 1 and len(numbers) == len(SCALES):
+            return tuple(numbers)
+    raise ArchitectureError(
+        f"config.json of this {architecture} has {key} of rope_type {as_json(kind)}; the types "
+        f"default and llama3 are computed here, the latter of whole heads and by numbers above 0, "
+        f"{', '.join(SCALES)}"
+    )
 
 
-def _theta(config: Mapping[str, Any], kind: str, old: str, default: float) -> float:
+def _decoder(
+    shape: Shape, _values: Mapping[str, Any], config: Mapping[str, Any], theta: float = ROPE_THETA
+) -> Shape:
+    """Rotary positions, and no token sees what follows it."""
+    name = shape.architecture
+    scaling = rope_scaling(name, config)  # first: it refuses what is not a table
+    return replace(
+        shape,
+        rope_theta=rope_theta(name, config, theta),
+        rope_scaling=scaling,
+        is_decoder=True,
+    )
+
+
+def _smollm3(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
+    """Layers without rotary positions, by a list of 1 (with) and 0, or every fourth (NoPE)."""
+    every, rotated = values["no_rope_layer_interval"], values["no_rope_layers"]
+    if rotated is None and every > 0:
+        rotated = [(index + 1) % every != 0 for index in range(shape.layers)]
+    if rotated is None or len(rotated) < shape.layers or not set(rotated) <= {0, 1}:
+        raise ArchitectureError(
+            f"config.json of this smollm3 has no_rope_layers {as_json(rotated)}; 1 (rotary) or 0 "
+            f"for each of its {shape.layers} layers is expected, or no_rope_layer_interval above 0"
+        )
+    unrotated = tuple(index for index in range(shape.layers) if not rotated[index])
+    return replace(_decoder(shape, values, config, 2e6), unrotated_layers=unrotated)
+
+
+def _theta(
+    architecture: str, config: Mapping[str, Any], kind: str, old: str, default: float
+) -> float:
     """A kind of layer's base of rotary angles, by today's key or the one before version 5."""
     rope = config.get("rope_parameters") or {}
     own = rope.get(kind) or {}
     if not isinstance(own, Mapping) or own.get("rope_type", "default") != "default":
         raise ArchitectureError(
-            f"config.json of this modernbert has rope_parameters {as_json(rope)}; angles that are "
-            f"not scaled, for {GLOBAL} and {LOCAL}, are expected"
+            f"config.json of this {architecture} has rope_parameters {as_json(rope)}; angles that "
+            f"are not scaled, for {GLOBAL} and {LOCAL}, are expected"
         )
-    return rope_theta("modernbert", {"rope_theta": own.get("rope_theta", config.get(old, default))})
+    return rope_theta(architecture, {"rope_theta": own.get("rope_theta", config.get(old, default))})
+
+
+def _local_layers(shape: Shape, kinds: Sequence[str]) -> tuple[int, ...]:
+    """The layers with a window, by the kind of each."""
+    if len(kinds) != shape.layers or not set(kinds) <= {LOCAL, GLOBAL}:
+        raise ArchitectureError(
+            f"config.json of this {shape.architecture} has layer_types {as_json(kinds)}; {GLOBAL} "
+            f"or {LOCAL} for each of its {shape.layers} layers is expected"
+        )
+    return tuple(index for index, kind in enumerate(kinds) if kind == LOCAL)
+
+
+def _gemma3(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
+    """Five layers with a window to one without, each kind with a base of angles."""
+    name, every = shape.architecture, config.get("sliding_window_pattern", 6)
+    window = config.get("sliding_window", 4096)
+    if type(window) is not int or window < 1 or type(every) is not int or every < 1:
+        raise ArchitectureError(
+            f"config.json of this {name} has sliding_window {as_json(window)} and "
+            f"sliding_window_pattern {as_json(every)}; whole numbers above 0 are expected"
+        )
+    if values["query_pre_attn_scalar"] != shape.head_dim:
+        raise ArchitectureError(
+            f"config.json of this {name} has query_pre_attn_scalar "
+            f"{values['query_pre_attn_scalar']}; only head_dim, {shape.head_dim}, is computed here"
+        )
+    kinds = values["layer_types"] or [
+        LOCAL if (index + 1) % every else GLOBAL for index in range(shape.layers)
+    ]
+    return replace(
+        shape,
+        is_decoder=True,
+        window=window - 1,
+        local_layers=_local_layers(shape, kinds),
+        rope_theta=_theta(name, config, GLOBAL, "rope_theta", 1e6),
+        local_rope_theta=_theta(name, config, LOCAL, "rope_local_base_freq", ROPE_THETA),
+    )
 
 
 def _modernbert(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
@@ -159,11 +271,6 @@ def _modernbert(shape: Shape, values: Mapping[str, Any], config: Mapping[str, An
     kinds = values["layer_types"] or [
         LOCAL if index % every else GLOBAL for index in range(shape.layers)
     ]
-    if len(kinds) != shape.layers or not set(kinds) <= {LOCAL, GLOBAL}:
-        raise ArchitectureError(
-            f"config.json of this modernbert has layer_types {as_json(kinds)}; {GLOBAL} or {LOCAL} "
-            f"for each of its {shape.layers} layers is expected"
-        )
     carried = {
         "attention_bias": ("q", "k", "v", "o"),
         "mlp_bias": ("up", "gate", "down"),
@@ -177,9 +284,9 @@ def _modernbert(shape: Shape, values: Mapping[str, Any], config: Mapping[str, An
         head_activation=values["classifier_activation"],
         pooling=values["classifier_pooling"],
         window=values["local_attention"] // 2,
-        local_layers=tuple(index for index, kind in enumerate(kinds) if kind == LOCAL),
-        rope_theta=_theta(config, GLOBAL, "global_rope_theta", 160000.0),
-        local_rope_theta=_theta(config, LOCAL, "local_rope_theta", ROPE_THETA),
+        local_layers=_local_layers(shape, kinds),
+        rope_theta=_theta("modernbert", config, GLOBAL, "global_rope_theta", 160000.0),
+        local_rope_theta=_theta("modernbert", config, LOCAL, "local_rope_theta", ROPE_THETA),
     )
 
 
@@ -222,6 +329,7 @@ _ROBERTA = _bert(
         "decoder": "lm_head.decoder",
         "decoder_bias": ("lm_head.decoder.bias", "lm_head.bias"),
         "is_counted_behind_pad": True,
+        "tokenizer": "XLMRobertaTokenizer",
         "head_activation": "gelu",  # the exact one, whatever the layers have
         "classifier": {
             "classifier.dense": ("hidden", "hidden"),
@@ -275,6 +383,7 @@ _MPNET = replace(
     | {"vocab_size": 30527},
     fixed=_ENCODER | {"relative_attention_num_buckets": BUCKETS},
     read=_mpnet,
+    tokenizer="MPNetTokenizer",
 )
 _ELECTRA = _bert(
     "electra",
@@ -295,6 +404,7 @@ _ELECTRA = _bert(
         "head_activation": "gelu",  # the exact one, whatever the layers have
         "classifier": _ROBERTA.classifier,
         "classifier_activation": "gelu",
+        "tokenizer": "BertTokenizer",
         "headless": " (an ELECTRA discriminator is trained to spot replaced words, not to fill "
         "masks; its generator is)",
     },
@@ -358,11 +468,12 @@ FAMILIES: dict[str, Family] = {
                 "bert.pooler.dense": ("hidden", "hidden"),
                 "classifier": ("labels", "hidden"),
             },
+            "tokenizer": "BertTokenizer",
         },
     ),
-    "roberta": replace(_ROBERTA, defaults=_XLM_ROBERTA_KEYS | {"vocab_size": 50265}),
+    "roberta": replace(_ROBERTA, defaults=_XLM_ROBERTA_KEYS | {"vocab_size": 50265}, tokenizer=""),
     "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
+    "camembert": replace(_ROBERTA, tokenizer="CamembertTokenizer"),
     "electra": _ELECTRA,
     "mpnet": _MPNET,
     "albert": Family(
@@ -423,6 +534,7 @@ FAMILIES: dict[str, Family] = {
         decoder_bias=("vocab_projector.bias",),
         classifier={"pre_classifier": ("hidden", "hidden"), "classifier": ("labels", "hidden")},
         classifier_activation="relu",
+        tokenizer="BertTokenizer",
         block=POST_NORM,
         defaults={
             "vocab_size": 30522,
@@ -447,14 +559,66 @@ FAMILIES: dict[str, Family] = {
     "qwen2": replace(
         _LLAMA,
         biased=("q", "k", "v"),
+        defaults=_QWEN_KEYS,
+        fixed=_DECODER | _WHOLE,
+    ),
+    "qwen3": replace(
+        _LLAMA,
+        more_norms={"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"},
+        block=QK_NORMED,
+        defaults=_QWEN_KEYS | {"head_dim": 128},
+        fixed=_DECODER | _WHOLE | {"attention_bias": False},
+    ),
+    "gemma3_text": replace(
+        _LLAMA,
+        output_norm="pre_feedforward_layernorm",
+        more_norms={
+            "q_norm": "self_attn.q_norm",
+            "k_norm": "self_attn.k_norm",
+            "attended_norm": "post_attention_layernorm",
+            "fed_norm": "post_feedforward_layernorm",
+        },
+        is_norm_from_one=True,
+        is_embedding_scaled=True,
+        block=SANDWICHED,
+        defaults={key: value for key, value in _LLAMA_KEYS.items() if key != "hidden_act"}
+        | {
+            "vocab_size": 262208,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "max_position_embeddings": 131072,
+            "pad_token_id": 0,
+            "tie_word_embeddings": True,
+            "query_pre_attn_scalar": 256,
+            "layer_types": None,
+        },
+        fixed=_DECODER
+        | dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping", "rope_scaling"), None)
+        | {"attention_bias": False, "use_bidirectional_attention": False},
+        read=_gemma3,
+    ),
+    "smollm3": replace(
+        _LLAMA,
         defaults=_LLAMA_KEYS
         | {
-            "vocab_size": 151936,
-            "intermediate_size": 22016,
-            "num_key_value_heads": 32,
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
             "max_position_embeddings": 32768,
+            "no_rope_layers": None,
+            "no_rope_layer_interval": 4,
+            "pad_token_id": 128004,
+            "tie_word_embeddings": True,
         },
-        fixed=_DECODER | {"use_sliding_window": False, "layer_types": None},
+        fixed=_DECODER | _WHOLE | {"attention_bias": False, "mlp_bias": False},
+        read=_smollm3,
     ),
 }
 
@@ -491,6 +655,8 @@ def _loaded(point: EntryPoint) -> Family:
     try:
         family = point.load()
     except Exception as error:  # somebody else's code
+        from edge_client.tables import plain  # not in onnxruntime-training's environment: rich
+
         reason = f"{type(error).__name__}: {plain(str(error))[:200]}"
         raise ArchitectureError(f"{said} cannot be loaded: {reason}") from error
     if not isinstance(family, Family):
@@ -521,7 +687,9 @@ def check_block(said: str, family: Family) -> None:
         named = op.names if isinstance(op, Linears) else ()
         if isinstance(op, Norm):
             named = (op.module,)
-        if missing := [name for name in named if name not in (*family.linears, *NORMS)]:
+        if missing := [
+            name for name in named if name not in (*family.linears, *NORMS, *family.more_norms)
+        ]:
             raise ArchitectureError(f"{where}, is of {missing[0]!r}, which its row does not name")
         known |= set(writes(op))
     if "out" not in known:

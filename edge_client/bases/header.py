@@ -1,7 +1,7 @@
-"""The header of a safetensors file: read with suspicion, written the same way every time.
+"""Safetensors headers: parsed with strict checks, written deterministically.
 
 A file is eight bytes (the header's length, little-endian), the header (JSON: name -> type, shape
-and place), and the tensors without a gap. The safetensors library writes only tensors that are
+and offsets), and the tensors without a gap. The safetensors library only writes tensors that are
 all in memory at once; a packer that holds one at a time needs the header by itself.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edge_client.bases.gguf.blocks import BLOCKS
 from edge_client.errors import WrongInput
 
 MAX_HEADER_BYTES = 16 << 20
@@ -41,11 +42,11 @@ class WeightsError(WrongInput):
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Where a tensor lies.
 
     Attributes:
-        dtype: The format's own name of the element type, such as `F32`.
+        dtype: The format's own name of the element type, such as `F32`, or of GGUF's block type.
         shape: Its sizes.
         start: Its first byte, counted from the start of the file.
     """
@@ -57,22 +58,29 @@ class Entry:
     @property
     def end(self) -> int:
         """The byte behind its last one."""
-        return self.start + math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        elements, size = item_bytes(self.dtype)
+        return self.start + math.prod(self.shape) // elements * size
+
+
+def item_bytes(dtype: str) -> tuple[int, int]:
+    """Elements that lie together, and their bytes: 1 but in GGUF's block types."""
+    block = BLOCKS.get(dtype.lower())
+    return (block.elements, block.layout.itemsize) if block else (1, ITEM_BYTES[dtype])
 
 
 def write_header(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]],
-) -> tuple[bytes, dict[str, Entry]]:
+) -> tuple[bytes, dict[str, TensorEntry]]:
     """A file's first bytes, and where behind them each tensor belongs.
 
     Args:
         tensors: Name -> element type and shape, in the order they shall lie.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    places: dict[str, Entry] = {}
+    places: dict[str, TensorEntry] = {}
     offset = 0
     for name, (dtype, shape) in tensors.items():
-        places[name] = Entry(dtype, shape, offset)
+        places[name] = TensorEntry(dtype, shape, offset)
         end = places[name].end
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
@@ -83,7 +91,7 @@ def write_header(
     return len(body).to_bytes(8, "little") + body, moved
 
 
-def read_header(file: BinaryIO, path: Path) -> dict[str, Entry]:
+def read_header(file: BinaryIO, path: Path) -> dict[str, TensorEntry]:
     """Name -> place of every tensor, in the order in which they lie in the file.
 
     Args:
@@ -118,18 +126,20 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return known
 
 
-def _place(place: dict[str, Any], data_start: int) -> Entry:
+def _place(place: dict[str, Any], data_start: int) -> TensorEntry:
     dtype, shape, (first, end) = place["dtype"], place["shape"], place["data_offsets"]
     numbers = [*shape, first, end]
     if dtype not in ITEM_BYTES or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
         raise ValueError(f"type {dtype!r}, shape {shape}, place {first}-{end} is not a tensor")
-    entry = Entry(dtype, tuple(shape), data_start + first)
+    entry = TensorEntry(dtype, tuple(shape), data_start + first)
     if entry.end != data_start + end:
         raise ValueError(f"shape {shape} of {dtype} does not fill bytes {first} to {end}")
     return entry
 
 
-def _check_gapless(entries: Mapping[str, Entry], start: int, file_bytes: int, path: Path) -> None:
+def _check_gapless(
+    entries: Mapping[str, TensorEntry], start: int, file_bytes: int, path: Path
+) -> None:
     for name, entry in entries.items():
         if entry.start != start:
             raise WeightsError(f"{path}: tensor {name!r} starts at {entry.start}, not at {start}")

@@ -1,10 +1,10 @@
-"""Which tensors a pack holds, in which order and form, and where in the file each of them lies.
+"""Layout of a pack's weights: which tensors, in which order, format and place in the file.
 
     embeddings | stored layer 0 | stored layer 1 | ... | language-model head | pooler
 
-The last two are there if the checkpoint had them. Within each of these the float32 tensors come
-first, so that every one of them is aligned. All of it follows from the model's configuration, the
-bits and whether these two are there; a file that differs is not a pack.
+The last two are there if the checkpoint had them. Within each part the float32 tensors come first,
+so that all of them are aligned. The layout follows from the model's configuration, the bits and
+whether these two are there; a file that differs is not a pack.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any
 from edge_client.bases.architectures import BUCKETS, ArchitectureError, Family, Rotary, Shape
 from edge_client.bases.configurations import shape_of
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
-from edge_client.bases.header import SCALE, Entry, write_header
+from edge_client.bases.header import SCALE, TensorEntry, write_header
 from edge_client.bases.quantization import BLOCK
 from edge_client.errors import WrongInput
 
@@ -56,7 +56,7 @@ class Layout:
 
     tensors: tuple[Tensor, ...]
     header: bytes
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TensorEntry]
     layers: tuple[tuple[int, int], ...]
     file_bytes: int
 
@@ -169,8 +169,9 @@ def _layer(family: Family, shape: Shape, layer: int) -> list[Tensor]:
         if target == family.fused(target)[0]:
             rows, columns = module_size(shape, target)
             found += _linear(family.linear(layer, target), rows, columns, has_bias(shape, target))
-    for name in family.norms(layer).values():
-        found += _norm(name, shape.hidden, has_bias(shape, "norm"))
+    for name, module in family.norms(layer).items():
+        width = shape.head_dim if family.is_by_head(name) else shape.hidden
+        found += _norm(module, width, has_bias(shape, "norm"))
     return found
 
 
@@ -243,7 +244,7 @@ def _stored(tensor: Tensor, bits: int) -> dict[str, tuple[str, tuple[int, ...]]]
     }
 
 
-def _span(group: list[Tensor], entries: Mapping[str, Entry]) -> tuple[int, int]:
+def _span(group: list[Tensor], entries: Mapping[str, TensorEntry]) -> tuple[int, int]:
     names = [name for t in group for name in (t.name, t.name + SCALE) if name in entries]
     starts, ends = zip(*((entries[name].start, entries[name].end) for name in names), strict=True)
     return min(starts), max(ends)

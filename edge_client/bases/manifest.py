@@ -1,11 +1,11 @@
-"""A base pack on disk: its manifest, its identity, and the checks before anybody reads from it.
+"""Base packs on disk: the manifest, the pack's id, and the checks before it is read.
 
     NAME/manifest.json         what it is; SHA-256 of every other file
          weights.safetensors   the tensors, each layer's side by side
          tokenizer.json, tokenizer_config.json, config.json
 
-A pack's identity is the SHA-256 of its manifest's canonical JSON, and so, through the manifest, of
-every byte. The manifest is written last; a folder without one is not a pack.
+A pack's id is the SHA-256 of its manifest's canonical JSON and thereby covers every byte. The
+manifest is written last; a folder without one is not a pack.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from edge_client.bases.header import Entry, WeightsError, read_header
+from edge_client.bases.header import TensorEntry, WeightsError, read_header
 from edge_client.bases.layout import (
     PackError,  # what everything here raises
     checked_shape,
@@ -87,7 +87,6 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """Size of all files but the manifest."""
         return sum(facts.bytes for facts in self.files.values())
 
 
@@ -229,7 +228,9 @@ def _check_weights(path: Path, manifest: Manifest) -> None:
         raise PackError(f"{path.with_name(MANIFEST)} places the layers wrongly; {AGAIN}")
 
 
-def _difference(found: Mapping[str, Entry], expected: Mapping[str, Entry]) -> str | None:
+def _difference(
+    found: Mapping[str, TensorEntry], expected: Mapping[str, TensorEntry]
+) -> str | None:
     """The first tensor in which two files differ, in words."""
     for name in sorted(set(found) ^ set(expected)):
         return f"tensor {name!r} is {'missing' if name in expected else 'too many'}"

@@ -1,6 +1,6 @@
-"""Make a pack of a Hugging Face model, or of a random one, a few rows at a time.
+"""Pack creation from a Hugging Face checkpoint or from random weights, a few rows at a time.
 
-No tensor is ever whole in memory. Equal input gives equal bytes, and so the same identity.
+No tensor is ever whole in memory. Equal input gives equal bytes, hence the same base id.
 
     pack_model("FacebookAI/roberta-large", bits=4, out=Path("roberta-large-4"))
     pack_random("roberta-large", bits=4, out=Path("random"), seed=0)
@@ -42,10 +42,11 @@ from edge_client.bases.random_models import (
     tokenizer_files,
 )
 from edge_client.bases.writer import Packed, Progress, quiet, write_pack
+from edge_client.texts.tokens import TEMPLATE, configured
 
 BLOCK_ELEMENTS = 1 << 18  # rows handled at once; 1 MiB of float32 stays in a core's cache
 COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-HUB_FILES = (*COPIED, WHOLE, INDEX, "model-*.safetensors")
+HUB_FILES = (*COPIED, TEMPLATE, WHOLE, INDEX, "model-*.safetensors")
 
 
 def pack_model(
@@ -73,6 +74,8 @@ def pack_model(
     family = family_of(shape.architecture)
     checkpoint = open_checkpoint(folder, family)
     files = {name: (folder / name).read_bytes() for name in COPIED if (folder / name).is_file()}
+    if (folder / TEMPLATE).is_file():  # in a pack it stands where transformers 4 had it
+        files[COPIED[-1]] = json.dumps(configured(folder), indent=2).encode()
     if shape.is_tied and has_own_decoder(checkpoint, family):
         config["tie_word_embeddings"] = False
         files["config.json"] = json.dumps(config, indent=2).encode()

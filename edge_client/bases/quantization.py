@@ -1,7 +1,7 @@
-"""Matrices in 4, 8 and 16 bits, with numpy alone: int8 by rows, nf4 by blocks of 64, bfloat16.
+"""Quantization with numpy alone: int8 by rows, nf4 by blocks of 64, bfloat16; GGUF's blocks.
 
-Every row is quantized by itself, so a table can be quantized a few rows at a time, and a few rows
-of it read back, with the same result. nf4 is bitsandbytes' own: the same codes, the same scales.
+Every row is quantized by itself, so quantizing or reading a few rows at a time gives the same
+result. nf4 has bitsandbytes' codes and scales. GGUF's block types are read, not written.
 
     data, scale = quantize_nf4(weight)
     weight ≈ dequantize(Stored(4, "nf4", weight.shape, data, scale))
@@ -9,8 +9,11 @@ of it read back, with the same result. nf4 is bitsandbytes' own: the same codes,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from edge_client.bases.gguf.blocks import BLOCKS
 
 BLOCK = 64  # columns that share one nf4 scale
 # Quantiles of a normal distribution, scaled to [-1, 1] (QLoRA, Dettmers et al. 2023,
@@ -38,6 +41,7 @@ NF4 = np.array(
 )
 _MIDDLES = (NF4[:-1] + NF4[1:]) / 2
 PAIRS = np.stack([np.repeat(NF4, 16), np.tile(NF4, 16)], axis=1)  # byte -> its two values
+CACHED = 1 << 17  # elements made dense at once, so that they stay in a core's cache
 _SMALLEST_BLOCK = 1e-38  # bitsandbytes' own bound: below it a block's scale is not inverted
 _SMALLEST_ROW = 127 * float(np.finfo(np.float32).tiny)  # below it a row counts as zeros
 
@@ -47,13 +51,15 @@ class Stored:
     """A matrix as it lies in a file.
 
     Attributes:
-        bits: Bits of one element: 4, 8, 16 or 32.
-        kind: `nf4`, `int8`, `bfloat16`, `float16` or `float32`.
+        bits: Bits of one element: 4, 8, 16 or 32; of a GGUF block its codes' own, 4, 5, 6 or 8.
+        kind: `nf4`, `int8`, `bfloat16`, `float16`, `float32`, or one of `BLOCKS`, such as `q4_1`.
         shape: Rows and columns of the matrix it stands for.
         data: nf4: uint8 (rows, columns / 2), the first of two elements in the high half; int8:
-            int8 (rows, columns); bfloat16: uint16 (rows, columns); else the floats themselves.
+            int8 (rows, columns); bfloat16: uint16 (rows, columns); GGUF's: uint8 (rows, bytes of a
+            row); else the floats themselves.
         scale: nf4: float32 (rows, columns / 64), a block's largest magnitude; int8: float32
             (rows, 1), what one step is worth; else None.
+        order: Which row of `data` each row is, where a file has them in another order; else None.
     """
 
     bits: int
@@ -61,6 +67,11 @@ class Stored:
     shape: tuple[int, int]
     data: np.ndarray
     scale: np.ndarray | None = None
+    order: np.ndarray | None = None
+
+    def places(self, rows: Any) -> Any:
+        """Where rows lie in `data`; a slice or indices, as they are where no order is given."""
+        return rows if self.order is None else self.order[rows]
 
 
 def quantize_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -133,9 +144,13 @@ def dequantize(stored: Stored, rows: Sequence[int] | np.ndarray | None = None) -
         stored: The matrix.
         rows: Which rows, in which order; all if None. Only these are touched.
     """
-    chosen = slice(None) if rows is None else np.asarray(rows, np.int64)
+    chosen = stored.places(slice(None) if rows is None else np.asarray(rows, np.int64))
     data: np.ndarray = stored.data[chosen]
     scale: np.ndarray | None = None if stored.scale is None else stored.scale[chosen]
+    if stored.kind in BLOCKS:
+        out = np.empty((len(data), stored.shape[1]), np.float32)
+        fill(Stored(stored.bits, stored.kind, out.shape, data), slice(0, len(data)), out)
+        return out
     if stored.kind == "bfloat16":
         return from_bfloat16(data)
     if stored.kind == "nf4" and scale is not None:
@@ -146,3 +161,24 @@ def dequantize(stored: Stored, rows: Sequence[int] | np.ndarray | None = None) -
     if scale is not None:
         values *= scale
     return values
+
+
+def fill(stored: Stored, part: slice, out: np.ndarray) -> None:
+    """Write a part of the rows to where they are in `out`, as many at once as a cache holds.
+
+    Args:
+        stored: A matrix of GGUF blocks, or of floats whose rows have an order.
+        part: First row, and the row behind the last.
+        out: float32, (rows, columns), of the whole matrix.
+    """
+    step, block = max(1, CACHED // stored.shape[1]), BLOCKS.get(stored.kind)
+    for start in range(part.start, part.stop, step):
+        rows = slice(start, min(start + step, part.stop))
+        data = stored.data[stored.places(rows)]
+        if block is not None:
+            with np.errstate(all="ignore"):  # a scale that is infinite stays so
+                block.fill(
+                    data.reshape(-1).view(block.layout), out[rows].reshape(-1, block.elements)
+                )
+        else:
+            out[rows] = from_bfloat16(data) if stored.kind == "bfloat16" else data

@@ -1,7 +1,7 @@
-"""Models of real shapes with random weights and a made-up tokenizer, for measuring systems.
+"""Random models: real shapes, random weights and an invented tokenizer, for system benchmarks.
 
-What a step costs does not depend on what the weights know. Every tensor is drawn from a seed of
-its own, so a model is the same whichever tensor is drawn first.
+The cost of a step does not depend on the weights' values. Every tensor has its own seed, so the
+order in which tensors are drawn does not matter.
 """
 
 import json
@@ -70,6 +70,28 @@ _MODERNBERT = {
     "local_rope_theta": 10000.0,
     "pad_token_id": 50283,
 }
+_LLAMA_3 = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "tie_word_embeddings": True,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "albert-base": _BERT
     | {
@@ -116,6 +138,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
+    "llama-3.2-1b": _LLAMA_3,
+    "llama-3.2-3b": _LLAMA_3
+    | {
+        "hidden_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "head_dim": 128,
+    },
     "mmbert-base": _MODERNBERT | {"vocab_size": 256000, "local_rope_theta": 160000.0},
     "modernbert-base": _MODERNBERT,
     "modernbert-large": _MODERNBERT
@@ -132,8 +162,36 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 30527,
         "relative_attention_num_buckets": 32,
     },
+    "qwen2.5-0.5b": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+    },
     "roberta-base": _ROBERTA,
     "roberta-large": _ROBERTA | _LARGE,
+    "smollm2-135m": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "intermediate_size": 1536,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+    },
     "xlm-roberta-base": _ROBERTA
     | {
         "architectures": ["XLMRobertaForMaskedLM"],
@@ -162,6 +220,12 @@ _ROBERTA_SPECIALS = {
     "unk": ("<unk>", 3),
     "mask": ("<mask>", -1),
 }
+_DECODER_SPECIALS = {
+    "unk": ("<unk>", 0),
+    "bos": ("<s>", 1),
+    "eos": ("</s>", 2),
+    "pad": ("<pad>", 3),
+}
 _SPECIALS = {
     "bert": _BERT_SPECIALS,
     "electra": _BERT_SPECIALS,
@@ -187,7 +251,9 @@ _SPECIALS = {
         "pad": ("[PAD]", 50283),
         "mask": ("[MASK]", 50284),
     },
+    "llama": _DECODER_SPECIALS,
     "mpnet": _ROBERTA_SPECIALS | {"unk": ("[UNK]", 104)},
+    "qwen2": _DECODER_SPECIALS,
     "roberta": _ROBERTA_SPECIALS,
     "xlm-roberta": _ROBERTA_SPECIALS,
 }
@@ -234,12 +300,13 @@ def tokenizer_files(config: dict[str, Any]) -> dict[str, bytes]:
     names = {kind: name for kind, (name, _) in specials.items()}
     tokenizer = Tokenizer(models.WordLevel(_vocabulary(ids, size), names["unk"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    first, last = names["cls"], names["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B {last}",
-        special_tokens=[(first, ids[first]), (last, ids[last])],
-    )
+    if "cls" in names:
+        first, last = names["cls"], names["sep"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}",
+            pair=f"{first} $A {last} $B {last}",
+            special_tokens=[(first, ids[first]), (last, ids[last])],
+        )
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ids])
     settings = {f"{kind}_token": name for kind, name in names.items()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -1,9 +1,9 @@
-"""What a base's tokenizer is and takes, and where its files disagree with each other or the model.
+"""A base's tokenizer: its properties, and disagreements among its files or with the model.
 
-Here `tokenizer.json` counts as it is. transformers 5 takes only the vocabulary of it where the
-class of tokenizer_config.json builds the rest itself (BertTokenizer, CamembertTokenizer and their
-kin): lower case, spaces and the special tokens around a text. Where both differ, a base gets other
-ids here than there.
+Here `tokenizer.json` counts as it is. transformers 5 takes only its vocabulary where the class in
+tokenizer_config.json builds the rest itself (BertTokenizer, CamembertTokenizer and their kin):
+lower case, spaces and the special tokens around a text. Where the two differ, a base gets other ids
+here than there.
 """
 
 import json
@@ -15,18 +15,25 @@ from typing import Any, NamedTuple
 
 from edge_client.bases.architectures import Shape
 from edge_client.bases.families import family_of
+from edge_client.bases.gguf.header import is_gguf
+from edge_client.bases.gguf.tokenizer import gguf_tokenizer
+from edge_client.texts.tokens import Tokens
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
 BUILDING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
 SPLITTING = ("CamembertTokenizer", "XLMRobertaTokenizer")  # at white space, into SentencePiece's
-BY_DEFAULT = {  # without a tokenizer_class
-    **dict.fromkeys(("bert", "distilbert", "electra"), "BertTokenizer"),
-    "camembert": "CamembertTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-}
 MODEL = re.compile(rb'"model"\s*:\s*\{(.{0,600})', re.DOTALL)
 AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+
+
+def open_tokens(folder: Path) -> Tokens:
+    """The tokenizer of a base.
+
+    Raises:
+        TokenizerError: It is damaged, or gone.
+        WeightsError: A GGUF's, whose fields do not fit each other.
+    """
+    return Tokens(folder, gguf_tokenizer(folder) if is_gguf(folder) else None)
 
 
 class TokenizerBytes(NamedTuple):
@@ -58,7 +65,12 @@ _KEYS = (  # in what stands before a model's vocabulary, where old files do not 
 
 
 def tokenizer_kind(folder: Path) -> str:
-    """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read."""
+    """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read.
+
+    A GGUF's is byte-level BPE, which is all that is read from there.
+    """
+    if is_gguf(folder):
+        return "BPE"
     with (
         (folder / "tokenizer.json").open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,
@@ -90,7 +102,7 @@ def disagreements(folder: Path, shape: Shape) -> list[str]:
     found = [*_table(tokenizer, shape), *_pad(tokenizer, config, shape)]
     if not shape.is_decoder:
         found += _frame(tokenizer, config)
-    name = str(config.get("tokenizer_class") or BY_DEFAULT.get(shape.architecture, ""))
+    name = str(config.get("tokenizer_class") or family_of(shape.architecture).tokenizer)
     document = json.loads(body)
     return [*found, *_case(document, config, name), *_spaces(document, name)]
 

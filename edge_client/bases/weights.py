@@ -1,11 +1,11 @@
-"""A base's tensors, mapped from their file: nothing is read before it is touched.
+"""Memory-mapped weights of a base: nothing is read before it is used.
 
-A pack and a plain Hugging Face folder are read through the same class. A quantized tensor `X` has
-its scales beside it as `X.scale`; they belong to it and are not listed.
+Packs, plain Hugging Face folders and GGUF files are read by the same class. A quantized tensor `X`
+of a pack has its scales beside it as `X.scale`; they belong to it and are not listed.
 
     weights = Weights(base.weights)
     row = weights.rows("bert.embeddings.word_embeddings.weight", [101])  # float32 (1, hidden)
-    weights.release(weights.names)  # gives the pages back, the tensors stay usable
+    weights.release(weights.names)  # releases the pages; the tensors stay usable
 """
 
 import mmap
@@ -17,9 +17,12 @@ from types import TracebackType
 import numpy as np
 
 from edge_client.bases.architectures import Family, modern_name
+from edge_client.bases.gguf.blocks import BLOCKS
+from edge_client.bases.gguf.header import GgufFile, is_gguf
+from edge_client.bases.gguf.model import config_of, entries_of
 from edge_client.bases.header import (
     SCALE,
-    Entry,
+    TensorEntry,
     WeightsError,  # what `Weights` raises
     read_header,
 )
@@ -36,21 +39,26 @@ _NUMPY = {"F32": "f4", "F16": "f2", "BF16": "u2", "I8": "i1", "U8": "u1"}
 
 
 class Weights:
-    """A safetensors file, mapped; its arrays are writable views, but the file never changes.
+    """A safetensors or GGUF file, mapped; its arrays are writable views, the file never changes.
 
     Args:
         path: The file.
-        family: The model's, for names as `Family.full_name` gives them.
+        family: The model's, for names as `Family.full_name` gives them; a GGUF names its own.
 
     Raises:
+        ArchitectureError: A GGUF of an architecture that is not known here.
         WeightsError: The file is not there, cut short, or its header is not what the format says.
     """
 
     def __init__(self, path: Path, family: Family | None = None) -> None:
-        self.path = path
+        self.path, self._orders = path, dict[str, np.ndarray]()
         try:
+            if is_gguf(path):
+                with GgufFile(path) as header:
+                    entries, self._orders = entries_of(header, config_of(header))
             with path.open("rb") as file:
-                entries = read_header(file, path)
+                if not is_gguf(path):
+                    entries = read_header(file, path)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise WeightsError(f"cannot read weights {path}: {error.strerror}") from error
@@ -99,8 +107,9 @@ class Weights:
             raise WeightsError(f"{self.path}: {name} has shape {shape}, a matrix is expected")
         rows, columns = shape
         if kind not in ("nf4", "int8"):
-            bits = _FLOATS[self._entry(name).dtype][1]
-            return Stored(bits, kind, (rows, columns), self._view(name))
+            bits = BLOCKS[kind].bits if kind in BLOCKS else _FLOATS[self._entry(name).dtype][1]
+            order = self._orders.get(name)
+            return Stored(bits, kind, (rows, columns), self._view(name), order=order)
         scale = self._view(name + SCALE)
         expected = (rows, columns // BLOCK if kind == "nf4" else 1)
         if scale.dtype != np.float32 or scale.shape != expected:
@@ -118,10 +127,11 @@ class Weights:
             WeightsError: No such tensor, or a quantized one.
         """
         kind = self._kind(name)
-        if kind in ("nf4", "int8"):
+        if kind in ("nf4", "int8", *BLOCKS):
             raise WeightsError(f"{self.path}: {name} is quantized; read its rows")
         view = self._view(name)
-        return from_bfloat16(view) if kind == "bfloat16" else view.astype(np.float32)
+        wide = from_bfloat16(view) if kind == "bfloat16" else view.astype(np.float32)
+        return wide[self._orders[name]] if name in self._orders else wide
 
     def rows(self, name: str, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows of a matrix as float32 (indices, columns); no other row is touched.
@@ -149,14 +159,14 @@ class Weights:
         with suppress(BufferError):  # somebody holds a view; the map goes with the last one
             self._map.close()
 
-    def _parts(self, name: str) -> list[Entry]:
+    def _parts(self, name: str) -> list[TensorEntry]:
         scale = self._entries.get(name + SCALE)
         return [self._entry(name), *([scale] if scale else [])]
 
     def _is_scale(self, name: str) -> bool:
         return name.endswith(SCALE) and name.removesuffix(SCALE) in self._entries
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> TensorEntry:
         if name not in self._entries:
             raise WeightsError(f"{self.path} has no tensor {name}")
         return self._entries[name]
@@ -165,6 +175,8 @@ class Weights:
         entry = self._entry(name)
         if entry.dtype in _FLOATS:
             return _FLOATS[entry.dtype][0]
+        if entry.dtype.lower() in BLOCKS:
+            return entry.dtype.lower()
         if entry.dtype in _CODES and len(entry.shape) == 2 and name + SCALE in self._entries:
             return _CODES[entry.dtype]
         repair = "; `smidgen pack` reads it" if entry.dtype == "F64" else ""
@@ -176,6 +188,8 @@ class Weights:
         entry = self._entry(name)
         # Not np.ndarray(buffer=...): it would not keep the map from being closed under it.
         body = np.frombuffer(self._map, np.uint8)[entry.start : entry.end]
+        if entry.dtype not in _NUMPY:
+            return body.reshape(entry.shape[0], -1)
         return body.view(_NUMPY[entry.dtype]).reshape(entry.shape)
 
 

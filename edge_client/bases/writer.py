@@ -1,7 +1,7 @@
-"""Write a pack: beside its place, a few rows at a time, and renamed when it is whole and on disk.
+"""Pack writer: a few rows at a time into a folder beside the target, renamed when synced to disk.
 
-Whatever goes wrong, what was written is removed; only a process killed outright leaves a folder
-`NAME.partial-PID`, which has no manifest or at least that name, and is never taken for a pack.
+On any error what was written is removed. Only a process killed outright leaves a folder
+`NAME.partial-PID`, which is never taken for a pack: it has that name or no manifest.
 """
 
 import errno

@@ -1,7 +1,8 @@
-"""Adapters on the device: those that work needs, and those of finished runs.
+"""Adapters on the device: downloaded for work, and those of finished runs.
 
-The first are fetched once and kept in the state folder; where one is there already from which coded
-steps lead on, those are fetched instead. The second become folders for `smidgen client predict`.
+An adapter for work is fetched once and kept in the state folder; where coded steps lead to it from
+one that is there already, those are fetched instead. Adapters of finished runs become folders for
+`smidgen client predict`.
 """
 
 import logging
@@ -28,7 +29,7 @@ KEPT = 16  # adapters of finished runs; the newest lies in `adapter`, too
 log = logging.getLogger(__name__)
 
 
-class Fetch(Protocol):
+class AdapterDownload(Protocol):
     """Asks the coordinator for a file."""
 
     def __call__(self, digest: str, *, most_bytes: int) -> bytes:
@@ -50,7 +51,7 @@ class Adapters:
         self,
         sha256: str,
         most_bytes: int,
-        fetch: Fetch,
+        fetch: AdapterDownload,
         runs: int,
         patience_s: float = math.inf,
         steps: Sequence[CodedStep] = (),
@@ -80,7 +81,7 @@ class Adapters:
         return body
 
     def _stepped(
-        self, sha256: str, fetch: Fetch, patience_s: float, steps: Sequence[CodedStep]
+        self, sha256: str, fetch: AdapterDownload, patience_s: float, steps: Sequence[CodedStep]
     ) -> bytes | None:
         """The adapter by as few steps as may be; None where none lead to it from what is here."""
         for place in reversed(range(len(steps))):

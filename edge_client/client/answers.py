@@ -1,7 +1,7 @@
-"""A device's answer to one piece of work, given an engine for it and the adapter to start from.
+"""Computes a device's answer to one piece of work, given an engine and the starting adapter.
 
-The client loop and the simulation both answer by this function, so a simulated device is a real
-one without a network: equal work gives equal bytes.
+The client loop and the simulation both call it, so a simulated device is a real one without a
+network: equal work gives equal bytes.
 """
 
 import logging
@@ -9,16 +9,16 @@ from dataclasses import replace
 from functools import partial
 
 from edge_client.adapters.spec import net_in
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.engine.engine import Engine
 from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train, weight_of
 from edge_client.guest.steps import Keeper
-from edge_client.labelling.book import Notes, TrainingDone
+from edge_client.labelling.label_journal import Notes, TrainingDone
 from edge_client.labelling.label_work import label, pseudo_texts, terms_of, training_forwards
 from edge_client.labelling.own_texts import OwnTexts, capped, sampled, tests_of
 from edge_client.metering.work import phase
-from edge_client.personal.nets.teaching import teach
+from edge_client.personal.nets.generator import teach
 from edge_client.texts.examples import ClientData
 from edge_client.updates.states import StepInputs, steps_of
 from edge_client.updates.step import DeviceContext
@@ -38,7 +38,7 @@ def answer(
     notes: Notes,
     keeper: Keeper | None = None,
     inputs: StepInputs | None = None,
-) -> Answer:
+) -> FinishedWork:
     """Do a piece of work; its report, costs of time and traffic not filled in, and its update.
 
     Args:
@@ -78,7 +78,7 @@ def _train(
     notes: Notes,
     keeper: Keeper | None,
     inputs: StepInputs | None,
-) -> Answer:
+) -> FinishedWork:
     """Train on the labelled texts, and on those with a pseudo-label; gold labels come first.
 
     Where a round draws its texts the update still weighs what all of them do: devices that draw
@@ -120,7 +120,7 @@ def _train(
     with phase("encode"):
         context = replace(context, optimizer_steps=trained.steps)
         body = encode_update(steps.outgoing(update, context))
-    return Answer(report, body, states=steps.states())
+    return FinishedWork(report, body, states=steps.states())
 
 
 def _note(notes: Notes, done: TrainingDone) -> None:
@@ -139,15 +139,15 @@ def _of_net(
     work: Work,
     device_id: str,
     inputs: StepInputs | None,
-) -> Answer:
+) -> FinishedWork:
     """Teach a net; nothing is to be evaluated, for it answers no text."""
     if work.kind != "train":
-        return Answer(Report(work.work_id, "done", labelled=len(own.data.labelled)), None)
+        return FinishedWork(Report(work.work_id, "done", labelled=len(own.data.labelled)), None)
     update, report = teach(engine, start, own, work, device_id)
     with phase("encode"):
         steps = steps_of(work, inputs)
         body = encode_update(steps.outgoing(update, _context(work, inputs)))
-    return Answer(report, body, states=steps.states())
+    return FinishedWork(report, body, states=steps.states())
 
 
 def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
@@ -156,8 +156,7 @@ def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
     return DeviceContext(work.training, work.round_index, rate)
 
 
-def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:
-    """Look for pseudo-labels."""
+def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> FinishedWork:
     found = label(engine, own, terms_of(work), notes)
     report = Report(
         work.work_id,
@@ -167,10 +166,10 @@ def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> Answer:
         pseudo_labels=found.pseudo_labels,
         confidences=found.confidences,
     )
-    return Answer(report, None)
+    return FinishedWork(report, None)
 
 
-def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> Answer:
+def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> FinishedWork:
     """Evaluate on the texts kept aside, or a share of them; who keeps none counts nothing.
 
     The report says too how many texts the device holds a gold label of: one that holds none is not
@@ -188,4 +187,4 @@ def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> A
             mean_log_probabilities=score.mean_log_probabilities if work.labelling else (),
             entities=score.entities,
         )
-    return Answer(report, None)
+    return FinishedWork(report, None)

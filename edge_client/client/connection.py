@@ -1,9 +1,9 @@
-"""One connection to a coordinator: requests, what their failures mean, and answers within a limit.
+"""HTTP connection to a coordinator: requests, error classes, and size limits on responses.
 
-A coordinator's own answers carry a header, `Smidgen-Protocol`: by it alone they are told from those
-of a proxy, a login page or a stranger. A lost connection, a time-out, a 5xx and every answer of
-something else end in `Unreachable`, to be tried again (`edge_client.client.retries`); a 4xx of the
-coordinator's own is raised as `Refused`. No answer is unpacked: none is asked to be packed.
+The header `Smidgen-Protocol` marks a coordinator's own responses, as opposed to those of a proxy, a
+login page or a stranger. A lost connection, a timeout, a 5xx and any foreign response raise
+`Unreachable`, to be retried (`edge_client.client.retries`); a 4xx of the coordinator's own raises
+`Refused`. Responses are never decompressed, since none is requested compressed.
 """
 
 import ipaddress

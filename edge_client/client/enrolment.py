@@ -1,8 +1,8 @@
-"""Who this device is to its coordinator, and whether it can take part in a run that wants it.
+"""Enrolment, and whether this device can take part in a run that wants it.
 
-The key is drawn and on disk before anybody hears of it, so an enrolment whose answer is lost
-repeats into the same device. A device that cannot take part in a run never counts as one of its
-devices, and its owner hears why at once.
+The device draws its key and syncs it to disk before sending it, so an enrolment whose answer is
+lost repeats into the same device. A device that cannot take part in a run never counts as a member,
+and its owner is told why at once.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What went wrong on a device, as the code that its coordinator hears."""
+"""Maps exceptions on a device to the failure codes that are sent to the coordinator."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +8,7 @@ from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import BaseError
 from edge_client.bases.header import WeightsError
 from edge_client.bases.layout import PackError
-from edge_client.client.packs.fetch import NotFetched
-from edge_client.client.packs.fetching import Underway
+from edge_client.client.packs.fetch import NotFetched, PackDownloading
 from edge_client.client.packs.shelf import NoRoom
 from edge_client.client.retries import Refused
 from edge_client.engine.engine import EngineError
@@ -48,7 +47,7 @@ class GaveUp(Failed):
 
 
 @dataclass
-class Standing:
+class RunMembership:
     """How this device stands to a run that it is in.
 
     Attributes:
@@ -106,7 +105,7 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (DataError, "texts"),
     (TaskError, "task"),
     (OtherBase, "base"),
-    (Underway, "fetching"),
+    (PackDownloading, "fetching"),
     (NotFetched, "base"),
     (NoRoom, "disk"),
     (BaseError, "base"),
@@ -153,7 +152,7 @@ def is_lasting(error: Exception, budget_bytes: int | None) -> bool:
 
 def failed(
     work: Work,
-    standing: Standing,
+    standing: RunMembership,
     error: Exception,
     now_s: float,
     grace_s: float,

@@ -1,10 +1,10 @@
-"""The client loop: ask what is next, do it, answer, ask again; every step survives a power cut.
+"""The client loop: poll for work, do it, answer, repeat; every step survives a power cut.
 
     enrol -> wait -> download -> load -> label, train or evaluate -> upload -> report -> wait ...
 
-A device serves the runs that want it, one piece of work at a time, and waits where there is none.
-Finished work lies in the outbox before it is sent; work that was cut short is handed out again and
-gives the same bytes, for its seeds depend on run, device and round alone.
+A device serves all runs that want it, one piece of work at a time. Finished work is in the outbox
+before it is sent; interrupted work is handed out again and gives the same bytes, since its seeds
+depend on run, device and round alone.
 """
 
 import logging
@@ -20,20 +20,20 @@ from edge_client.client.failures import (
     Declined,
     GaveUp,
     NotTaken,
-    Standing,
+    RunMembership,
     failed,
     is_lasting,
     not_known,
     too_old,
 )
 from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
-from edge_client.client.packs.fetching import Fetching
+from edge_client.client.packs.fetch import Fetching
 from edge_client.client.packs.sources import Served
+from edge_client.client.progress_log import Teller, begun
 from edge_client.client.runs.joining import SAID_AGAIN_S, Joining, Standings
 from edge_client.client.runs.own import Homecoming, OwnAdapter
 from edge_client.client.settings import Settings, Summary
-from edge_client.client.state import Answer, ClientState, Identity
-from edge_client.client.telling import Teller, begun
+from edge_client.client.state import ClientState, FinishedWork, Identity
 from edge_client.client.transport import (
     Coordinator,
     Refused,
@@ -288,8 +288,8 @@ class Client:
         self._count(run_id, standing, error, finished)
 
     def _done(
-        self, coordinator: Coordinator, work: Work, standing: Standing, meter: WorkMeter
-    ) -> Answer:
+        self, coordinator: Coordinator, work: Work, standing: RunMembership, meter: WorkMeter
+    ) -> FinishedWork:
         base_name = standing.terms.base_name if standing.terms else "of that run"
         orders = [order for order in work.updates if order.shared_sha256]
         most = len(self._standings.joined) * (1 + len(orders))
@@ -304,7 +304,7 @@ class Client:
         return self._worker.do(work, base_name, self._me.device_id, body, meter, shared)
 
     def _count(
-        self, run_id: str, standing: Standing, error: Exception | None, finished: Answer
+        self, run_id: str, standing: RunMembership, error: Exception | None, finished: FinishedWork
     ) -> None:
         if error is None:
             self._works, standing.in_a_row = self._works + 1, 0
@@ -330,9 +330,9 @@ class Client:
             f"{finished.reason}; this device has left the run until it is started again"
         ) from error
 
-    def _failed(self, work: Work, standing: Standing, error: Exception) -> Answer:
+    def _failed(self, work: Work, standing: RunMembership, error: Exception) -> FinishedWork:
         if isinstance(error, OSError):
             self._worker.forget_notes()
         grace_s, budget_bytes = self._settings.grace_s, self._settings.budget_bytes
         report = failed(work, standing, error, time.monotonic(), grace_s, budget_bytes)
-        return Answer(report, None, f"{type(error).__name__}: {error}")
+        return FinishedWork(report, None, f"{type(error).__name__}: {error}")

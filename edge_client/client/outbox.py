@@ -1,8 +1,7 @@
-"""Finished work on its way: on disk before it is sent, and forgotten once it is acknowledged.
+"""Outbox: finished work, on disk before it is sent, deleted once it is acknowledged.
 
-What stands between device and coordinator may let small messages through and an update never: a
-proxy's limit on bodies, a filter. Then the coordinator is told so, by a small message, and of the
-next updates fewer and fewer are tried.
+A proxy or filter may pass small messages but never an update. The coordinator is then told by a
+small message, and ever fewer of the next updates are tried.
 """
 
 import logging
@@ -11,8 +10,8 @@ import time
 from dataclasses import dataclass, replace
 
 from edge_client.client.failures import ClientError, not_known
-from edge_client.client.state import Answer, ClientState
-from edge_client.client.telling import in_short
+from edge_client.client.progress_log import in_short
+from edge_client.client.state import ClientState, FinishedWork
 from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
 from edge_client.errors import Failed
 from edge_client.metering.work import WorkMeter
@@ -112,10 +111,9 @@ class Barriers:
         self._gaps[run_id] = _Gap(code, report.refused_bytes, length, length)
 
     def passed(self, run_id: str) -> None:
-        """One was."""
         self._gaps.pop(run_id, None)
 
-    def in_vain(self, work: Work) -> Answer | None:
+    def in_vain(self, work: Work) -> FinishedWork | None:
         """The answer to work that is not worth doing now; None: it is tried."""
         gap = self._gaps.get(work.run_id)
         if work.kind != "train" or gap is None or not gap.left:
@@ -124,7 +122,7 @@ class Barriers:
         report = Report(work.work_id, "failed", failure=gap.code, refused_bytes=gap.size_bytes)
         after = f"after {gap.left} more" if gap.left else "with the next work"
         reason = f"not trained, for the last update was not let through; tried again {after}"
-        return Answer(report, None, reason)
+        return FinishedWork(report, None, reason)
 
 
 def deliver_all(coordinator: Coordinator, state: ClientState) -> None:
@@ -137,7 +135,7 @@ def deliver_all(coordinator: Coordinator, state: ClientState) -> None:
         deliver(coordinator, state, None, finished, WorkMeter(coordinator.traffic))
 
 
-def keep(state: ClientState, finished: Answer) -> bool:
+def keep(state: ClientState, finished: FinishedWork) -> bool:
     """Put finished work in the outbox; false where a full disk has to do without."""
     try:
         state.keep_finished(finished)
@@ -151,9 +149,9 @@ def deliver(
     coordinator: Coordinator,
     state: ClientState,
     work: Work | None,
-    finished: Answer,
+    finished: FinishedWork,
     meter: WorkMeter,
-) -> Answer | None:
+) -> FinishedWork | None:
     """Send update and report until they are acknowledged, then forget them.
 
     Args:
@@ -220,8 +218,8 @@ def _sent(
     return patiently(send, math.inf)
 
 
-def _not_through(report: Report, error: NotThrough) -> Answer:
+def _not_through(report: Report, error: NotThrough) -> FinishedWork:
     """What is said instead of a report whose update is not let through."""
     refused = error.size_bytes if error.code == "too_large" else 0
     told = Report(report.work_id, "failed", failure=error.code, refused_bytes=refused)
-    return Answer(told, None, str(error))
+    return FinishedWork(told, None, str(error))

@@ -1,9 +1,9 @@
-"""What is waited out, and how long: growing pauses with full jitter, or what the server asks for.
+"""Retries: which errors are waited out, with full jitter or the pause that the server asks for.
 
     given = patiently(lambda: coordinator.report(report, meter), math.inf)
 
-Full jitter draws each pause from 0 to a bound that doubles: devices that lost one coordinator at
-the same moment do not come back at the same moment.
+Full jitter draws each pause between 0 and a bound that doubles, so devices that lost a coordinator
+at the same moment do not return at the same moment.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What a client is started with, and what one life of it did."""
+"""Settings of a client process, and a summary of what it did."""
 
 import ssl
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edge_client.bases.base import Base
 from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import Source
+from edge_client.client.packs.sources import PackSource
 from edge_client.engine.limits import Limits
 from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.guest.ceilings import Rules
@@ -69,7 +69,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     rules: Rules = field(default_factory=Rules)
     packs: Shelf | None = None
-    mirrors: tuple[Source, ...] = ()
+    mirrors: tuple[PackSource, ...] = ()
     is_personal: bool = False
     rank_budget: int | None = None
     is_until_finished: bool = False

@@ -10,7 +10,7 @@ personal/              an adapter of its own, see `edge_client.client.runs.own`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
 updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder.run_files`
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
-labels-RUN.jsonl       what it has read of its unlabelled texts, see `edge_client.labelling.book`
+labels-RUN.jsonl       its pseudo-labels, see `edge_client.labelling.label_journal`
 link.json              how fast its updates got through, see `edge_client.metering.traffic`
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
@@ -81,7 +81,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FinishedWork:
     """Work that is done but not yet acknowledged.
 
     Attributes:
@@ -265,7 +265,6 @@ class ClientState:
         return self._joined.terms(run_id)
 
     def base_ids(self) -> set[str]:
-        """Bases of the runs whose terms are kept."""
         return self._joined.base_ids()
 
     def forget_terms(self, run_id: str) -> None:
@@ -333,7 +332,7 @@ class ClientState:
         for path in oldest_first(self._adapters.glob("*.st"))[: -max(1, most)]:
             path.unlink()
 
-    def keep_finished(self, finished: Answer) -> None:
+    def keep_finished(self, finished: FinishedWork) -> None:
         """Put finished work in the outbox; the report is written last and makes it whole."""
         stem = self._outbox / sha256(finished.report.work_id.encode())
         if finished.update is not None:
@@ -341,7 +340,7 @@ class ClientState:
         report = encode(finished.report)
         write_atomically(stem.with_suffix(".json"), report, PRIVATE, is_latest=True)
 
-    def finished(self) -> list[Answer]:
+    def finished(self) -> list[FinishedWork]:
         """Work in the outbox, oldest first; what cannot be read is dropped, to be done again."""
         found = []
         for path in oldest_first(self._outbox.glob("*.json")):
@@ -354,7 +353,7 @@ class ClientState:
             except WireError:
                 path.unlink()
                 continue
-            found.append(Answer(report, update.read_bytes() if update.is_file() else None))
+            found.append(FinishedWork(report, update.read_bytes() if update.is_file() else None))
         return found
 
     def forget_finished(self, work_id: str) -> None:

@@ -1,7 +1,7 @@
-"""What a device asks of its coordinator: the routes of `edge_client.wire.messages`.
+"""The coordinator's HTTP API as a device calls it: the routes of `edge_client.wire.messages`.
 
-In the good case an adapter and an update take one request each, and nothing else; after a cut the
-next call moves only what is missing. So the same call is repeated until it succeeds:
+Normally an adapter or an update takes one request; after a cut the next call moves only what is
+missing. So the same call is repeated until it succeeds:
 
     patiently(lambda: coordinator.upload(work_id, body, meter), math.inf)
 """

@@ -1,9 +1,8 @@
-"""Whom a device believes to be its coordinator.
+"""TLS trust: which certificate authority a device accepts for its coordinator.
 
-One authority alone, which the owner names by its fingerprint (`--ca sha256:HEX`) or by a file; or,
-behind a proxy with a certificate of the public kind, whatever the system believes. What was named
-once is kept in the state folder. Before anything is said to a coordinator it is looked at, so that
-neither token nor key goes to a stranger.
+Either a single authority, pinned by fingerprint (`--ca sha256:HEX`) or given as a file, or, for a
+public certificate such as a proxy's, the system's authorities. The pin is kept in the state folder.
+The coordinator is verified before anything is sent, so that no stranger gets the token or key.
 """
 
 import logging

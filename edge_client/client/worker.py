@@ -1,7 +1,7 @@
-"""A device's texts and its engine, for one piece of work at a time of whichever run.
+"""A device's texts and engine, which carry out one piece of work at a time, of any run.
 
-Both stay from one work to the next while the same is needed. Files that have changed since the last
-work are read again; those that cannot be read leave what was read before in use.
+Both stay loaded while the next work needs the same. Changed files are read again; while they cannot
+be read, the earlier texts stay in use.
 """
 
 import logging
@@ -14,23 +14,23 @@ from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
 from edge_client.client.folder.run_files import file_name
+from edge_client.client.progress_log import Progress, texts_in
 from edge_client.client.settings import Settings
-from edge_client.client.state import Answer, ClientState
-from edge_client.client.telling import Progress, texts_in
+from edge_client.client.state import ClientState, FinishedWork
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.budgeted import open_within
 from edge_client.engine.engine import Engine
-from edge_client.engine.frozen_prefix import is_kept
+from edge_client.engine.frozen_layers_cache import is_kept
 from edge_client.engine.limits import Watched
 from edge_client.engine.opening import engine_name
 from edge_client.guest.guest import Guest
 from edge_client.guest.process import let_go_of_code, waiting
 from edge_client.guest.steps import Keeper, StepFile
-from edge_client.labelling.book import FileNotes
+from edge_client.labelling.label_journal import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.planner import plan_in_words
-from edge_client.tasks.encoder import cuts_in_words
+from edge_client.tasks.encoder import cuts_in_words, usable
 from edge_client.texts.data_folder import DataFolder
 from edge_client.texts.examples import ClientData
 from edge_client.texts.parts import Labels, wanted_by
@@ -58,6 +58,7 @@ class Worker:
         self._is_squeezed = False  # by a plan for short memory
         self._folders: dict[Labels, DataFolder] = {}  # by what a run's task reads
         self._own: OwnTexts | None = None
+        self._read: ClientData | None = None  # of which those are what can be asked
         self._is_told = False  # which of these texts are not read
         self._cut: dict[str, ReferenceType[ClientData]] = {}  # whose cuts are told, by run
         self._notes: tuple[str, FileNotes] | None = None  # of one run
@@ -85,7 +86,7 @@ class Worker:
         body: bytes,
         meter: WorkMeter,
         shared: Mapping[str, bytes] = MappingProxyType({}),
-    ) -> Answer:
+    ) -> FinishedWork:
         """Do one piece of work.
 
         Args:
@@ -195,8 +196,12 @@ class Worker:
             check_texts(self._settings, wanted, data, is_labelling=is_labelling)
             self._engine, self._engine_for = self._opened(work, is_squeezed), needed
             self._is_squeezed = is_squeezed
-        if self._own is None or self._own.data is not data:
-            self._own, self._is_told = OwnTexts(data, self._engine.encoder.unknown_share), False
+        if self._own is None or self._read is not data:
+            texts, left_out = usable(self._engine.encoder, data)
+            for line in left_out:
+                log.warning("%s", line)
+            self._own, self._is_told = OwnTexts(texts, self._engine.encoder.unknown_share), False
+            self._read = data
         self._tell_cuts(self._engine, data, work)
         return self._engine, self._own
 

@@ -1,11 +1,11 @@
-"""Whole numbers of few bits with one scale per block: a quarter or an eighth of float32's bytes.
+"""Block quantization to int8 or int4: a quarter or an eighth of float32's bytes.
 
-A block is up to so many numbers that follow each other in one tensor, and each tensor begins a
-block. Its scale is its largest magnitude over the largest whole number (127 or 7), in float32; what
-is stored of a number is its nearest multiple of the scale, ties to even. Two 4-bit numbers share a
-byte, the first in the lower half; 8 stands for zero.
+A block is a fixed number of consecutive values of one tensor; each tensor starts a new block. Its
+float32 scale is the largest magnitude divided by 127 (int8) or 7 (int4); each value is stored as
+the nearest multiple of the scale, ties to even. Two int4 values share a byte, the first in the low
+half, with 8 for zero.
 
-Laws: a number comes back within half a scale; equal numbers give equal bytes.
+Laws: the error is at most half a scale; equal values give equal bytes.
 """
 
 from collections.abc import Sequence
@@ -108,7 +108,6 @@ def restore(
 
 
 def pack(whole: np.ndarray, width: Width) -> np.ndarray:
-    """Whole numbers as they are stored."""
     if width.bits == 8:
         return whole
     padded = np.append(whole, np.zeros(whole.size % 2, np.int8))

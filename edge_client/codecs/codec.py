@@ -1,14 +1,14 @@
-"""Adapters' differences in fewer bytes, by a codec's name, with error feedback.
+"""Codecs for adapter deltas, by name, with error feedback.
 
-    float32      as they are
-    int8, int4   whole numbers with a scale per block, see `edge_client.codecs.blocks`
-    int4:128     the same with a scale for 128 numbers, not for 64: 4.25 bits a number, not 4.5
+    float32      uncompressed
+    int8, int4   integers with a scale per block, see `edge_client.codecs.blocks`
+    int4:128     the same with blocks of 128, not 64: 4.25 bits per number instead of 4.5
     topk:0.01    the largest hundredth, see `edge_client.codecs.largest`
 
-What a codec loses is not lost: who encodes keeps the difference and adds it to what comes next
-(Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). All tensors are coded together, in
-order of their names, so that a small adapter pays for one header; whoever decodes knows the
-adapter, and nothing larger than it is ever allocated.
+The encoder keeps its error and adds it to what it encodes next (Seide et al. 2014; Karimireddy et
+al. 2019, arXiv:1901.09847). All tensors are coded together in order of their names, so that a small
+adapter pays for one header. The decoder knows the adapter's shapes, and never allocates more than
+its size.
 
     coded, residual = encode(delta, "int4", residual)
     decode(coded, kind_of("int4"), {name: tensor.shape for name, tensor in delta.items()})

@@ -1,7 +1,7 @@
-"""The numbers of largest magnitude alone, with their places; all others come back as zero.
+"""Top-k sparsification: values of largest magnitude with their indices; others decode as zero.
 
-Places are counted through all tensors, one behind the other. Laws: none that is left out is larger
-than one that is kept; of equal ones those of the lowest places are kept; what is kept is exact.
+Indices run through all tensors in sequence. Laws: no omitted value is larger than a kept one; of
+equal ones those with the lowest indices are kept; kept values are exact.
 """
 
 import math

@@ -103,6 +103,10 @@ def _loadable(name: str) -> Path:
             f"{name} is a pack, which transformers does not read; PEFT needs the model it was "
             f"made from: {opened.peft_name}"
         )
+    if opened.is_gguf:
+        raise BaseError(
+            f"{name} is a GGUF file; `from_pretrained` takes its folder and `gguf_file`, its name"
+        )
     return opened.folder.resolve()
 
 
@@ -111,7 +115,9 @@ def _facts(opened: Base) -> dict[str, object]:
     return {
         "name": opened.name,
         "folder": str(opened.folder.resolve()),
-        "kind": "pack" if opened.manifest else "Hugging Face folder",
+        "kind": "pack"
+        if opened.manifest
+        else ("GGUF file" if opened.is_gguf else "Hugging Face folder"),
         "architecture": opened.architecture,
         "layers": opened.layers,
         "hidden": opened.hidden,

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from edge_client.engine.opening import DEVICE_HELP, ENGINE_HELP
-from edge_client.errors import demand
 
-BaseOption = Annotated[str, typer.Option("--base", help="Folder, hub name, or `embedded`.")]
+BaseOption = Annotated[
+    str, typer.Option("--base", help="Folder, GGUF file, hub name, or `embedded`.")
+]
 EngineOption = Annotated[str, typer.Option("--engine", help=ENGINE_HELP)]
 DeviceOption = Annotated[str, typer.Option("--device", help=DEVICE_HELP)]
 BudgetOption = Annotated[
@@ -74,10 +75,3 @@ def progress(is_shown: bool) -> Iterator[Callable[[], None]]:
     ) as counted:
         task = counted.add_task("texts", total=None)
         yield lambda: counted.advance(task)
-
-
-def check_other(out: Path | None, source: Path | None) -> None:
-    """Refuse a file of answers that would replace what is read."""
-    if out is not None and source is not None and source.exists() and out.exists():
-        is_same = out.samefile(source)
-        demand(not is_same, f"--out {out} is the file that is read; give another name")

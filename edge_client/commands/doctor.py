@@ -2,47 +2,19 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from edge_client.api.doctor import Diagnosis
 from edge_client.api.doctor import doctor as diagnose
-from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import BudgetOption, EngineOption, JsonOption
+from edge_client.commands.console import JsonOption
 from edge_client.errors import Failed
-from edge_client.planning.sizes import AUTO
+from edge_client.options import options_of
 from edge_client.tables import Column, Table, seconds, show
 
 
-def doctor(
-    base: Annotated[
-        list[str] | None,
-        typer.Option(help="Folder, hub name, or `embedded`, planned for; may be repeated."),
-    ] = None,
-    coordinator: Annotated[
-        str, typer.Option(help="The coordinator's URL, to see whether it answers.")
-    ] = "",
-    ca: Annotated[
-        str,
-        typer.Option(
-            envvar="SMIDGEN_CA",
-            help="Whom to believe over https: sha256:HEX as `coordinator init` printed, a file, or "
-            "`system`; by default what the state folder holds.",
-        ),
-    ] = "",
-    plain_http: Annotated[
-        bool, typer.Option("--plain-http", help="Speak plain HTTP to another machine.")
-    ] = False,
-    engine: EngineOption = AUTO,
-    memory_budget: BudgetOption = AUTO,
-    state: Annotated[
-        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/HOST by default.")
-    ] = None,
-    json_output: JsonOption = False,
-) -> None:
+@options_of(diagnose, without=("tell",), bases={"name": "base"}, ca={"envvar": "SMIDGEN_CA"})
+def doctor(call: Callable[..., Diagnosis], json_output: JsonOption = False) -> None:
     """Say whether this device will work, and what to do where it will not.
 
     Looks at board, system, memory, clocks, disk and clock; loads each engine in a process of its
@@ -51,16 +23,7 @@ def doctor(
 
     Exit code 1 where something found is an error; warnings and unknowns are 0.
     """
-    found = diagnose(
-        bases=base or (EMBEDDED,),
-        coordinator=coordinator,
-        ca=ca,
-        plain_http=plain_http,
-        engine=engine,
-        memory_budget=memory_budget,
-        state=state,
-        tell=_tell,
-    )
+    found = call(tell=_tell)
     if json_output:
         rows = [asdict(one) for one in found.findings]
         elapsed_s = round(found.elapsed_s, 3)

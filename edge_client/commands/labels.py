@@ -4,13 +4,13 @@ Only while no client runs on the state folder.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from msgspec import Meta
 
 from edge_client.client.state import ClientState, StateError
 from edge_client.commands.console import (
@@ -20,12 +20,13 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
 )
-from edge_client.commands.corrections import WriteOption, check_proposals, proposals
+from edge_client.commands.corrections import check_proposals, proposals
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.formats.opened import DataError
-from edge_client.labelling.book import FileNotes, Revoked
+from edge_client.labelling.label_journal import FileNotes, Revoked
 from edge_client.labelling.pseudo_labels import Reading, text_id
+from edge_client.options import options_of
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, show, shown
 from edge_client.texts.examples import Example, read_folder
@@ -39,13 +40,13 @@ class Asked:
     """What is done with a device's readings.
 
     Attributes:
-        state: The device's state folder.
-        run_id: The run; None: the one that was read for last.
-        data: The device's texts, which the state folder does not hold; None: readings go by id.
-        revoke: Id of a text whose pseudo-label is taken back first; None: none.
-        out: Gets readings with their texts; None: nothing is written.
-        confidence: Least confidence of a reading written to `out`.
-        write: The annotation tool that `out` is written for; empty: a labelled file.
+        state: State folder of a client that has stopped.
+        run_id: Run id; by default the newest.
+        data: The device's texts, to show them.
+        revoke: Id of a text whose label is taken back for good.
+        out: JSONL file of the surest labels; needs the texts.
+        confidence: Least confidence of a label written there.
+        write: Write it as an annotation tool imports it, to correct there: label-studio or doccano.
         dialect: How the files of the texts are written down.
     """
 
@@ -54,27 +55,14 @@ class Asked:
     data: Path | None = None
     revoke: str | None = None
     out: Path | None = None
-    confidence: float = 0.9
+    confidence: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.9
     write: str = ""
     dialect: Dialect = PLAIN
 
 
+@options_of(Asked, without=("dialect",), run_id={"flag": "--run"}, write={"metavar": "TOOL"})
 def labels(
-    state: Annotated[Path, typer.Option(help="State folder of a client that has stopped.")],
-    data: Annotated[Path | None, typer.Option(help="The device's texts, to show them.")] = None,
-    run_id: Annotated[
-        str | None, typer.Option("--run", help="Run id; by default the newest.")
-    ] = None,
-    revoke: Annotated[
-        str | None, typer.Option(help="Id of a text whose label is taken back for good.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="JSONL file of the surest labels; needs --data.")
-    ] = None,
-    write: WriteOption = "",
-    confidence: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Least confidence of a label written to --out.")
-    ] = 0.9,
+    call: Callable[..., Asked],
     text_column: TextColumnOption = "",
     label_column: LabelColumnOption = "",
     delimiter: DelimiterOption = "",
@@ -83,8 +71,7 @@ def labels(
 ) -> None:
     """List how this device has read its unlabelled texts; take a label back; write them out."""
     dialect = Dialect(text_column, label_column, delimiter, encoding)
-    asked = Asked(state, run_id, data, revoke, out, confidence, write, dialect)
-    tell_labels(asked, json_output)
+    tell_labels(call(dialect=dialect), json_output)
 
 
 def tell_labels(asked: Asked, is_json: bool) -> None:

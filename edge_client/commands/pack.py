@@ -3,10 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,9 +12,10 @@ from rich.progress import Progress as Bar
 
 from edge_client.api.pack import Pack
 from edge_client.api.pack import pack as make_pack
-from edge_client.bases.random_models import CONFIGS
 from edge_client.bases.writer import Progress
+from edge_client.commands.console import JsonOption
 from edge_client.errors import Stopped
+from edge_client.options import options_of
 from edge_client.tables import size
 
 app = typer.Typer(
@@ -29,33 +28,12 @@ app = typer.Typer(
 
 
 @app.command()
-def pack(
-    model: Annotated[
-        str,
-        typer.Argument(help=f"Folder, hub name, `embedded`; with --random {', '.join(CONFIGS)}."),
-    ],
-    bits: Annotated[int, typer.Option(help="4 (nf4), 8 (int8 by rows) or 16 (bfloat16).")],
-    out: Annotated[Path, typer.Option(help="Folder to write the pack to.")],
-    random: Annotated[
-        bool, typer.Option("--random", help="Random weights of MODEL's shape, for benchmarks.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random weights.")
-    ] = 0,
-    licence: Annotated[
-        str | None, typer.Option(help="Licence of the weights, for the manifest; such as `mit`.")
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
-    ] = False,
-) -> None:
-    """Pack a model: quantized, each layer's weights side by side, checked by SHA-256."""
+@options_of(make_pack, without=("progress",), model={"is_argument": True})
+def pack(call: Callable[..., Pack], json_output: JsonOption = False) -> None:
     start = time.perf_counter()
     try:
         with _progress() as progress:
-            packed = make_pack(
-                model, bits, out, random=random, seed=seed, licence=licence, progress=progress
-            )
+            packed = call(progress=progress)
     except KeyboardInterrupt as error:
         raise Stopped("stopped; nothing is left of the attempt") from error
     for line in packed.warnings:

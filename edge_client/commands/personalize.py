@@ -1,103 +1,26 @@
 """`smidgen client personalize`: an adapter of this device's own, of the ranks that it needs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from edge_client.api.personalize import PersonalAdapter, personalize
-from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import (
-    BaseOption,
-    BudgetOption,
-    DataOption,
-    DelimiterOption,
-    DeviceOption,
-    EncodingOption,
-    EngineOption,
-    JsonOption,
-    LabelColumnOption,
-    TaskOption,
-    TextColumnOption,
-)
-from edge_client.personal.way import Way
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO
+from edge_client.commands.console import JsonOption
+from edge_client.options import options_of
 from edge_client.tables import Column, Table, show, size
 from edge_client.tasks.kind import measure_called
-from edge_client.wire.training import Training
 
-GENERATOR = "Folder of the net that a +generator or +rates run gave."
-METHOD = (
-    "How ranks are chosen: fedp2eft (by a generator; the default with one), bt-lora (the default "
-    "without), adalora, lora, uniform, random; fedl2p, plain ones at learned rates; "
-    "head, a classification head in their place; "
-    "or tuned, the --shared adapter trained on, and interpolated, some of the way back from there."
-)
-BUDGET = (
-    "R: as many ranks as R times the modules there are, wherever they are needed; if not said, "
-    "half the bank's, or fewer where --memory-budget wants it."
-)
 HEAD = "none of its own: a classification head"
-SHARED = "Folder of the shared adapter to compare with; by default the base alone."
-ABOVE = "Train it above --shared, which stays as it is; the folder written holds both."
 
 
+@options_of(personalize, generator={"metavar": "FOLDER"}, shared={"metavar": "FOLDER"})
 def personalize_command(
-    data: DataOption,
-    out: Annotated[Path, typer.Option(help="PEFT adapter folder to write.")],
-    task: TaskOption = None,
-    base: BaseOption = EMBEDDED,
-    engine: EngineOption = AUTO,
-    device: DeviceOption = CPU,
-    memory_budget: BudgetOption = AUTO,
-    generator: Annotated[Path | None, typer.Option(metavar="FOLDER", help=GENERATOR)] = None,
-    method: Annotated[str, typer.Option(help=METHOD)] = "",
-    rank_budget: Annotated[int | None, typer.Option(help=BUDGET)] = None,
-    shared: Annotated[Path | None, typer.Option(metavar="FOLDER", help=SHARED)] = None,
-    above: Annotated[bool, typer.Option("--above", help=ABOVE)] = False,
-    epochs: Annotated[int, typer.Option(help="Passes over the texts.")] = Way.epochs,
-    batch: Annotated[int, typer.Option(help="Texts per optimizer step.")] = Way.batch,
-    lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = Way.lr,
-    tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
-    text_column: TextColumnOption = "",
-    label_column: LabelColumnOption = "",
-    delimiter: DelimiterOption = "",
-    encoding: EncodingOption = "",
-    json_output: JsonOption = False,
+    call: Callable[..., PersonalAdapter], shared: Path | None, json_output: JsonOption = False
 ) -> None:
-    """Make an adapter of this device's own, and compare it with the shared one on its test texts.
-
-    Nothing leaves the device, and the shared adapter stays as it is.
-    """
-    done = personalize(
-        data,
-        out,
-        task=task,
-        base=base,
-        engine=engine,
-        device=device,
-        memory_budget=memory_budget,
-        generator=generator,
-        method=method,
-        rank_budget=rank_budget,
-        shared=shared,
-        above=above,
-        epochs=epochs,
-        batch=batch,
-        lr=lr,
-        tokens=tokens,
-        seed=seed,
-        text_column=text_column,
-        label_column=label_column,
-        delimiter=delimiter,
-        encoding=encoding,
-    )
+    done = call()
     if json_output:
         print(json.dumps({"out": str(done.folder)} | _plain(done)))
         return

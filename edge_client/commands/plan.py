@@ -5,67 +5,23 @@ Nothing is loaded but the base's header; every figure is estimated.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from edge_client.api.plan import ADAPTER, Planned, Plans
+from edge_client.api.plan import Planned, Plans
 from edge_client.api.plan import plan as make_plans
-from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import (
-    BaseOption,
-    BudgetOption,
-    DeviceOption,
-    EngineOption,
-    JsonOption,
-)
-from edge_client.planning.cuda.accelerator import CPU
+from edge_client.commands.console import JsonOption
+from edge_client.options import options_of
 from edge_client.planning.planner import undominated
-from edge_client.planning.sizes import AUTO, size_text
+from edge_client.planning.sizes import size_text
 from edge_client.planning.torch_memory import parts
 from edge_client.tables import Column, Table, seconds, show, size, sizes
-from edge_client.wire.training import Training
 
 
-def plan(
-    base: BaseOption = EMBEDDED,
-    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8, bias, head ...")] = ADAPTER,
-    task: Annotated[
-        Path | None,
-        typer.Option(
-            help="task.toml or a ready-made one, whose kind decides how many places of a text are "
-            "asked at; by default one of two labels is asked for."
-        ),
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Texts in one step.")] = Training.batch,
-    tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = Training.tokens,
-    memory_budget: BudgetOption = AUTO,
-    engine: EngineOption = AUTO,
-    device: DeviceOption = CPU,
-    bits: Annotated[
-        int | None, typer.Option(help="As if the base were packed with 4, 8 or 16 bits.")
-    ] = None,
-    state: Annotated[
-        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/HOST by default.")
-    ] = None,
-    json_output: JsonOption = False,
-) -> None:
-    """Show what each way to train would take in memory and time, and which one is chosen."""
-    plans = make_plans(
-        base,
-        adapter=adapter,
-        task=task,
-        batch=batch,
-        tokens=tokens,
-        memory_budget=memory_budget,
-        engine=engine,
-        device=device,
-        bits=bits,
-        state=state,
-    )
+@options_of(make_plans)
+def plan(call: Callable[[], Plans], json_output: JsonOption = False) -> None:
+    plans = call()
     if json_output:
         print(json.dumps(_answer(plans)))
         return

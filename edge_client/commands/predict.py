@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,19 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
+from edge_client.api.predict import predict as label
 from edge_client.api.predict import with_prior
-from edge_client.bases.base import EMBEDDED
 from edge_client.commands.console import (
-    BaseOption,
-    BudgetOption,
     DelimiterOption,
-    DeviceOption,
     EncodingOption,
-    EngineOption,
     JsonOption,
-    PriorOption,
     TextColumnOption,
-    check_other,
     progress,
 )
 from edge_client.commands.corrections import WriteOption, check_proposals, proposals
@@ -33,13 +28,13 @@ from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect, find
 from edge_client.formats.opened import DataError
 from edge_client.formats.opened import Source as File
+from edge_client.options import options_of
+from edge_client.outputs import check_other
 from edge_client.personal.choice import chosen_in
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO
 from edge_client.tables import shown
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.kinds.guesses import TOP
-from edge_client.tasks.telling import Skipped, Telling, skipped
+from edge_client.tasks.output import Formatter, Skipped, skipped
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found, every_row, streamed
 from edge_client.texts.parts import ANY, Wanted, read_as, wanted_by
@@ -53,38 +48,19 @@ STDIN = Path("-")
 TOPMOST = f"Words guessed for each [MASK], of tasks that ask for masked words; {TOP} by default."
 
 
+@options_of(label, without=("texts",), personal={"metavar": "STATE"})
 def predict(
+    call: "partial[object]",
+    adapter: Path | None,
+    personal: Path | None,
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts to answer, or - to read them from stdin.")
     ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(help=FROM),
-    ] = None,
+    file: Annotated[Path | None, typer.Option(help=FROM)] = None,
     out: Annotated[Path | None, typer.Option(help=ANSWERS)] = None,
-    adapter: Annotated[
-        Path | None, typer.Option(help="Exported adapter folder, or one PEFT itself saved.")
-    ] = None,
-    personal: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="STATE",
-            help="State folder of `client run --personal` instead: its own adapter or the shared "
-            "one, whichever does better on its test texts.",
-        ),
-    ] = None,
-    task: Annotated[
-        Path | None,
-        typer.Option(help="task.toml or a ready-made one; an export keeps to its own."),
-    ] = None,
-    base: BaseOption = EMBEDDED,
-    engine: EngineOption = AUTO,
-    device: DeviceOption = CPU,
-    memory_budget: BudgetOption = AUTO,
     text_column: TextColumnOption = "",
     delimiter: DelimiterOption = "",
     encoding: EncodingOption = "",
-    prior: PriorOption = None,
     top: Annotated[int | None, typer.Option(help=TOPMOST)] = None,
     write: WriteOption = "",
     json_output: JsonOption = False,
@@ -104,11 +80,13 @@ def predict(
     check_other(out, file)
     if personal is not None:
         print(chosen_in(personal)[1], file=sys.stderr)
-    labeller = open_labeller(adapter, task, base, engine, memory_budget, device)
+    typed = call.keywords
+    names = ("task", "base", "engine", "memory_budget", "device")
+    labeller = open_labeller(adapter, **{name: typed[name] for name in names})
     pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
     demand(not (given and labeller.needs_pairs), pairs)
     source = replace(source, wanted=wanted_by(labeller.task))
-    telling = telling_of(with_prior(labeller, prior, source.dialect), top)
+    telling = formatter_of(with_prior(labeller, typed["prior"], source.dialect), top)
     _check(telling, out, write)
     _predict(telling, source, out, json_output, write)
 
@@ -164,7 +142,7 @@ class Source:
         return every_row(self.file, self.wanted, False, notes, self.dialect)
 
 
-def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
+def formatter_of(labeller: Labeller, top: int | None) -> Formatter[Any]:
     """How the answers of an adapter's kind of task are told.
 
     Raises:
@@ -176,7 +154,7 @@ def telling_of(labeller: Labeller, top: int | None) -> Telling[Any]:
     return kind.show(labeller, top)
 
 
-def _check(telling: Telling[Any], out: Path | None, tool: str) -> None:
+def _check(telling: Formatter[Any], out: Path | None, tool: str) -> None:
     if tool:
         check_proposals(out, tool)
         demand(telling.can_propose, f"--write {tool} takes labels and tags; guesses are neither")
@@ -186,7 +164,7 @@ def _check(telling: Telling[Any], out: Path | None, tool: str) -> None:
 
 @contextmanager
 def _results(
-    telling: Telling[Any], out: Path | None, has_id: bool, tool: str
+    telling: Formatter[Any], out: Path | None, has_id: bool, tool: str
 ) -> Iterator[Callable[[Any], None]]:
     """Writes each answer, or row that was left out, to a file; without one, nothing."""
     if tool and out is not None:
@@ -202,7 +180,7 @@ def _results(
 
 
 def _predict(
-    telling: Telling[Any], source: Source, out: Path | None, as_json: bool, tool: str
+    telling: Formatter[Any], source: Source, out: Path | None, as_json: bool, tool: str
 ) -> None:
     accounting, kept, counts, texts = Accounting(), list[Any](), Counter[str](), 0
     found, has_id = _with_ids(source.texts(accounting.notes))
@@ -247,7 +225,7 @@ def _with_ids(rows: Iterator[Found]) -> tuple[Iterator[Found], bool]:
 
 
 def _in_order(
-    telling: Telling[Any], rows: Iterable[Found], accounting: Accounting
+    telling: Formatter[Any], rows: Iterable[Found], accounting: Accounting
 ) -> Iterator[Any]:
     """Answers in the rows' order, a `Skipped` in the place of each row without one.
 

@@ -5,158 +5,49 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_client.api.run import (
-    CACHE_SIZE,
-    FINISHED,
-    PACKS_SIZE,
-    PATIENCE_S,
-    STOPPED,
-    NothingDone,
-    run_client,
-)
-from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import (
-    BaseOption,
-    BudgetOption,
-    DataOption,
-    DelimiterOption,
-    DeviceOption,
-    EncodingOption,
-    EngineOption,
-    JsonOption,
-    LabelColumnOption,
-    TextColumnOption,
-)
+from edge_client.api.run import STOPPED, NothingDone, run_client
+from edge_client.commands.console import JsonOption
 from edge_client.engine.limits import Limits, limits_in_words
 from edge_client.errors import demand
 from edge_client.files import OTHERS
 from edge_client.guest.process import Ended, asked, listening
 from edge_client.log_lines import PlainLines
 from edge_client.metering.memory import PeakSpan
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO
+from edge_client.options import options_of
 
 if TYPE_CHECKING:
     from edge_client.client.settings import Summary
 
 
+LIMITS = (
+    "What this device does at most, whatever a run asks: epochs, batch, tokens, lr, rank, samples, "
+    f"and seconds for a piece of work; {limits_in_words(Limits())} where not said."
+)
+
+
+@options_of(
+    run_client,
+    without=("tags",),
+    token={"envvar": "SMIDGEN_TOKEN"},
+    until={"default": STOPPED},
+    ca={"envvar": "SMIDGEN_CA"},
+    limits={"metavar": "NAME=VALUE,...", "help": LIMITS},
+    packs_size={"metavar": "SIZE"},
+    pack_mirrors={"name": "pack_mirror", "metavar": "FOLDER|URL"},
+    windows={"name": "window", "metavar": "HH:MM-HH:MM"},
+)
 def run(
-    coordinator: Annotated[str, typer.Option(help="The coordinator's URL.")],
-    data: DataOption,
-    token: Annotated[
-        str, typer.Option(envvar="SMIDGEN_TOKEN", help="Enrolment token; needed once.")
-    ] = "",
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the token instead, of mode 0600; needed once.")
-    ] = None,
-    until: Annotated[
-        str,
-        typer.Option(
-            help=f"`{FINISHED}`: end when the runs it joined are over, and wait while there is "
-            f"none to join; `{STOPPED}`: wait for more."
-        ),
-    ] = STOPPED,
+    call: Callable[..., "Summary"],
     tag: Annotated[
         list[str] | None,
         typer.Option(help="What runs may choose by, such as site=kitchen; may be repeated."),
     ] = None,
-    ca: Annotated[
-        str,
-        typer.Option(
-            envvar="SMIDGEN_CA",
-            help="Whom to believe over https: sha256:HEX as `coordinator init` printed, a file, or "
-            "`system`; needed once.",
-        ),
-    ] = "",
-    plain_http: Annotated[
-        bool, typer.Option("--plain-http", help="Speak plain HTTP to another machine.")
-    ] = False,
-    base: BaseOption = EMBEDDED,
-    engine: EngineOption = AUTO,
-    device: DeviceOption = CPU,
-    memory_budget: BudgetOption = AUTO,
-    limits: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME=VALUE,...",
-            help="What this device does at most, whatever a run asks: epochs, batch, tokens, lr, "
-            "rank, samples, and seconds for a piece of work; "
-            f"{limits_in_words(Limits())} where not said.",
-        ),
-    ] = "",
-    state: Annotated[
-        Path | None, typer.Option(help="State folder; ~/.local/state/smidgen/NAME by default.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="The device's name; the host's by default.")] = "",
-    cache_size: Annotated[
-        str, typer.Option(help="Disk for what frozen layers give, such as 1G; 0: none.")
-    ] = CACHE_SIZE,
-    packs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the packs of runs with another base, which are then fetched; without, "
-            "this device takes no part in such runs."
-        ),
-    ] = None,
-    packs_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Disk for all packs there, such as 4G.")
-    ] = PACKS_SIZE,
-    pack_mirror: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FOLDER|URL",
-            help="Where packs are looked for first; may be repeated.",
-        ),
-    ] = None,
-    patience: Annotated[
-        float, typer.Option(help="Seconds the coordinator may be absent at the start.")
-    ] = PATIENCE_S,
-    window: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HH:MM-HH:MM",
-            help="When it may work, in local time, such as 01:00-05:00; may be repeated.",
-        ),
-    ] = None,
-    on_mains: Annotated[
-        bool, typer.Option("--on-mains", help="Work on mains or while charging alone.")
-    ] = False,
-    max_watts: Annotated[
-        float | None, typer.Option(help="Pause while the whole board draws more.")
-    ] = None,
-    max_celsius: Annotated[
-        float | None,
-        typer.Option(help="Pause while its hottest zone is hotter; slow down just below."),
-    ] = None,
-    max_load: Annotated[
-        float | None, typer.Option(help="Pause while other programs keep more processors busy.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for a finished run's adapter; the state folder's `adapter` if not said."
-        ),
-    ] = None,
-    personal: Annotated[
-        bool,
-        typer.Option(
-            "--personal", help="Make an adapter of this device's own after each run, of its texts."
-        ),
-    ] = False,
-    rank_budget: Annotated[
-        int | None,
-        typer.Option(help="R of that one: R times the modules there are; by memory if not said."),
-    ] = None,
-    text_column: TextColumnOption = "",
-    label_column: LabelColumnOption = "",
-    delimiter: DelimiterOption = "",
-    encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Serve a coordinator's runs, one after the other; their adapters then lie on this device.
@@ -176,40 +67,7 @@ def run(
     span = PeakSpan(is_fresh=False)  # work resets the kernel's peak
     with listening():
         try:
-            summary = run_client(
-                coordinator,
-                data,
-                token,
-                token_file=token_file,
-                until=until,
-                tags=tags_of(tag or []),
-                ca=ca,
-                plain_http=plain_http,
-                base=base,
-                engine=engine,
-                device=device,
-                memory_budget=memory_budget,
-                limits=limits,
-                state=state,
-                name=name,
-                cache_size=cache_size,
-                packs=packs,
-                packs_size=packs_size,
-                pack_mirrors=pack_mirror or (),
-                patience=patience,
-                windows=window,
-                on_mains=on_mains,
-                max_watts=max_watts,
-                max_celsius=max_celsius,
-                max_load=max_load,
-                out=out,
-                personal=personal,
-                rank_budget=rank_budget,
-                text_column=text_column,
-                label_column=label_column,
-                delimiter=delimiter,
-                encoding=encoding,
-            )
+            summary = call(tags=tags_of(tag or []))
         except NothingDone as error:
             summary, failed = error.summary, error
         except Ended:  # before it had a name

@@ -1,4 +1,4 @@
-"""Whether the coordinator answers and is believed; no token and no key is sent, nothing is kept."""
+"""Checks that the coordinator answers and is trusted; sends no token or key, stores nothing."""
 
 import shutil
 import ssl

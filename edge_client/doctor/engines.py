@@ -1,6 +1,6 @@
-"""Whether engines start here, each tried in a process of its own: one that dies takes none along.
+"""Engine checks, each in a process of its own, because a failing one may crash.
 
-A wheel built for a newer processor ends its process by SIGILL at import, and no `except` sees it.
+A wheel built for a newer processor kills its process by SIGILL at import, which no `except` sees.
 """
 
 import os

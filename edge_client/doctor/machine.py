@@ -1,7 +1,7 @@
-"""What can be said of a machine before anything is installed on it.
+"""Machine checks that need nothing installed.
 
-`scripts/jetson/doctor.py` says it: one file for Python 3.6, without any of this. A wheel holds it
-as `before_install.py` beside this module (pyproject.toml), a clone where boards get it from.
+They are in `scripts/jetson/doctor.py`: one file for Python 3.6 that imports nothing of ours. A
+wheel holds it as `before_install.py` beside this module (pyproject.toml).
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,6 @@ def script() -> ModuleType:
 
 
 def this_host() -> Host:
-    """The system that this process runs on."""
     return Host(*script().this_host())
 
 

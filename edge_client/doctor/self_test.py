@@ -1,10 +1,10 @@
-"""Ten training steps on a tiny base, compared with numbers that a machine we trust wrote down.
+"""Engine self-test: ten training steps on a tiny base, compared with reference results.
 
     python -m edge_client.doctor.self_test torch /tmp/place    # prints what this machine computes
 
-Base, adapter and texts are drawn with whole numbers alone: the same bits on every machine.
-`self_test.json` is the line that torch printed on an x86-64; there the onnx engine is 1.2e-6 from
-it (measured).
+Base, adapter and texts are drawn in integer arithmetic: the same bits on every machine.
+`self_test.json` holds what torch printed on an x86-64 machine, from which the onnx engine differs
+by 1.2e-6 there (measured).
 """
 
 import json

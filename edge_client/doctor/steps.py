@@ -1,4 +1,4 @@
-"""The self-test of an engine, seen from outside: started as a process, and judged."""
+"""Runs an engine's self-test in a process of its own and judges the result."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,13 +1,13 @@
-"""What frozen layers gave, kept on disk: computed once per text, read by every later pass.
+"""Disk cache of frozen layers' outputs: computed once per text, read by every later pass.
 
     cache = ActivationCache(state_folder / "activations", 256 << 20, base.base_id)
     key = cache.key(4, ids, "float32 states")
     if (states := cache.get(key)) is None: cache.put(key, computed.astype(np.float16))
 
 One file per entry, written beside its name and renamed, with a checksum over key, shape and
-numbers: whatever a kill or a power cut leaves is a whole entry or none, so nothing is flushed.
-How old an entry is stands in its file's time. Not for several threads or processes at once: who
-opens the cache holds its folder.
+numbers; a kill or power cut leaves a complete entry or none, so nothing is synced. An entry's age
+is its file's time. Not for several threads or processes at once: whoever opens the cache locks its
+folder.
 """
 
 import hashlib
@@ -63,7 +63,6 @@ class ActivationCache:
 
     @property
     def held_bytes(self) -> int:
-        """What all entries' blocks take on the disk."""
         return self._held
 
     def key(

@@ -1,12 +1,12 @@
-"""The seam below the engine: what torch, ONNX Runtime and full fine-tuning do, each its way."""
+"""`Backend`: the interface below the engine, for torch, ONNX Runtime and full fine-tuning."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.watch import Watch
+from edge_client.engine.early_stop import ExitMonitor
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
@@ -55,7 +55,7 @@ class Backend(Protocol):
     def put(self, state: AdapterState) -> None: ...
 
     def read(
-        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+        self, batch: Batch, plan: Plan, watch: ExitMonitor | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows that went all the way, ascending, and their log-probabilities, float32.
 

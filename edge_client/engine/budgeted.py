@@ -1,4 +1,4 @@
-"""Opening an engine within a memory budget: planned before it is opened, watched while it trains.
+"""Opens an engine within a memory budget: planned before it is opened, watched while it trains.
 
 engine = open_within("auto", base, task, spec, training, parse_budget("512M"), state_folder)
 """
@@ -24,8 +24,7 @@ from edge_client.engine.opening import (
     runtime_bytes,
 )
 from edge_client.planning.allocator import trim
-from edge_client.planning.budget import Budget
-from edge_client.planning.corrections import Corrections
+from edge_client.planning.budget import Budget, Corrections
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Workload
 from edge_client.planning.planner import Option, choose, options

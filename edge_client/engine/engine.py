@@ -1,15 +1,15 @@
 """The engine: a frozen base with one trainable adapter, a task, an optimizer and maybe a budget.
 
-What computes is a `Backend`: torch, ONNX Runtime, or full fine-tuning in the simulation. Numpy at
-the border, never torch tensors, so that no caller needs torch.
+A `Backend` does the computing: torch, ONNX Runtime, or full fine-tuning in the simulation. Arrays
+at its interface are numpy, never torch tensors, so that no caller needs torch.
 
     engine = open_within("auto", base, task, spec, training, parse_budget("512M"), state_folder)
     trained = train(engine, examples, training, seed)
     engine.end_round()  # the round's measured peak corrects the next prediction
 
 Within a budget, a step whose allocation fails is repeated by the next smaller plan. When the
-measured peak passes the budget, the steps that follow take the next smaller plan; the one just done
-stands, since every plan gives the same gradients.
+measured peak exceeds the budget, later steps take the next smaller plan; the one just done stands,
+since every plan gives the same gradients.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ import numpy as np
 from edge_client.bases.architectures import Shape
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.backend import Backend
+from edge_client.engine.early_stop import BatchWatch, ExitMonitor
 from edge_client.engine.ensemble import averaged
-from edge_client.engine.frozen_prefix import FrozenPrefix
-from edge_client.engine.watch import BatchWatch, Watch
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.errors import WrongInput
 from edge_client.guest.steps import Moments, Steps
 from edge_client.metering.work import phase
@@ -246,7 +246,6 @@ class Engine:
         self._backend.hold(correction)
 
     def moments(self) -> Moments:
-        """A copy of the optimizer's state."""
         return self._backend.moments()
 
     def go_on(self, steps: Steps) -> bool:
@@ -282,7 +281,7 @@ class Engine:
         answers = [self._ask(view, examples, None, is_quick) for view in views]
         return averaged(answers, is_normalized=self._loss == "softmax")
 
-    def read(self, examples: Sequence[Example], watch: Watch | None = None) -> np.ndarray:
+    def read(self, examples: Sequence[Example], watch: ExitMonitor | None = None) -> np.ndarray:
         """As `predict`, by the encoder's own pattern alone and never in int8.
 
         Args:
@@ -294,7 +293,7 @@ class Engine:
         return self._ask(self.encoder, examples, watch, is_quick=False)
 
     def _ask(
-        self, view: Encoder, examples: Sequence[Example], watch: Watch | None, is_quick: bool
+        self, view: Encoder, examples: Sequence[Example], watch: ExitMonitor | None, is_quick: bool
     ) -> np.ndarray:
         rows = np.full((len(examples), len(view.task.labels)), np.nan, np.float32)
         for chosen, batch in self._batches(examples, view):

@@ -1,7 +1,7 @@
-"""The answers of several patterns to the same texts, as one answer.
+"""Pattern ensembling: combines the answers of several patterns to the same texts.
 
-Schick and Schuetze 2021 (arXiv:2001.07676), section 3.2: the patterns' scores are averaged, and
-the softmax is taken of that. Every pattern weighs the same, at temperature 1.
+Schick and Schuetze 2021 (arXiv:2001.07676), section 3.2: softmax of the patterns' mean scores, with
+equal weights and a temperature of 1.
 """
 
 from collections.abc import Sequence

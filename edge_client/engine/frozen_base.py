@@ -1,10 +1,10 @@
-"""A base's stored tensors by role (words, positions, head), for both engines.
+"""A base's stored tensors by role (word embeddings, positions, head), for both engines.
 
     frozen = FrozenBase(base)
     rows = frozen.words(ids)  # (B, T, embedding), float32
-    frozen.release_layer(7)  # its pages of the map go back
+    frozen.release_layer(7)  # drops its mapped pages
 
-Whatever is read here comes as float32 of its own; the layers' matrices come as they are stored.
+Everything is returned as float32 copies, except layer matrices, which come as stored.
 """
 
 import math
@@ -20,14 +20,34 @@ from edge_client.bases.layout import linear_size
 from edge_client.bases.quantization import Stored
 from edge_client.errors import demand
 from edge_client.planning.allocator import trim_above
-from edge_client.planning.chunks import TABLE_ROWS, WORD_ROWS
+from edge_client.planning.layer_cost import TABLE_ROWS, word_rows
+
+
+def scaled_frequencies(frequencies: np.ndarray, scaling: Sequence[float]) -> np.ndarray:
+    """Rotary frequencies as Llama 3.1 scales them to longer texts; as they are without a scaling.
+
+    Those whose wave is longer than original / low are divided by the factor, those whose wave is
+    shorter than original / high stay, and those between are mixed (Llama Team 2024,
+    arXiv:2407.21783; the numbers as transformers reads them).
+
+    Args:
+        frequencies: Radians from one position to the next, float32, (D / 2,).
+        scaling: See `Shape.rope_scaling`.
+    """
+    if not scaling:
+        return frequencies
+    factor, low, high, original = scaling
+    turns = original * frequencies.astype(np.float64) / (2 * np.pi)  # within the original length
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    scaled: np.ndarray = frequencies * (kept + (1 - kept) / factor)
+    return scaled.astype(np.float32)
 
 
 class FrozenBase:
     """The weights of a base, mapped.
 
     Args:
-        base: A pack or a plain folder.
+        base: A pack, a plain folder or a GGUF file.
 
     Attributes:
         ceiling_bytes: Resident bytes above which freed memory is given back to the kernel between
@@ -38,6 +58,7 @@ class FrozenBase:
         self.shape, self.family = base.shape, family_of(base.architecture)
         self.weights = base.open_weights()
         self.ceiling_bytes: int | None = None
+        self._dense_words: np.ndarray | None = None
 
     @property
     def decoder(self) -> str:
@@ -66,6 +87,8 @@ class FrozenBase:
             return stored
         scale = None if stored.scale is None else stored.scale[rows]
         shape = rows.stop - rows.start, stored.shape[1]
+        if stored.order is not None:
+            return replace(stored, shape=shape, order=stored.order[rows])
         return replace(stored, shape=shape, data=stored.data[rows], scale=scale)
 
     def rows_of(self, target: str) -> slice | None:
@@ -73,6 +96,11 @@ class FrozenBase:
         names, (rows, _) = self.family.fused(target), linear_size(self.shape, target)
         first = names.index(target) * rows
         return None if len(names) == 1 else slice(first, first + rows)
+
+    def norm_weight(self, module: str) -> np.ndarray:
+        """What a normalization multiplies by."""
+        weight = self.vector(module, "weight")
+        return weight + np.float32(1) if self.family.is_norm_from_one else weight
 
     def vector(self, module: str, part: str) -> np.ndarray:
         """A module's `weight` or `bias` of one dimension."""
@@ -90,6 +118,8 @@ class FrozenBase:
             part = slice(start, start + TABLE_ROWS)
             table[part] = self.weights.rows(name, words[part])
             self.weights.release([name])
+        if self.family.is_embedding_scaled:
+            table *= np.float32(math.sqrt(self.shape.embedding))
         rows: np.ndarray = table[places.reshape(ids.shape)]
         return rows
 
@@ -169,13 +199,31 @@ class FrozenBase:
         return self.weights.vector(name)
 
     def vocabulary_rows(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The head's rows of every word, `WORD_ROWS` at a time with the first one's number.
+        """The head's rows of every word, `word_rows` at a time with the first one's number.
 
-        Each slice's pages go back before the next is read.
+        Each slice's pages go back before the next is read. All at once where they are kept.
         """
-        for start in range(0, self.shape.vocabulary, WORD_ROWS):
-            rows = np.arange(start, min(start + WORD_ROWS, self.shape.vocabulary))
+        if self._dense_words is not None:
+            yield 0, self._dense_words
+            return
+        step = word_rows(self.shape.embedding)
+        for start in range(0, self.shape.vocabulary, step):
+            rows = np.arange(start, min(start + step, self.shape.vocabulary))
             yield start, self.weights.rows(self.decoder, rows)
+            self.weights.release([self.decoder])
+
+    def keep_vocabulary(self) -> None:
+        """Hold the head's rows as float32 from now on; see `vocabulary_rows`."""
+        held = np.empty((self.shape.vocabulary, self.shape.embedding), np.float32)
+        for start, rows in self.vocabulary_rows():
+            held[start : start + len(rows)] = rows
+        self._dense_words = held
+
+    def answer_rows(self, words: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """The head's rows of some words, (slice, embedding), a few at a time."""
+        for start in range(0, len(words), TABLE_ROWS):
+            part = slice(start, start + TABLE_ROWS)
+            yield part, self.weights.rows(self.decoder, words[part])
             self.weights.release([self.decoder])
 
     def release_layer(self, index: int) -> None:

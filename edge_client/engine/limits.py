@@ -1,9 +1,9 @@
-"""What a device's owner lets one piece of work take, whatever its coordinator asks.
+"""Limits that a device's owner sets on one piece of work, whatever the coordinator asks.
 
-    limits = parse_limits("epochs=20,seconds=3600")  # the rest as it is without being said
+    limits = parse_limits("epochs=20,seconds=3600")  # defaults for the rest
 
-No honest run meets the defaults: a coordinator that asks for more is refused before any work, and
-work that takes longer ends between two steps.
+Honest runs stay below the defaults. Work that asks for more is refused before it begins, and work
+that takes longer is ended between two steps.
 """
 
 import math
@@ -91,7 +91,6 @@ def _number(text: str) -> float:
 
 
 def limits_in_words(limits: Limits) -> str:
-    """As they are typed."""
     return ",".join(f"{name}={value:g}" for name, value in asdict(limits).items())
 
 

@@ -1,19 +1,19 @@
-"""A backend whose adapter is written by other numbers (`edge_client.adapters.forms.linear`).
+"""A backend for cores in place of LoRA's B (`edge_client.updates.forms.Core`).
 
-Any backend's gradients of LoRA are pulled back to the numbers that are trained, which an optimizer
-in numpy moves; so a form is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engines alike.
+It pulls any backend's LoRA gradients back to the trained numbers, which an optimizer in numpy
+updates; so a core is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engines.
 """
 
 from typing import Any, cast
 
 import numpy as np
 
-from edge_client.adapters.forms.linear import Form, form_of
 from edge_client.engine.backend import Backend
-from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
+from edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
 from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
+from edge_client.updates.forms import Core
 from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
 from edge_client.wire.training import Training
@@ -30,7 +30,7 @@ class LinearBackend:
     """
 
     def __init__(
-        self, inner: Backend, form: Form, trained: AdapterState, training: Training
+        self, inner: Backend, form: Core, trained: AdapterState, training: Training
     ) -> None:
         self._inner, self._form, self._training = inner, form, training
         self._trained = {name: np.zeros_like(tensor) for name, tensor in trained.items()}
@@ -76,14 +76,13 @@ class LinearBackend:
         self._optimizer.load(moments)
 
 
-def in_form(backend: Backend, form: str, lora: AdapterState, training: Training) -> Backend:
-    """A backend of LoRA, trained by other numbers.
+def with_core(backend: Backend, lora: AdapterState, training: Training) -> Backend:
+    """A backend of LoRA, trained by A and cores.
 
     Args:
         backend: With LoRA in place.
-        form: One of `adapters.forms.linear.FORMS`.
         lora: Any state of LoRA's.
         training: The optimizer and its settings.
     """
-    made = form_of(form, shapes_of(lora))
-    return cast(Backend, LinearBackend(backend, made, made.first(lora), training))
+    core = Core(shapes_of(lora))
+    return cast(Backend, LinearBackend(backend, core, core.first(lora), training))

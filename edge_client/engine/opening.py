@@ -1,8 +1,6 @@
-"""Opening an engine: which one is meant, whether it is installed, and its backend by name.
+"""Opens an engine: resolves its name and device, checks that it is installed, finds its backend.
 
-What it computes on is the processor, or a CUDA device if there is one:
-
-    card = find_card("cuda", base.bits)  # None for "cpu"; torch is imported here and not before
+card = find_card("cuda", base.bits)  # None for "cpu"; torch is imported only here
 """
 
 import subprocess
@@ -13,25 +11,25 @@ from importlib.util import find_spec
 from typing import Any
 
 from edge_client.adapters.banks import computed
-from edge_client.adapters.forms.linear import is_lora
 from edge_client.adapters.initial import check_asked, initial_adapter
 from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
+from edge_client.bases.tokenizer import open_tokens
 from edge_client.engine.engine import Engine, EngineError
-from edge_client.engine.linear import in_form
+from edge_client.engine.linear import with_core
 from edge_client.errors import installing
+from edge_client.metering.sysfs import sizes
 from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
 from edge_client.planning.guard import Guard, PeakGuard
 from edge_client.planning.plan import Plan
-from edge_client.planning.resources import resident_bytes_in
 from edge_client.planning.sizes import AUTO
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
+from edge_client.updates.forms import is_lora
 from edge_client.wire.training import Training
 
 DEVICE_HELP = "cpu or cuda; cuda is the first CUDA device that torch sees."
@@ -167,12 +165,8 @@ def open_engine(
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
     module, form, spec = load_engine(kind, device), spec.form, computed(spec, base.shape)
-    if base.shape.is_decoder:
-        raise EngineError(
-            f"base {base.name} is a causal language model ({base.architecture}); tasks are asked "
-            "of a masked one, such as roberta"
-        )
-    tokens = Tokens(base.folder)
+    check_causal(base, task)
+    tokens = open_tokens(base.folder)
     trim()  # reading it frees as much as it holds, or thrice that
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
@@ -184,10 +178,27 @@ def open_engine(
         words = tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
     backend = module.open_backend(base, spec, state, words, training, loss=head.loss, **elsewhere)
-    backend = backend if is_lora(form) else in_form(backend, form, state, training)
+    backend = backend if is_lora(form) else with_core(backend, state, training)
     cut = frozen_layers(spec, base.shape.layers)
     by = plan or unplanned(base.shape, training, base.shape.layers - cut)
     return Engine(backend, encoder, base.shape, by, cut, budget)
+
+
+def check_causal(base: Base, task: Task) -> None:
+    """Refuse a task that is asked of the other kind of language model.
+
+    Raises:
+        EngineError: It is.
+    """
+    names = {True: ("causal", "llama"), False: ("masked", "roberta")}
+    (has, _), (asked, such) = (
+        names[one] for one in (base.shape.is_decoder, kind_of(task).is_causal)
+    )
+    if has != asked:
+        raise EngineError(
+            f"base {base.name} is a {has} language model ({base.architecture}); a task of kind "
+            f"{task.kind} is asked of a {asked} one, such as {such}"
+        )
 
 
 def engine_name(kind: str, device: str = CPU) -> str:
@@ -269,7 +280,7 @@ def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return row.runtime_bytes
-    return _rounded_up(resident_bytes_in(done.stdout)) or row.runtime_bytes
+    return _rounded_up(sizes(done.stdout).get("VmRSS", 0)) or row.runtime_bytes
 
 
 def _rounded_up(size_bytes: int) -> int:

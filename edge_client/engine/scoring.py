@@ -1,10 +1,10 @@
-"""How an adapter does on texts whose answers are known."""
+"""Scores an adapter on texts with known answers."""
 
 from collections.abc import Sequence
 
 from edge_client.engine.engine import Engine
 from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import Answers, Evaluation, TrainingError
+from edge_client.tasks.scores import Evaluation, TextAnswers, TrainingError
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 
@@ -22,12 +22,11 @@ def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:
     return evaluation_of(engine.encoder.task, answers_to(engine, examples))
 
 
-def answers_to(engine: Engine, examples: Sequence[Example]) -> list[Answers]:
-    """Each text's answers."""
+def answers_to(engine: Engine, examples: Sequence[Example]) -> list[TextAnswers]:
     return kind_of(engine.encoder.task).answers(engine, examples)
 
 
-def evaluation_of(task: Task, answers: Sequence[Answers]) -> Evaluation:
+def evaluation_of(task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
     """The score of some texts' answers.
 
     Raises:

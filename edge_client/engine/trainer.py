@@ -1,4 +1,4 @@
-"""One device's share of a round: a few epochs over its own texts, and the delta they made."""
+"""Local training: a few epochs over a device's own texts, and the resulting delta."""
 
 import logging
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.engine.engine import Engine
 from edge_client.guest.process import Ended
-from edge_client.guest.steps import Keeper, Place, Steps
+from edge_client.guest.steps import Keeper, ResumePoint, Steps
 from edge_client.metering.work import phase
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
@@ -108,7 +108,6 @@ def train(
     loss, steps = math.nan, 0
 
     def now() -> Steps:
-        """What stands between two steps."""
         forwards = earlier + engine.layer_forwards - here_before
         here = replace(place, layer_forwards=forwards)
         return Steps(here, engine.plan, engine.adapter(), engine.moments())
@@ -121,7 +120,7 @@ def train(
         if epoch < place.epoch:
             continue  # of an earlier life; its order was drawn, as it was then
         if epoch > place.epoch:
-            place = Place(epoch)
+            place = ResumePoint(epoch)
         for chosen in batches[place.batches :]:
             rows = [prompts[row] for row in chosen]
             weighed = None if weights is None else [weights[row] for row in chosen]
@@ -181,21 +180,23 @@ def bound_by(
     return {name: sha256(msgspec.json.encode(part)) for name, part in parts.items()}
 
 
-def _found(engine: Engine, keeper: Keeper, before: AdapterState, bound: Mapping[str, str]) -> Place:
+def _found(
+    engine: Engine, keeper: Keeper, before: AdapterState, bound: Mapping[str, str]
+) -> ResumePoint:
     """Put the engine where training was left; the place, which is the first where it was not."""
     steps = keeper.found(bound)
     if steps is None:
-        return Place()
+        return ResumePoint()
     with suppress(WireError):
         if engine.go_on(steps):
             log.info("going on with epoch %d after %d steps", *told(steps.place))
             return steps.place
     log.warning("what was kept of this training is of a plan that does not fit; it begins anew")
     engine.load_adapter(before)
-    return Place()
+    return ResumePoint()
 
 
-def told(place: Place) -> tuple[int, int]:
+def told(place: ResumePoint) -> tuple[int, int]:
     """Where training goes on, for people: the epoch from 1, and steps done in it."""
     return place.epoch + 1, place.batches
 

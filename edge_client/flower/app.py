@@ -1,14 +1,14 @@
-"""A Flower `ClientApp` around a smidgen device: a seat in a federation whose server is Flower's.
+"""A Flower `ClientApp` that runs a smidgen device in a federation led by Flower's server.
 
-The app that `flwr run` sends to the nodes says on devices like this one:
+The app that `flwr run` sends to the nodes contains:
 
     from edge_client.flower.app import client_app
 
     app = client_app()
 
-A SuperNode says what is its own, `--node-config 'texts="/srv/texts" memory-budget="512M"'`, the
-app's configuration how it trains (`RECIPE`). Flower comes from `pip install flwr`; nothing else
-here imports it.
+A SuperNode configures its own side, `--node-config 'texts="/srv/texts" memory-budget="512M"'`; the
+app's configuration says how to train (`RECIPE`). Flower comes from `pip install flwr`; nothing
+else here imports it.
 """
 
 import logging
@@ -36,7 +36,7 @@ except ImportError as error:
     raise WrongInput("a seat in a Flower federation wants flwr: pip install flwr") from error
 
 from edge_client.api.given import training_of
-from edge_client.flower.seat import Own, Recipe, Seat
+from edge_client.flower.seat import Seat, SeatRecipe, SeatSettings
 from edge_client.planning.sizes import AUTO
 from edge_client.wire.training import Training
 
@@ -85,7 +85,9 @@ def evaluate(message: Message, context: Context) -> Message:
     return _reply(message, context, work)
 
 
-def settings(told: Mapping[str, Value], node: Mapping[str, Value]) -> tuple[Own, Recipe]:
+def settings(
+    told: Mapping[str, Value], node: Mapping[str, Value]
+) -> tuple[SeatSettings, SeatRecipe]:
     """What the app and the node say, made into ours.
 
     Args:
@@ -99,7 +101,7 @@ def settings(told: Mapping[str, Value], node: Mapping[str, Value]) -> tuple[Own,
         "texts" in node,
         '--node-config names no texts; texts="FOLDER" is expected, with labelled.csv in it',
     )
-    own = Own(
+    own = SeatSettings(
         str(node["texts"]), str(node.get("memory-budget", AUTO)), str(node.get("engine", AUTO))
     )
     named = {name: str(told[name]) for name in NAMED if name in told}
@@ -108,7 +110,7 @@ def settings(told: Mapping[str, Value], node: Mapping[str, Value]) -> tuple[Own,
         is_right = isinstance(told.get(name, usual), (type(usual), int))
         demand(is_right, f"{name} = {told.get(name)!r}: {type(usual).__name__} is expected")
     training = training_of(**{name: told[name] for name in TRAINING if name in told})
-    return own, Recipe(**named, training=training)
+    return own, SeatRecipe(**named, training=training)
 
 
 def _reply(

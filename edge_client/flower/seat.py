@@ -1,9 +1,9 @@
-"""One device's part in rounds that another framework's server leads: adapters in, adapters out.
+"""One device's part in rounds led by another framework's server: adapters in, adapters out.
 
-Adapters come and go under the names that PEFT's own functions give them; training, memory budget
-and texts are those of a smidgen device. Nothing here knows how messages travel.
+Adapters have PEFT's own tensor names; training, memory budget and texts are a smidgen device's.
+Transport is the caller's.
 
-    seat = Seat(Own("texts", "512M"), Recipe(adapter="lora:8@q,v"))
+    seat = Seat(SeatSettings("texts", "512M"), SeatRecipe(adapter="lora:8@q,v"))
     with closing(seat):
         turn = seat.train(adapter, round_index=1, seed=0)
 """
@@ -37,7 +37,7 @@ HELD = re.compile(r"(?:\.modules_to_save)?\.default(?=\.(?:weight|bias)$)")
 
 
 @dataclass(frozen=True)
-class Own:
+class SeatSettings:
     """What a device says of itself; no server changes it.
 
     Attributes:
@@ -52,12 +52,12 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SeatRecipe:
     """What a federation says, the same to all its devices.
 
     Attributes:
         adapter: The adapter whose tensors travel, such as `lora:8@q,v`.
-        base: Folder, hub name or `embedded`.
+        base: Folder, GGUF file, hub name or `embedded`.
         task: Name of a ready-made task or a file; empty: the task.toml beside the texts.
         training: How a round is trained.
     """
@@ -94,13 +94,15 @@ class Seat:
         WrongInput: Texts, task, base or adapter do not fit, or no plan fits the budget.
     """
 
-    def __init__(self, own: Own, recipe: Recipe) -> None:
+    def __init__(self, own: SeatSettings, recipe: SeatRecipe) -> None:
         self._recipe, self._spec = recipe, parse_adapter(recipe.adapter)
         texts = place(own.texts)
         demand(texts.exists(), f"texts={own.texts}: there is no such folder or file")
         self._base, task = open_base(recipe.base), task_for(recipe.task, texts)
         has_form = has_peft_form(self._spec, task) and not self._spec.net
         demand(has_form, f"adapter {self._spec}: PEFT has no form for it", AdapterError)
+        said = f"adapter {self._spec}: A and B take turns in rounds of smidgen's coordinator alone"
+        demand(not self._spec.form, said, AdapterError)
         self._texts = labelled_texts(texts, task, Dialect())
         tokens = recipe.training.tokens
         self._first = first_adapter(self._base, self._spec, task, "", 0, tokens)
@@ -108,7 +110,6 @@ class Seat:
         self._engine = open_within(own.engine, *known, recipe.training, budget)
 
     def close(self) -> None:
-        """Let the engine's memory go."""
         self._engine.close()
 
     def train(self, adapter: Mapping[str, np.ndarray], round_index: int, seed: int) -> Turn:

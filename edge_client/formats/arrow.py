@@ -1,7 +1,7 @@
-"""Parquet, Arrow files, and folders that `datasets` saved; pyarrow reads them, where it is there.
+"""Parquet, Arrow files, and folders saved by `datasets`, read by pyarrow where it is installed.
 
-Class numbers become names where the file itself has these (`ClassLabel`, which `datasets` keeps in
-the schema's metadata): of labels, and of tags of words (`ner_tags`).
+Class numbers become names where the file has them (`ClassLabel`, which `datasets` keeps in the
+schema's metadata), for labels and for tags of words (`ner_tags`).
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from edge_client.errors import demand
 from edge_client.formats.dialect import Wants, named
-from edge_client.formats.json_rows import NUMBERS, TAGS, TOKENS, strings_in, worded
+from edge_client.formats.json_rows import MESSAGES, NUMBERS, TAGS, TOKENS, strings_in, worded
 from edge_client.formats.lines import LONGEST_LINE
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import Head, LeftOut, Row, Rows
@@ -31,7 +31,7 @@ ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
 
 @dataclass(frozen=True)
 class Parquet:
-    """Parquet files."""
+    """Parquet files, read batch by batch."""
 
     name: str = "Parquet"
     endings: tuple[str, ...] = (".parquet",)
@@ -239,7 +239,7 @@ class _Columns:
         self._source, self._classes = source, dict[str, Sequence[str]]()
         names = list(schema.names)
         used = used_columns(source.dialect, names, source.wants)
-        words = [name for name in (TOKENS, TAGS, NUMBERS) if name in names]
+        words = [name for name in (TOKENS, TAGS, NUMBERS, MESSAGES) if name in names]
         # Of a file without any of them all are named in what is said of it.
         self.needed = list(dict.fromkeys((*used, *words))) or list(dict.fromkeys(names))
         for name in self.needed if used or words else ():

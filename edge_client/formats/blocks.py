@@ -1,6 +1,6 @@
-"""Lines that belong together, with blank ones between: a text's words, or a paragraph.
+"""Blocks of lines separated by blank lines: the words of one CoNLL text, or a paragraph.
 
-A block that is too long is passed over without being held, and what comes behind it is read.
+A block above the limit is skipped without being held in memory, and reading continues behind it.
 """
 
 from collections.abc import Callable, Iterator

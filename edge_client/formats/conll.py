@@ -1,11 +1,11 @@
-"""CoNLL: a word on each line, its columns between tabs or spaces, a blank line between texts.
+"""CoNLL: one word per line, columns separated by tabs or spaces, a blank line between texts.
 
     Aspirin  NN  O  B-Drug
     helped   VBD O  O
 
 The first column is the word and the last its tag, unless the file or the user says otherwise; see
-`conll_columns`. `.tsv` may have each word behind its language and a colon, as PAN-X has it, which
-are taken off. Lines that begin with -DOCSTART- and comments (`# ...`) are passed over.
+`conll_columns`. In `.tsv` a word may have its language and a colon in front, as in PAN-X, which are
+removed. Lines that begin with -DOCSTART- and comments (`# ...`) are skipped.
 """
 
 import re

@@ -1,11 +1,11 @@
-"""Which column of a CoNLL file holds what, by its beginning.
+"""Detects the columns of a CoNLL file from its first lines.
 
-In this order: what the user says (`--text-column`, `--label-column`: a name or a number), the names
-of the columns (`# global.columns`, or a first line of names), CoNLL-U, and what the columns look
-like. Otherwise the first is the word and the last its tag. Whatever was found out is said.
+In this order: the user's options (`--text-column`, `--label-column`: a name or a number), column
+names (`# global.columns`, or a first line of names), CoNLL-U, and the columns' contents. Otherwise
+the first is the word and the last its tag. What was detected is reported.
 
-A first column that numbers the words is never taken for them: `1 2 3`, `0 1 2`, `1-1 1-2`, numbers
-that go on from text to text or leave some out.
+A first column of word numbers is never taken for words: `1 2 3`, `0 1 2`, `1-1 1-2`, and numbers
+that continue from text to text or skip some.
 """
 
 import re
@@ -224,7 +224,6 @@ def has_names(row: Sequence[str]) -> bool:
 
 
 def rows_in(head: str) -> Iterator[list[str]]:
-    """The rows of a beginning."""
     return (row for rows in _texts_in(head) for row in rows)
 
 

@@ -1,11 +1,11 @@
-"""How a file of texts is written down: its columns, delimiter and encoding, told or found out.
+"""Dialect of a file of texts: columns, delimiter and encoding, given or detected.
 
     dialect = Dialect(text_column="body", label_column="stars", delimiter=";", encoding="latin-1")
     read_folder(Path("mine"), task, dialect)
 
-What is not told is found out only where it cannot be mistaken: names that differ in case or outer
-spaces alone, a header that has the wanted columns under one delimiter alone, UTF-16 by its mark.
-Whoever reads says so in one line.
+Only what is unambiguous is detected: names that differ just in case or outer spaces, a header that
+has the wanted columns with one delimiter only, UTF-16 by its byte order mark. Each is reported in
+one line.
 """
 
 import codecs
@@ -149,7 +149,6 @@ def find(names: Sequence[str], wanted: str) -> str | None:
 
 
 def names_of(header: str, delimiter: str) -> list[str]:
-    """The columns that a first line names."""
     try:
         return next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:

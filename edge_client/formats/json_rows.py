@@ -1,10 +1,10 @@
-"""Objects of JSON: one a line (JSON lines), or all in one array.
+"""JSON objects: one per line (JSON lines), or all in one array.
 
     {"text": "lovely room", "label": "good"}      [{"text": ...}, {"text": ...}]
     {"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}
 
-Which of the two a file is, its beginning says, whether it is called .json or .jsonl. An array is
-held whole, so it is bounded; JSON lines are read line by line.
+The file's beginning decides, not its ending .json or .jsonl. An array is held in memory, so it is
+bounded; JSON lines are read line by line.
 """
 
 import json
@@ -25,6 +25,7 @@ ARRAY = re.compile(SPACE.pattern + r"\[\s*[{\]]")  # the beginning of one with o
 ENDINGS = (".jsonl", ".ndjson", ".json")
 SURE = 0.55  # that a file is of the form that its ending does not promise
 TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"
+MESSAGES = "messages"  # of conversations
 NAMES = (
     f"{NUMBERS}: numbers are names here; write `{TAGS}` with B-TYPE, I-TYPE and O in their place"
 )
@@ -46,7 +47,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class JsonLines:
-    """JSON lines."""
+    """One JSON object in each line."""
 
     name: str = "JSON lines"
     endings: tuple[str, ...] = ENDINGS
@@ -277,7 +278,6 @@ def are_strings(values: object) -> bool:
 
 
 def type_name(value: object) -> str:
-    """What a value is called in messages."""
     if isinstance(value, float) and value != value:
         return "NaN"
     names = {dict: "an object", list: "a list", bool: "a boolean", int: "a whole number"}

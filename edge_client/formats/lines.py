@@ -1,7 +1,7 @@
-"""The lines of a file of texts, read within limits: a bomb in a few megabytes of .gz ends early.
+"""Reads lines within limits, against decompression bombs and endless files.
 
-A line that is too long is passed over without being held, and what comes behind it is read; a file
-that goes on without end is refused as a whole. Line ends stay as they are.
+A line that is too long is skipped without being held, and reading continues after it; a file
+without end is refused as a whole. Line ends are kept.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ LONGEST_LINE = 1 << 20  # characters of a line, or of a CSV row that goes over s
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ReadBounds:
     """What is read of one file at most.
 
     Attributes:
@@ -25,7 +25,7 @@ class Bounds:
     characters: int = 512 << 20
 
 
-BOUNDS = Bounds()
+BOUNDS = ReadBounds()
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Whole:
     Attributes:
         path: The file or folder.
         lines: Lines that were read of it.
-        characters: Characters, likewise.
+        characters: Characters that were read of it.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class Lines:
     """
 
     def __init__(
-        self, file: TextIO, bounds: Bounds | None = None, whole: Whole | None = None
+        self, file: TextIO, bounds: ReadBounds | None = None, whole: Whole | None = None
     ) -> None:
         self._file, self._bounds, self._whole = file, bounds, whole or Whole(Path())
         self._row = 0  # characters since the last row began

@@ -1,4 +1,4 @@
-"""A file of texts, opened within bounds: gzipped or not, its bytes decoded, its lines counted."""
+"""Opens a file of texts within bounds: decompression, decoding, line counts."""
 
 import codecs
 import gzip
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from edge_client.errors import WrongInput
 from edge_client.formats.dialect import PLAIN, Dialect, Wants
-from edge_client.formats.lines import BOUNDS, Bounds, Lines, LongLine, TooMuch, Whole
+from edge_client.formats.lines import BOUNDS, Lines, LongLine, ReadBounds, TooMuch, Whole
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MARKS = {
@@ -51,14 +51,13 @@ class Source:
     wants: Wants = "text"
     dialect: Dialect = PLAIN
     labels: tuple[str, ...] = ()
-    bounds: Bounds | None = None
+    bounds: ReadBounds | None = None
     notes: list[str] = field(default_factory=list)
     stream: BinaryIO | None = None
     is_several: bool = False
     _streamed: Lines | None = None
 
     def note(self, said: str) -> None:
-        """Say something of the file, once."""
         if said not in self.notes:
             self.notes.append(said)
 

@@ -1,8 +1,7 @@
-"""Plain text: a file with a text on each line, or a folder of files whose texts are paragraphs.
+"""Plain text: a file with one text per line, or a folder of files with one text per paragraph.
 
-A paragraph is lines in a row, with blank ones between. Files of a folder are read in the order of
-their names, those of folders within it are not. Its bounds are one file's: they hold of all its
-files together.
+Paragraphs are separated by blank lines. A folder's files are read in order of their names; its
+sub-folders are not. The bounds for one file hold for all files of a folder together.
 """
 
 from dataclasses import dataclass, replace

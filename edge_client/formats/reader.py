@@ -1,12 +1,11 @@
-"""A format of files of texts: how one is recognized and read.
+"""`Reader`: how one file format is recognized and read.
 
 One module per format defines a `Reader`; `registry` lists them and picks one. A reader knows
-nothing of tasks: it yields every row of the file in its order, as a `Row` with what the file says
-or as a `LeftOut` with the reason. Whether a value is text, and a label one of the task's, is
-decided once for all formats, by `texts.examples`.
+nothing of tasks: it yields every row of the file in order, as a `Row` with its contents or as a
+`LeftOut` with the reason. Whether a value is text, and a label one of the task's, is decided once
+for all formats, by `texts.examples`.
 
-Law (accounting): the rows of a file are the `Row`s and `LeftOut`s that its reader yields, one each,
-in the file's order.
+Law (accounting): each row of the file is yielded exactly once, in order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,17 +19,22 @@ from edge_client.formats.opened import Source
 Reason: TypeAlias = Literal[
     "unreadable",  # not of the format, or its bytes are not of the encoding
     "too long",
+    "too short",  # nothing is left that could be asked for
     "columns",  # a column is missing, or there are more than the first line names
     "not text",  # a list, an object, a number, NaN, where text is expected
     "empty",  # a row without a text; no fault
     "rejected",  # an annotator rejected, ignored, skipped or cancelled it
-    "unanswered",  # nobody has annotated it yet, in a file of labelled texts
+    "unanswered",  # nobody has annotated it yet, or a conversation has no answer
     "ambiguous",  # two answers where one is expected, quotes that can be read in two ways
     "duplicate",  # the same text and answer as in a row before, by another annotator
     "label",  # none, or not one of the task's
     "tags",  # not of a scheme, or not one for each word
+    "spans",  # not there, outside the text, or overlapping
     "header",  # the names of the columns once more
+    "template",  # a conversation that the base's chat template does not take
 ]
+GENERIC = 0.6  # readers that are surer of a file than that are named
+SEVERAL = 'a task with `kind = "multilabel"` takes several'  # where one label is expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Head:
 
 
 class Reader(Protocol):
-    """A format."""
+    """A file format: what it is recognized by, and how its rows are read and written."""
 
     @property
     def name(self) -> str:

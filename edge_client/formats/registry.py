@@ -1,9 +1,9 @@
-"""Every format that is read, and which of them a file is of.
+"""Registry of file formats: which one a file has, and known ones that are refused by name.
 
-Others' formats are found by entry points of the group `smidgen.formats`, each an object as
-`reader.Reader` says.
+Other packages add formats by entry points of the group `smidgen.formats`, each a `reader.Reader`.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,16 +15,40 @@ from typing import cast
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.annotation.exports import EXPORTS
-from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET
+from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET, SPLITS, STATE
 from edge_client.formats.conll import CONLL
-from edge_client.formats.dialect import PLAIN, Dialect, Wants
+from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from edge_client.formats.json_rows import ARRAY, JSON_ARRAY, JSON_LINES
 from edge_client.formats.opened import DataError, Source, ending_of, head_of
 from edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
-from edge_client.formats.reader import Head, LeftOut, Reader, Rows
-from edge_client.formats.refused import refused
+from edge_client.formats.reader import GENERIC, Head, LeftOut, Reader, Rows
 from edge_client.formats.table import TABLE
 from edge_client.tables import plain
+
+COLUMNS = "export CoNLL (a word and its tag on each line) instead"
+MARKS = (
+    (r"\s*#FORMAT=WebAnno TSV", "WebAnno TSV", COLUMNS + ", such as CoNLL 2002"),
+    (r"#\s*webanno\.\w", "WebAnno TSV", COLUMNS + ", such as CoNLL 2002"),
+    (r"\s*TOKEN\tNE-\w+", "HIPE-2022 TSV", "keep TOKEN and one column NE-, as .conll"),
+    (r"\s*(?:<\?xml[^>]*>\s*)?<(?:xmi:XMI|cas:)", "UIMA CAS XMI", COLUMNS),
+    (
+        r'\s*\{\s*"(?:%(?:TYPES|FEATURE_STRUCTURES|VIEWS|HEADER)|_context)"',
+        "UIMA CAS JSON",
+        COLUMNS,
+    ),
+    (r"FEA1", "a Feather file of version 1", "save it as version 2, or as Parquet"),
+    (r"PK\x03\x04", "a zip archive (or a spreadsheet)", "unpack it, or save it as CSV"),
+)
+
+
+def refused(head: Head) -> str:
+    """Why a file is not read, in words; empty if nothing is known against it."""
+    if head.path and (head.path / SPLITS).is_file():
+        names = sorted(one.name for one in head.path.iterdir() if (one / STATE).is_file())
+        return f"several splits that datasets saved: {named(names)}; give the folder of one of them"
+    found = next(((name, help_) for mark, name, help_ in MARKS if re.match(mark, head.text)), None)
+    return f"this is {found[0]}, which is not read here: {found[1]}" if found else ""
+
 
 GROUP = "smidgen.formats"
 OURS: tuple[Reader, ...] = (
@@ -33,7 +57,6 @@ OURS: tuple[Reader, ...] = (
     *(*EXPORTS, BRAT),
 )
 PARTS = ("name", "endings", "sniff", "gives", "read")
-GENERIC = 0.6  # readers that are surer than that are named
 
 
 @cache
@@ -80,7 +103,6 @@ def _naming(said: str) -> Iterator[None]:
 
 @cache
 def endings() -> tuple[str, ...]:
-    """Endings of files that are read, gzipped or not."""
     return tuple(dict.fromkeys(one for reader in readers() for one in reader.endings if one))
 
 

@@ -1,25 +1,24 @@
-r"""Tables: CSV and TSV, a row a line, or several where a quoted cell holds line ends.
+"""CSV and TSV tables; a row is one line, or several where a quoted cell contains line ends.
 
-Quotes follow RFC 4180: a cell that begins with one ends at the next quote that is not doubled,
-which a delimiter or the line's end must follow. Many files that people exchange were written
-without regard to that, with quotes that are characters of a text, so the rules are applied with
-care:
+Quotes follow RFC 4180: a quoted cell ends at the next quote that is not doubled, which a delimiter
+or line end must follow. Many files were written without regard to that, with quotes that are plain
+characters, so:
 
 - A quoted cell over several lines may be a text with line ends, or several rows whose quotes are
-  characters. That is told by the lines which read alone are rows: have as many cells as the header,
-  and one of the task's labels where these are known and have a column. None is where the lines end
-  otherwise than the header, or where labels tell nothing and CSV has doubled quotes there.
+  characters. What tells is how many of the lines are rows by themselves: have as many cells as the
+  header, and one of the task's labels where these are known and have a column. None is where lines
+  end otherwise than the header, or where labels tell nothing and CSV has doubled quotes there.
 - In TSV a quote that does not enclose a whole cell is a character. A quoted cell over several lines
-  is one if they have the header's number of tabs together (as spreadsheets write them), or if only
-  the first or only the last of them is a row alone. If another one is, all are left out; if more
-  are, each line is a row.
-- In CSV a row with a quote that never closes, or that text follows, is left out, and reading goes
-  on with the next line, so that at most this row is lost. The same holds of a cell over several
-  lines where labels are known and two of its lines or more are rows alone. Where no labels are
-  known, all its lines are left out if each is a row alone.
-- A single column has nothing that tells; that its quoted cells go over several lines is said.
+  counts as one if they have the header's number of tabs together (as spreadsheets write them), or
+  if only the first or only the last of them is a row by itself. If another one is, all are left
+  out; if more are, each line is a row.
+- In CSV a row with a quote that never closes, or that text follows, is left out, and reading
+  continues with the next line, so that at most this row is lost. The same holds for a cell over
+  several lines where labels are known and two or more of its lines are rows by themselves. Where no
+  labels are known, all its lines are left out if each is a row by itself.
+- In a single column nothing tells; quoted cells over several lines are reported.
 
-Law: each line of a file is of exactly one row, but for empty lines and the header; rows end in
+Law: each line belongs to exactly one row, except for empty lines and the header; rows end in
 ascending lines.
 """
 
@@ -48,7 +47,7 @@ TWO_WAYS = (
 
 @dataclass(frozen=True)
 class Table:
-    """CSV and TSV."""
+    """Comma- or tab-separated values, with or without a header."""
 
     name: str = "a table"
     endings: tuple[str, ...] = (".csv", ".tsv")
@@ -76,8 +75,6 @@ class Piece(NamedTuple):
 
 
 class _Rows:
-    """The rows of one table; see the module."""
-
     def __init__(self, source: Source, lines: Lines) -> None:
         self._source, self._lines = source, lines
         self._ahead, self._next = list[Piece](), 0  # lines looked at, and the first not taken yet

@@ -1,10 +1,9 @@
-"""Tags as files have them, made BIO (also called IOB2), in which each entity begins with B-.
+"""Converts tag schemes to BIO (also called IOB2), in which each entity begins with B-.
 
     Scheme(("Drug",)).bio(("O", "S-Drug", "O"))  # ("O", "B-Drug", "O")
 
-BIOES, BILOU and the like say the same with more letters, and IOB1, in which an entity begins with
-I- unless another of its type stands before it, with fewer. What is said of a wrong tag quotes none:
-a type that is not known may be a word that slipped.
+BIOES, BILOU and the like have more letters; IOB1, in which an entity begins with I- unless another
+of its type precedes it, has fewer. Messages quote no tag: an unknown one may be a misplaced word.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ HINT = (
 )
 
 
-class Fault(NamedTuple):
+class TagFault(NamedTuple):
     """What is wrong with the tags of a text.
 
     Attributes:
@@ -48,7 +47,7 @@ class Scheme:
         self._labels, self._is_first, self._is_told = labels, is_first, False
         self._notes = [] if notes is None else notes
 
-    def bio(self, tags: Sequence[str]) -> tuple[str, ...] | Fault:
+    def bio(self, tags: Sequence[str]) -> tuple[str, ...] | TagFault:
         """The tags of a text as BIO, or the first that may not stand where it does.
 
         Law: each I- follows a B- or I- of its type, and every type is known; tags that are BIO
@@ -58,7 +57,7 @@ class Scheme:
         for place, tag in enumerate(tags):
             letter, label = parted(tag)
             if not letter or (self._labels and letter != OUTSIDE and label not in self._labels):
-                return Fault(place, self._unknown(label))
+                return TagFault(place, self._unknown(label))
             if letter in OF_BIOES:
                 self._note("tags of BIOES, BILOU or the like as BIO")
             if letter == OUTSIDE:
@@ -71,7 +70,7 @@ class Scheme:
                 found.append(f"B-{label}")
                 self._note("tags of IOB1 as BIO")
             else:
-                return Fault(place, self._not_begun(label))
+                return TagFault(place, self._not_begun(label))
             before = "" if letter in "SUWEL" else label
         return tuple(tag if new == tag else new for new, tag in zip(found, tags, strict=True))
 

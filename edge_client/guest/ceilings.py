@@ -1,19 +1,17 @@
-"""What a device's owner lets its client disturb, and when work pauses for it: pure, told readings.
+"""Limits that a device's owner sets on the client, and when work pauses. Pure: readings come in.
 
-    gate = Gate(Rules(most_celsius=70.0))
+    gate = WorkGate(Rules(most_celsius=70.0))
     gate.look(minute, Readings(celsius=71.0), now_s)  # ("71.0 C, 70 at most",): pause
-    pressure(rules, Readings(celsius=68.0))           # 0.6: how much of the time to rest
+    pressure(rules, Readings(celsius=68.0))           # 0.6: share of the time to rest
 
-A ceiling that was met is left alone until the reading is clearly below it, and has been for a
-while. What cannot be read forbids nothing.
+Hysteresis: after a limit was met, work resumes only when the reading has been clearly below it for
+a while. A sensor that cannot be read forbids nothing.
 
-Hours of the day in which a client may work, in the device's local time.
+Working hours are in local wall-clock time, and follow it when it jumps or summer time begins:
 
     windows = (parse_window("22:30-05:00"), parse_window("12:00-13:00"))
     is_open(windows, minute_of(time.localtime()))
     opening(windows, 15 * 60)  # "22:30"
-
-They go by the wall clock: where it jumps, or summer begins, they go by the new time.
 """
 
 import re
@@ -40,7 +38,6 @@ class Window:
     closes: int
 
     def holds(self, minute: int) -> bool:
-        """Whether a minute of the day is inside."""
         return (minute - self.opens) % DAY < (self.closes - self.opens) % DAY
 
 
@@ -73,7 +70,6 @@ def opening(windows: Collection[Window], minute: int) -> str:
 
 
 def minute_of(now: time.struct_time) -> int:
-    """The minute of the day."""
     return 60 * now.tm_hour + now.tm_min
 
 
@@ -167,7 +163,7 @@ def pressure(rules: Rules, readings: Readings) -> float:
     return min(max(shares), 0.9)
 
 
-class Gate:
+class WorkGate:
     """Whether to work, over time; laws:
 
     It is never open while a ceiling is met or outside the windows. Once a ceiling has closed it,

@@ -1,28 +1,18 @@
-"""The client's process: how it is told to end, what the service manager hears, what it lets go of.
+"""The client's process: ending on a signal, messages to systemd, and memory released while idle.
 
-How this process is told to end, by SIGTERM or Ctrl-C, and where it may be left.
+SIGTERM or Ctrl-C raises `Ended` at once where the process only waits, even inside a long poll.
+During work it sets a flag that `look` turns into `Ended`. In `cuttable` blocks, whose results
+nobody has seen yet, work is cut `CUT_S` after the signal. Without `listening` none of this acts.
 
     with listening():                 # in the command, once
-        with working():               # what is done here ends between two steps ...
+        with working():               # ends between two steps ...
             with cuttable():          # ... or, where a step takes long, inside one
                 loss = backward(batch)
             look()
 
-Where the process only waits, `Ended` is raised at once, which ends a long poll, too. While it works
-a flag is set that `look` turns into `Ended`. What takes longer than `CUT_S` after the signal is cut
-where that changes nothing: in `cuttable` blocks, whose results nobody has seen yet. Without
-`listening` all of it does nothing.
-
-What the service manager is told, sd_notify(3): ready, alive, what it does, ending.
-
-    tell("READY=1", "STATUS=waiting for work")
-
-Where nobody has set NOTIFY_SOCKET, and where it is not heard, nothing happens.
-
-What a client that waits lets go of beside its heap: the code of libraries that compute.
-
-Pages of programs and libraries are the files' own. Unmapped from this process they stay in the
-kernel's cache for as long as nobody else wants the room, and come back by themselves when used.
+`tell("READY=1", "STATUS=waiting for work")` is sd_notify(3): it does nothing without NOTIFY_SOCKET
+and ignores failures. `let_go_of_code` unmaps library code pages while idle; they stay in the
+kernel's page cache while memory lasts, and are mapped again on use.
 """
 
 import ctypes
@@ -37,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from edge_client.planning.cgroups import kernel_text
+from edge_client.metering import sysfs
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 CUT_S = 4.0  # after the signal: a step that is over by then is whole
@@ -226,11 +216,10 @@ def tell(*fields: str) -> None:
 
 
 def status(text: str) -> None:
-    """Say what the client does now."""
     tell(f"STATUS={' '.join(text.split())[:LONGEST]}")
 
 
-class Alive:
+class WatchdogNotifier:
     """Signs of life, for a watchdog; given only where something was really done."""
 
     def __init__(self) -> None:
@@ -257,7 +246,7 @@ def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
         Bytes of the mappings that were let go of, whether resident or not.
     """
     libc, let_go = ctypes.CDLL(None), 0
-    for line in kernel_text(maps).splitlines():
+    for line in sysfs.text(maps).splitlines():
         place, mode, *rest = line.split(maxsplit=5)
         first, last = (int(end, 16) for end in place.split("-"))
         is_file = len(rest) == 4 and rest[3].startswith("/")

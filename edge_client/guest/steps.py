@@ -1,11 +1,11 @@
-"""Where a piece of training stands after a whole optimizer step, on disk until it is finished.
+"""Checkpoint of interrupted training after a whole optimizer step.
 
-    found = file.found(bound)       # of an earlier life; None: begin anew
+    found = file.found(bound)       # of an earlier process; None: start from the beginning
     file.after_step(lambda: Steps(place, plan, engine.adapter(), engine.moments()))
 
-Going on from there gives the same bytes as never having stopped: adapter and moments are exact, the
-order of the texts follows from the seed and the place in it, and what else the bytes hang on is
-bound by hashes. One file per piece of work: the SHA-256 of the rest, then a safetensors file.
+Law: resuming gives the same bytes as never having stopped. Adapter and moments are exact, the order
+of texts follows from the seed and the position, and hashes bind everything else that the bytes
+depend on. One file per piece of work: the SHA-256 of the rest, then a safetensors file.
 """
 
 import logging
@@ -60,7 +60,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Place:
+class ResumePoint:
     """How far training is.
 
     Attributes:
@@ -83,11 +83,11 @@ class Steps:
     Attributes:
         place: How far it is.
         plan: What the last step was computed by.
-        adapter: After that step.
-        moments: Likewise.
+        adapter: The adapter after that step.
+        moments: The optimizer's state after that step.
     """
 
-    place: Place
+    place: ResumePoint
     plan: Plan
     adapter: AdapterState
     moments: Moments
@@ -176,7 +176,7 @@ def decode_steps(body: bytes, bound: Mapping[str, str]) -> Steps:
     def part(kind: str) -> AdapterState:
         return {n.removeprefix(kind): t for n, t in tensors.items() if n.startswith(kind)}
 
-    place = Place(header.epoch, header.batches, loss_sum, header.layer_forwards)
+    place = ResumePoint(header.epoch, header.batches, loss_sum, header.layer_forwards)
     moments = Moments(part(MEAN), part(SQUARE), header.counts)
     return Steps(place, header.plan, part(ADAPTER), moments)
 

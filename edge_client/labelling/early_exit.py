@@ -1,9 +1,9 @@
-"""Reading a text no further than needed: exits after some layers, fitted on texts read in full.
+"""Early exit for labelling: stops reading a text after some layers once its answer is clear.
 
-At an exit the answers' states are mapped to log-probabilities by ridge regression on what all
-layers said. How clear an answer must be to be taken there is measured on the same texts, each by a
-map that has not seen it (leave-one-fold-out): so clear that at least 99 % of the answers as clear
-are those of all layers. Where too few texts tell, or they disagree, nobody leaves there.
+At each exit, ridge regression maps hidden states to the full model's log-probabilities. The
+required confidence is measured on the same texts, each by a map fitted without it
+(leave-one-fold-out): at least 99 % of the answers that confident must equal those of all layers. An
+exit with too few texts or too little agreement is not used.
 
     watch = EarlyExit(layers_to_try(frozen, layers))
     rows, went = watch.settle(engine.read(texts, watch), layers)  # in full, until enough is learnt
@@ -87,12 +87,10 @@ class EarlyExit:
 
     @property
     def learnt(self) -> int:
-        """The number of texts learnt from so far."""
         return len(self._answers)
 
     @property
     def is_learning(self) -> bool:
-        """Whether texts are still read in full."""
         return self._exits is None
 
     def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:

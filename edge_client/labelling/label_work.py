@@ -1,10 +1,11 @@
-"""A device's label work: read its own texts, the most informative first, until enough are clear.
+"""A device's labelling work: its own texts, most informative first, until enough are clear.
 
-Texts are read a few at a time and every answer is noted before the next are read, so work that is
-cut short goes on where it was. What is noted are answers; which of them are trained on is decided
-when training comes, by the thresholds that go with that work (`pseudo_texts`).
+Texts are read a few at a time, and every answer is recorded before the next ones, so interrupted
+work resumes where it was. Answers are recorded, not labels: which become pseudo-labels is decided
+at training time, by the thresholds that come with that work (`pseudo_texts`).
 
-The terms on which a device labels its texts and trains on them: a piece of work, read once.
+The order is vote-k (Su et al. 2022, arXiv:2209.01975, section 3.1, its fast form), which FeS runs
+over a second model's embeddings; here the base's own early hidden states are compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,15 @@ import numpy as np
 
 from edge_client.adapters.spec import AdapterSpec, frozen_layers, parse_adapter
 from edge_client.engine.engine import Engine
-from edge_client.labelling.book import Book, Notes, Opened, Read, moved, sketch_of
 from edge_client.labelling.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
+from edge_client.labelling.label_journal import (
+    LabelJournal,
+    Notes,
+    OpenedJournal,
+    Read,
+    moved,
+    sketch_of,
+)
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
 from edge_client.labelling.pseudo_labels import (
@@ -28,7 +36,6 @@ from edge_client.labelling.pseudo_labels import (
     queue,
     temperature_of,
 )
-from edge_client.labelling.vote_k import vote_k
 from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.labelling import Labelling, keep_of
@@ -36,9 +43,100 @@ from edge_client.wire.messages import Work
 from edge_client.wire.reports import Confidences, as_bin, counted
 from edge_client.wire.training import Training
 
+NEIGHBOURS = 150  # of the paper
+DISCOUNT = 10.0  # rho: a text's vote counts a tenth for each neighbour that is chosen already
+BLOCK = 512  # rows compared at once, at most
+BLOCK_BYTES = 8 << 20  # of what is found out about them
+
+
+def vote_k(features: np.ndarray) -> list[int]:
+    """Order texts: every next one has the most votes of texts that nobody stands for yet.
+
+    Every text votes for its nearest neighbours by cosine, 150 of them or a quarter of the texts if
+    they are few. Ties go to the earlier text; equal features give an equal order.
+
+    Args:
+        features: (texts, hidden).
+
+    Returns:
+        Every index once.
+    """
+    texts = len(features)
+    near = neighbours_of(features, min(NEIGHBOURS, max(1, texts // 4), max(0, texts - 1)))
+    votes = np.bincount(near.ravel(), minlength=texts).astype(np.float64)
+    (voters, starts), chosen_near = _voters(near), np.zeros(texts, np.int64)
+    left, order = np.ones(texts, bool), []
+    for _ in range(texts):
+        best = int(np.where(left, votes, -np.inf).argmax())
+        order.append(best)
+        left[best] = False
+        # Each of its voters has one more neighbour that is chosen.
+        for voter in voters[starts[best] : starts[best + 1]].tolist():
+            before = DISCOUNT ** -chosen_near[voter].astype(float)
+            votes[near[voter].astype(np.intp)] += before / DISCOUNT - before
+            chosen_near[voter] += 1
+        own = DISCOUNT ** -chosen_near[best].astype(float)
+        votes[near[best]] -= own  # a chosen text no longer votes
+        near[best] = best
+    return order
+
+
+def neighbours_of(features: np.ndarray, count: int) -> np.ndarray:
+    """Indices of each text's nearest others, int32, (texts, count), in no order."""
+    unit = _directions(features)
+    texts = len(unit)
+    found = np.empty((texts, count), np.int32)
+    together = _together(texts)
+    room = np.empty((min(together, texts), texts), np.float32)  # of all blocks, one by one
+    for start in range(0, texts, together):
+        some = unit[start : start + together]
+        apart = np.matmul(some, unit.T, out=room[: len(some)])
+        np.negative(apart, out=apart)
+        for row, one in enumerate(apart, start):
+            one[row] = np.inf  # no text votes for itself
+            found[row] = _smallest(one, count)
+    return found
+
+
+def _together(texts: int) -> int:
+    """Rows that are compared with all texts at once: a power of two where it is not all of them."""
+    room = max(1, BLOCK_BYTES // (4 * max(1, texts)))
+    return min(BLOCK, 1 << (room.bit_length() - 1))
+
+
+def _directions(features: np.ndarray) -> np.ndarray:
+    """Features of length 1, float32; those without a direction stay zeros."""
+    unit = np.empty(features.shape, np.float32)
+    for start in range(0, len(unit), BLOCK):
+        some = features[start : start + BLOCK]
+        norms = np.linalg.norm(some, axis=1, keepdims=True)
+        unit[start : start + BLOCK] = some / np.where(norms > 0, norms, 1.0)
+    return unit
+
+
+def _smallest(row: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the smallest numbers; of equal ones the first, and what is none comes last."""
+    last = np.partition(row, count - 1)[count - 1]
+    if np.isnan(last):
+        return np.argsort(row, kind="stable")[:count]
+    below = np.flatnonzero(row < last)
+    return np.concatenate((below, np.flatnonzero(row == last)[: count - len(below)]))
+
+
+def _voters(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The texts that vote for each text, one text after the other, and where each one's begin."""
+    texts = len(near)
+    starts = np.zeros(texts + 1, np.int64)
+    np.cumsum(np.bincount(near.ravel(), minlength=texts), out=starts[1:])
+    voters, free = np.empty(near.size, np.int32), starts[:-1].copy()
+    for voter, elected in enumerate(near):
+        voters[free[elected]] = voter
+        free[elected] += 1
+    return voters, starts
+
 
 @dataclass(frozen=True)
-class Terms:
+class LabelTerms:
     """What a piece of work says of labelling.
 
     Attributes:
@@ -72,7 +170,7 @@ class Terms:
         return keep_of(self.labelling, self.keep, texts)
 
 
-def terms_of(work: Work) -> Terms:
+def terms_of(work: Work) -> LabelTerms:
     """The terms of a piece of work of a run that labels.
 
     Thresholds are those the work brings, or else the run's settings. An ensemble's patterns are
@@ -81,7 +179,7 @@ def terms_of(work: Work) -> Terms:
     said, labels = work.labelling, work.task.labels
     assert said is not None, "a run that labels sends its settings with all its work"
     least = work.thresholds or [as_bin(said.least(label)) for label in labels]
-    return Terms(
+    return LabelTerms(
         work_id=work.work_id,
         round_index=work.round_index,
         spec=parse_adapter(work.adapter_spec),
@@ -116,7 +214,7 @@ class LabelResult:
     layer_forwards: int
 
 
-def label(engine: Engine, own: OwnTexts, terms: Terms, notes: Notes) -> LabelResult:
+def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> LabelResult:
     """Do label work with the engine's adapter.
 
     The same work on the same notes gives the same labels, whether it was cut short or not.
@@ -155,7 +253,7 @@ def label(engine: Engine, own: OwnTexts, terms: Terms, notes: Notes) -> LabelRes
 
 
 def pseudo_texts(
-    own: OwnTexts, terms: Terms | None, notes: Notes
+    own: OwnTexts, terms: LabelTerms | None, notes: Notes
 ) -> tuple[list[Example], list[float]]:
     """The device's pseudo-labelled texts to train on, with their weights in the loss.
 
@@ -175,7 +273,9 @@ def _of(readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> dict[s
     return {name: reading for name, reading in readings.items() if name in texts}
 
 
-def _standing(book: Book, said: Labelling, sketch: tuple[float, ...]) -> Callable[[Reading], bool]:
+def _standing(
+    book: LabelJournal, said: Labelling, sketch: tuple[float, ...]
+) -> Callable[[Reading], bool]:
     """Which readings are taken for what texts would be told now.
 
     Those of adapters that have hardly moved since, and those that are settled.
@@ -195,13 +295,17 @@ def _standing(book: Book, said: Labelling, sketch: tuple[float, ...]) -> Callabl
     return stands
 
 
-def _has_found(notes: Notes, stands: Callable[[Reading], bool], terms: Terms, limit: int) -> bool:
+def _has_found(
+    notes: Notes, stands: Callable[[Reading], bool], terms: LabelTerms, limit: int
+) -> bool:
     """Whether enough labels are sure by readings that stand."""
     known = {name: one for name, one in notes.book.readings.items() if stands(one)}
     return len(chosen(known, terms.thresholds, limit, terms.labelling.class_share)) >= limit
 
 
-def _opened(engine: Engine, texts: Mapping[str, Example], terms: Terms, notes: Notes) -> Opened:
+def _opened(
+    engine: Engine, texts: Mapping[str, Example], terms: LabelTerms, notes: Notes
+) -> OpenedJournal:
     """This work's queue: as it was when the work was first begun, unless texts of it are gone."""
     book, said, known = notes.book, terms.labelling, tuple[str, ...]()
     if book.opened is not None:
@@ -216,7 +320,7 @@ def _opened(engine: Engine, texts: Mapping[str, Example], terms: Terms, notes: N
     names = queue(order, book.readings, least, stands, adapter, *how)
     if terms.exits_early:
         names = learnt_first(names)
-    opened = Opened(terms.work_id, adapter, tuple(names), tuple(order), sketch)
+    opened = OpenedJournal(terms.work_id, adapter, tuple(names), tuple(order), sketch)
     notes.add(opened)
     return opened
 
@@ -230,7 +334,7 @@ def _ordered(engine: Engine, texts: Mapping[str, Example]) -> tuple[str, ...]:
 
 
 def _reading_forwards(
-    engine: Engine, terms: Terms, readings: Mapping[str, Reading], notes: Notes
+    engine: Engine, terms: LabelTerms, readings: Mapping[str, Reading], notes: Notes
 ) -> int:
     """Layer-forwards of readings, by rule: what a cache holds after a kill must change no label.
 
@@ -242,7 +346,7 @@ def _reading_forwards(
     return through * len(engine.encoder.views())
 
 
-def training_forwards(engine: Engine, terms: Terms, num_examples: int) -> int:
+def training_forwards(engine: Engine, terms: LabelTerms, num_examples: int) -> int:
     """Layer-forwards of a training, by rule: the same in every plan, whatever a cache holds."""
     trained = engine.layers - frozen_layers(terms.spec, engine.layers)
     passes = 3 * trained if terms.spec.is_in_layers else engine.layers
@@ -252,7 +356,7 @@ def training_forwards(engine: Engine, terms: Terms, num_examples: int) -> int:
 class _Reader:
     """Reads texts; the first ones in full, to learn where others may leave."""
 
-    def __init__(self, engine: Engine, data: ClientData, terms: Terms, texts: int) -> None:
+    def __init__(self, engine: Engine, data: ClientData, terms: LabelTerms, texts: int) -> None:
         self._engine, self._terms = engine, terms
         frozen = frozen_layers(terms.spec, engine.layers)
         is_worth = terms.exits_early and texts >= WORTH
@@ -311,7 +415,7 @@ class _Reader:
 
 
 def _told(
-    notes: Notes, texts: Mapping[str, Example], terms: Terms, layer_forwards: int
+    notes: Notes, texts: Mapping[str, Example], terms: LabelTerms, layer_forwards: int
 ) -> LabelResult:
     readings, limit = _of(notes.book.readings, texts), terms.limit(len(texts))
     held = chosen(readings, terms.thresholds, limit, terms.labelling.class_share)

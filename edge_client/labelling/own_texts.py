@@ -1,12 +1,9 @@
-"""A device's own texts, and which of the unlabelled ones may get a pseudo-label.
+"""A device's own texts: which may get a pseudo-label, and which it uses in a round.
 
-Finding out which are readable tokenizes every unlabelled text, so it is done once for the texts at
-hand, by the first work that asks, and not again until they are read from disk anew.
-
-Which of its texts a device trains on, or evaluates on, in one round: drawn by the work's seed.
-
-Every draw hangs on the run's seed, the device and the round alone, so neither the order in which
-devices come nor what an earlier round drew has a say, and work that is done again draws the same.
+Whether an unlabelled text is readable takes its tokens, so this is computed once, by the first work
+that asks, and again only after the texts were reloaded from disk. Texts to train or evaluate on are
+drawn by the run's seed, the device and the round alone: neither the order of devices nor earlier
+rounds matter, and repeated work draws the same texts.
 """
 
 from collections import Counter

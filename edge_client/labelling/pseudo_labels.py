@@ -1,14 +1,11 @@
-"""Which of a device's unlabelled texts to read, and which of the answers to train on.
+"""Pseudo-labels: which unlabelled texts to read, and which of the answers to train on. Pure.
 
-Pure: no model, clock or file is touched here. AUG-FedPrompt (Cai et al. 2023, arXiv:2212.00192)
-keeps what the model is at least 90 % sure of. A small model's confidence does not match its
-accuracy, so answers are calibrated first: by how often the model says each label anyway (the
-prior), and by a temperature.
+AUG-FedPrompt (Cai et al. 2023, arXiv:2212.00192) keeps answers with a confidence of at least 90 %.
+A small model's confidence does not match its accuracy, so answers are calibrated first: the prior
+(how often the model gives each label anyway) is subtracted, and a temperature applied.
 
     sure = calibrated(engine.predict(texts), prior, temperature)
     held = chosen(readings, thresholds, limit)
-
-Confidences that match accuracy: the prior subtracted, a temperature applied.
 """
 
 import hashlib
@@ -146,7 +143,7 @@ def queue(
     whose label is sure by a reading that stands, nor what this very adapter has read.
 
     Args:
-        order: All ids, see `edge_client.labelling.vote_k`.
+        order: All ids, see `edge_client.labelling.label_work`.
         readings: What was read before.
         thresholds: Least confidence by label.
         stands: Whether a reading is taken for what the text would be told now.

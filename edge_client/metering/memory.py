@@ -5,10 +5,12 @@ all resets go through `reset_peak_rss`, which first notes the peak for each `Pea
 engine's guard, which wants the peak since the last reset alone, is none.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from weakref import WeakSet
+
+from edge_client.metering.sysfs import sizes, text
 
 PROC = Path("/proc")
 SELF = PROC / "self"
@@ -22,7 +24,7 @@ class Memory:
     Attributes:
         peak_rss_bytes: VmHWM, the highest resident set since the process began (or reset it).
         anon_bytes: RssAnon, private memory without a file behind it, now; None before Linux 4.5.
-        file_bytes: RssFile, resident pages of mapped files, now; likewise.
+        file_bytes: RssFile, resident pages of mapped files, now; None before Linux 4.5.
     """
 
     peak_rss_bytes: int
@@ -36,34 +38,20 @@ def read_memory(process: Path = SELF) -> Memory | None:
     Args:
         process: Its folder in /proc.
     """
-    try:
-        rows = (process / "status").read_text().splitlines()
-    except OSError:
-        return None
-    wanted = ("VmHWM:", "RssAnon:", "RssFile:")
-    fields = dict(row.split(":", 1) for row in rows if row.startswith(wanted))
-    if "VmHWM" not in fields:
-        return None  # a zombie
-    kibibytes = {name: int(value.split()[0]) for name, value in fields.items()}
-    return Memory(
-        kibibytes["VmHWM"] << 10,
-        *(kibibytes[name] << 10 if name in kibibytes else None for name in ("RssAnon", "RssFile")),
-    )
+    found = sizes(text(process / "status"))
+    if "VmHWM" not in found:
+        return None  # it is gone, or a zombie
+    return Memory(found["VmHWM"], found.get("RssAnon"), found.get("RssFile"))
 
 
 def peak_rss_bytes(process: Path = SELF) -> int:
     """VmHWM now; 0 where the kernel does not tell."""
-    memory = read_memory(process)
-    return memory.peak_rss_bytes if memory else 0
+    return memory.peak_rss_bytes if (memory := read_memory(process)) else 0
 
 
 def pss_bytes(process: Path = SELF) -> int | None:
     """Resident memory, a page that several processes share counted in part; kernel 4.14 and on."""
-    with suppress(OSError):
-        for row in (process / "smaps_rollup").read_text().splitlines():
-            if row.startswith("Pss:"):
-                return int(row.split()[1]) << 10
-    return None
+    return sizes(text(process / "smaps_rollup")).get("Pss")
 
 
 class PeakSpan:
@@ -78,8 +66,9 @@ class PeakSpan:
 
     def __init__(self, is_fresh: bool = True) -> None:
         self._noted = 0
-        self.is_own = is_fresh and reset_peak_rss()
-        _spans.add(self)
+        with _changing:
+            self.is_own = is_fresh and reset_peak_rss()
+            _spans.add(self)
 
     def peak_bytes(self) -> int:
         return max(self._noted, peak_rss_bytes())
@@ -89,16 +78,18 @@ class PeakSpan:
 
 
 _spans: WeakSet[PeakSpan] = WeakSet()
+_changing = RLock()  # several threads may train at once: a peak read is noted before another resets
 
 
 def reset_peak_rss(process: Path = SELF) -> bool:
     """Let VmHWM start again from what is resident now; False where the kernel refuses."""
-    if process == SELF and _spans:
-        peak = peak_rss_bytes()
-        for span in _spans:
-            span.note(peak)
-    try:
-        (process / "clear_refs").write_text(RESET_PEAK)
-    except OSError:
-        return False
+    with _changing:
+        if process == SELF and _spans:
+            peak = peak_rss_bytes()
+            for span in _spans:
+                span.note(peak)
+        try:
+            (process / "clear_refs").write_text(RESET_PEAK)
+        except OSError:
+            return False
     return True

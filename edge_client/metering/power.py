@@ -54,8 +54,8 @@ class Energy:
     source: EnergySource
 
 
-class Source(Protocol):
-    """An instrument."""
+class PowerSource(Protocol):
+    """An instrument that measures power or energy."""
 
     @property
     def name(self) -> EnergySource: ...
@@ -91,7 +91,7 @@ class EnergyMeter:
         source: The instrument.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PowerSource) -> None:
         self._source = source
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -99,7 +99,6 @@ class EnergyMeter:
 
     @property
     def source(self) -> EnergySource:
-        """The instrument's name."""
         return self._source.name
 
     def __enter__(self) -> "EnergyMeter":
@@ -180,7 +179,7 @@ def energy_counter(root: Path = Path("/")) -> EnergyMeter | None:
     return None if source is None else EnergyMeter(source)
 
 
-def sees_as_much(now: Source, before: Source) -> bool:
+def sees_as_much(now: PowerSource, before: PowerSource) -> bool:
     """Whether an instrument that was found again is of the same kind and leaves nothing out."""
     is_all = any(part in RAILS_OF_ALL for part in now.parts)
     return now.name == before.name and (is_all or not Multiset(before.parts) - Multiset(now.parts))
@@ -352,7 +351,7 @@ class Counter:
         self._last, self._moved_s = self._counts(), now_s
 
     def advance(self, now_s: float) -> float | None:
-        """See `Source`; None too where no package has moved for longer than one ever stands."""
+        """See `PowerSource`; None where no package moved for longer than one ever stands."""
         before, now = self._last, self._counts()
         self._last = now
         if now != before:

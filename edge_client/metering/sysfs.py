@@ -1,4 +1,4 @@
-"""Small files of the kernel, under any root, so that a made-up tree can stand for a board."""
+"""Files of /proc and /sys, under any root, so that a made-up tree can stand for a board."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -23,3 +23,10 @@ def folders(place: Path) -> list[Path]:
     with suppress(OSError):
         return sorted(path for path in place.iterdir() if path.is_dir())
     return []
+
+
+def sizes(report: str) -> dict[str, int]:
+    """Bytes by the kernel's names, of lines such as `VmRSS:  12 kB` (meminfo, status, smaps)."""
+    rows = (line.split() for line in report.splitlines())
+    known = (row for row in rows if len(row) > 1 and row[1].isdecimal())
+    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in known}

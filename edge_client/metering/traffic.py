@@ -62,7 +62,6 @@ class TcpBytes:
         )
 
     def since(self, before: "TcpBytes") -> "TcpBytes":
-        """What was added to an earlier total."""
         return TcpBytes(
             _sum(self.acked_bytes, before.acked_bytes, -1),
             _sum(self.received_bytes, before.received_bytes, -1),
@@ -101,7 +100,7 @@ def _counter(raw: bytes, place: int) -> int | None:
 
 
 class Stream(Protocol):
-    """A connection of httpcore's."""
+    """One of httpcore's connections."""
 
     def get_extra_info(self, info: str) -> Any: ...
 
@@ -129,7 +128,6 @@ class Traffic:
             self._read()
 
     def total(self) -> TcpBytes:
-        """All that went through up to now."""
         self._read()
         found = self._over
         for _, counted in self._open.values():

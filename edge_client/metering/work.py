@@ -128,7 +128,6 @@ class WorkMeter:
         self._energy: EnergyMeter | None = None
 
     def phase(self, name: Phase) -> AbstractContextManager[None]:
-        """Add what is spent inside to a phase."""
         return self._clock.phase(name)
 
     @contextmanager

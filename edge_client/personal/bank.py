@@ -1,19 +1,16 @@
-"""BayesTune-LoRA: a factor for every rank of every module, which says how much it is needed.
+"""BayesTune-LoRA: a learned factor for every rank of every module, by which ranks are selected.
 
 FedP2EFT (Lee et al. 2026, arXiv:2502.04387) writes LoRA as B diag(lambda) A, lambda > 0, and trains
 
     cross-entropy + (alpha_s / N) sum ||B_i||_1 / lambda_i
                   + (alpha_p / N) sum (log lambda_i + 100 lambda_i)
 
-over all ranks i of all modules: lambda falls where nothing holds it, and stays where B's column is
-long. Only the largest ranks of such a bank are used in the end (`edge_client.personal.bank`).
+over all ranks i of all modules: lambda shrinks unless the loss needs it, and stays large where B's
+column is long. A device keeps the largest lambdas, in whichever modules they are. Law: the ranks
+selected for a smaller budget are among those for a larger one.
 
-Which ranks a device keeps of a bank: the largest factors, wherever they are.
-
-    kept = chosen(lambdas_of(numbers), budget=2)     # 2 ranks for each module there is, on average
-    spec, numbers = cut(bank, shape, numbers, kept)  # modules without a rank are not made
-
-One bank serves all budgets: what is kept for a smaller one is kept for a larger one too.
+    kept = chosen(lambdas_of(numbers), budget=2)     # on average 2 ranks per module of the base
+    spec, numbers = cut(bank, shape, numbers, kept)  # modules without a rank are left out
 """
 
 import math
@@ -91,7 +88,6 @@ def within(factors: np.ndarray) -> np.ndarray:
 
 
 def modules_of(numbers: Mapping[str, np.ndarray]) -> list[str]:
-    """Full names of the modules that carry LoRA, sorted."""
     return sorted(name.removesuffix(LORA_A) for name in numbers if name.endswith(LORA_A))
 
 
@@ -145,7 +141,6 @@ def bank_numbers(adapter: AdapterState, lambdas: Mapping[str, np.ndarray]) -> Ad
 
 
 def lambdas_of(numbers: AdapterState) -> dict[str, np.ndarray]:
-    """The factors by module, as they count."""
     return {module: within(numbers[module + LAMBDA]) for module in modules_of(numbers)}
 
 

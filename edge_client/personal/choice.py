@@ -1,7 +1,7 @@
-"""Which adapter answers on a device: its own, or the shared one; by its own test texts.
+"""Chooses the adapter that answers on a device, its own or the shared one, by its own test texts.
 
-STATE/personal/adapter       the newest of its own, a PEFT folder
-STATE/personal/choice.json   which of the two does better, and what the shared one is
+STATE/personal/adapter       its newest own one, a PEFT folder
+STATE/personal/choice.json   which of the two scores better, and what the shared one is
 """
 
 from dataclasses import asdict, dataclass, replace

@@ -1,16 +1,14 @@
-"""Training by a form: the engine's gradients, the form's numbers, AdamW in numpy.
+"""Training of a reparametrized adapter: gradients by an engine, chain rule and AdamW in numpy.
 
-    fitted = fit(engine, Bank(), numbers, examples, Terms(steps=10), seed)
-
-How the numbers that a device trains for itself become an adapter, and gradients theirs.
-
-The engine knows LoRA's A and B alone. Whoever trains something that these are made of, such as a
-factor for every rank, gives the engine an adapter and takes its gradients back by the chain rule:
-one form in numpy serves both engines.
+An engine knows only LoRA's A and B. A form, such as a factor for every rank, maps its own
+parameters to an adapter and pulls the adapter's gradients back, so that one form in numpy serves
+both engines:
 
     engine.put(form.adapter(numbers))
     loss, gradients = engine.gradients(batch)
     pulled = form.pull(numbers, gradients, num_examples)
+
+    fitted = fit(engine, Bank(), numbers, examples, FitTerms(steps=10), seed)  # all of the loop
 """
 
 import math
@@ -20,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_client.adapters.banks import Stack
+from edge_client.adapters.banks import StackedAdapters
 from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.trainer import epoch_batches, prompts_by_epoch
 from edge_client.errors import demand
 from edge_client.tasks.scores import TrainingError
@@ -85,7 +83,7 @@ class Above:
             each but the last lies below for an equal part of the steps, and the last in the end.
     """
 
-    def __init__(self, form: Form, stack: Stack, shared: Sequence[AdapterState]) -> None:
+    def __init__(self, form: Form, stack: StackedAdapters, shared: Sequence[AdapterState]) -> None:
         self._form, self._stack, self._shared, self._at = form, stack, shared, 0
 
     def adapter(self, numbers: AdapterState) -> AdapterState:
@@ -106,7 +104,7 @@ class Above:
 
 
 @dataclass(frozen=True)
-class Terms:
+class FitTerms:
     """How a form's numbers are trained.
 
     Attributes:
@@ -160,7 +158,7 @@ def fit(
     form: Form,
     numbers: AdapterState,
     examples: Sequence[Example],
-    terms: Terms,
+    terms: FitTerms,
     seed: int,
     frozen: Collection[str] = (),
 ) -> Fitted:
@@ -216,7 +214,7 @@ def fit(
 
 
 def _batches(
-    engine: Engine, examples: Sequence[Example], terms: Terms, seed: int
+    engine: Engine, examples: Sequence[Example], terms: FitTerms, seed: int
 ) -> Iterator[Batch]:
     """Batches for ever, in passes, each in an order of its own."""
     encoder = engine.encoder

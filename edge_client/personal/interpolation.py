@@ -1,7 +1,7 @@
-"""Between the shared adapter and one's own: alpha * own + (1 - alpha) * shared.
+"""Interpolation of a device's own adapter and the shared one: alpha * own + (1 - alpha) * shared.
 
 The federated healthcare paper mixes the two at evaluation, alpha from 0 to 1 in steps of 0.05
-(figure 3). Here alpha is chosen on texts that the device keeps aside, once its own adapter has been
+(figure 3). Here alpha is chosen on held-out texts of the device, once its own adapter has been
 trained on from the shared one.
 """
 
@@ -81,8 +81,7 @@ def nearest(dev: Sequence[At], task: Task) -> float:
         dev: How each does.
         task: What is asked, which says what is best.
     """
-    best = min(dev, key=lambda at: (*badness(task, at.found), at.alpha))
-    return best.alpha
+    return min(dev, key=lambda at: (*badness(task, at.found), at.alpha)).alpha
 
 
 def kept_aside(

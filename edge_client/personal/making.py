@@ -1,22 +1,22 @@
-"""Making an adapter of one's own: trained, compared with the shared one, and written down."""
+"""Makes a personal adapter: trains it, compares it with the shared one, and saves both results."""
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edge_client.adapters.banks import Stack, bank_spec
+from edge_client.adapters.banks import StackedAdapters, bank_spec
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_ranks, parse_adapter
 from edge_client.bases.base import Base
+from edge_client.bases.tokenizer import open_tokens
 from edge_client.engine.budgeted import check_budget, open_within
 from edge_client.engine.engine import Engine
 from edge_client.engine.scoring import evaluate
 from edge_client.errors import demand
-from edge_client.personal.methods import Beneath, Given, own_adapter
-from edge_client.personal.svd import initial_rank
-from edge_client.personal.way import (
+from edge_client.personal.methods import (
     BANKLESS,
     BY_NET,
     EVEN,
@@ -25,16 +25,23 @@ from edge_client.personal.way import (
     METHODS,
     SEARCHING,
     UNRANKED,
+    Beneath,
+    Given,
     Method,
     Way,
+    own_adapter,
 )
+from edge_client.personal.svd import initial_rank
 from edge_client.planning.sizes import BudgetError
+from edge_client.tasks.encoder import Encoder, usable
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import Evaluation
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
+
+log = logging.getLogger(__name__)
 
 ALONE: Method = "bt-lora"  # by default, where nothing is given that a method goes by
 
@@ -67,6 +74,16 @@ class Opening:
         engine = open_within(*known, device=self.device, is_whole=is_whole)
         engine.on_texts = self.on_texts
         return engine
+
+    def usable(self, texts: ClientData) -> ClientData:
+        """The texts of which the base can be asked something; see `encoder.usable`."""
+        if kind_of(self.task).may_refuse:
+            limit = min(self.training.tokens, self.base.shape.positions)
+            encoder = Encoder(open_tokens(self.base.folder), self.task, False, limit)
+            texts, told = usable(encoder, texts)
+            for line in told:
+                log.warning("%s", line)
+        return texts
 
     def check(self, spec: AdapterSpec, *, is_whole: bool) -> None:
         """Refuse what `engine` could not open.
@@ -213,7 +230,7 @@ def _check(at: Opening, way: Way, beneath: Given | None) -> None:
     shape, below = at.base.shape, beneath.spec if beneath else None
 
     def above(spec: AdapterSpec) -> AdapterSpec:
-        return Stack(spec, below, shape).spec if below else spec
+        return StackedAdapters(spec, below, shape).spec if below else spec
 
     if way.method in FROM_SHARED:
         return
@@ -266,6 +283,7 @@ def make(
         WrongInput: Nothing of the kind that the method goes by is given, or it does not fit.
         Failed: Training went wrong, or nothing can be written.
     """
+    texts = at.usable(texts)
     base, before = at.base, _score(at, shared, texts.test)
     beneath = Beneath(shared.spec, (shared.numbers,)) if shared and is_above else None
     # Where ranks are chosen all layers count, and what is chosen is trained.

@@ -1,22 +1,23 @@
-"""An adapter of one's own, by each method: which ranks, and then training them.
+"""Personalization methods by name: selecting ranks for this device's texts, then training them.
 
-with own_adapter(way, base, texts, seed, generator) as own:
-    own.engine.predict(...)
+    with own_adapter(way, base, texts, seed, generator) as own:
+        own.engine.predict(...)
 
-Ranks are chosen of a bank whose first A is the same for everybody. What was chosen is trained from
-that A and B = 0, its lambdas as they are, by every method for as long; what was searched with is
-thrown away. In the end lambdas go into B, so that what is left is LoRA with ranks by module.
+Ranks are selected from a bank whose first A is the same for every device. Every method then trains
+its ranks for equally long, from that A and B = 0 with fixed lambdas, dropping the search's weights.
+Finally lambdas are multiplied into B, so the result is LoRA with ranks by module.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 
-from edge_client.adapters.banks import Stack, bank_spec, head_of
+from edge_client.adapters.banks import StackedAdapters, bank_spec, head_of
 from edge_client.adapters.nets import generator_of, rates_of
-from edge_client.adapters.spec import AdapterSpec, Net, lora_modules
+from edge_client.adapters.spec import IN_EVERY_BASE, AdapterSpec, Net, lora_modules
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
@@ -34,15 +35,102 @@ from edge_client.personal.bank import (
     modules_of,
     uniform,
 )
-from edge_client.personal.fitting import Above, Fitted, Form, Plain, fit
+from edge_client.personal.fitting import Above, Fitted, FitTerms, Form, Plain, fit
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
 from edge_client.personal.nets.generator import factors, features_of, ground_of
 from edge_client.personal.nets.rates import Rated
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
-from edge_client.personal.way import BY_NET, FROM_SHARED, Way
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
+
+Method = Literal[
+    "fedp2eft",
+    "fedl2p",
+    "bt-lora",
+    "adalora",
+    "lora",
+    "uniform",
+    "random",
+    "head",
+    "tuned",
+    "interpolated",
+]
+METHODS: tuple[Method, ...] = get_args(Method)
+BY_NET: dict[Net, Method] = {"generator": "fedp2eft", "rates": "fedl2p"}
+FROM_SHARED: tuple[Method, ...] = ("tuned", "interpolated")
+UNRANKED: tuple[Method, ...] = ("head", *FROM_SHARED)  # a rank budget says nothing to these
+SEARCHING: tuple[Method, ...] = ("fedp2eft", "bt-lora")  # open the whole bank for that
+BANKLESS: tuple[Method, ...] = ("lora", "fedl2p")
+EVEN: tuple[Method, ...] = ("uniform", *BANKLESS)  # as many ranks in each module
+LARGEST_BANK = 256
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an adapter of one's own comes to be.
+
+    Attributes:
+        method: `fedp2eft`, the ranks that a generator tells from the texts; `fedl2p`, a plain one
+            whose tensors are trained as fast as learned rates tell from them; `bt-lora`, the ranks
+            whose lambda is largest once the whole bank has been trained for some steps;
+            `adalora`, those that are not masked while an SVD is trained; `lora`, a plain one of
+            that rank; `uniform` and `random`, as many of the bank, evenly or drawn; `head`, no
+            ranks at all but a classification head; `tuned`, the shared adapter trained on;
+            `interpolated`, what lies between the two ends of that
+            (`edge_client.personal.interpolation`).
+        rank_budget: R: ranks kept are R x modules.
+        bank: Ranks of a module to choose from.
+        targets: Short names of the linears that have any.
+        epochs: Passes over the texts with the ranks that were kept.
+        batch: Texts in one step.
+        lr: Learning rate of A and B.
+        scale_lr: That of lambda, where it is trained.
+        search_steps: Steps of `bt-lora` on the whole bank.
+        search_lr: Learning rate of A and B there. With larger ones all lambdas rise alike, and
+            those most whose module has most outputs.
+        by_output: Whether B's columns count there by their mean over outputs (`Bank`).
+        level: Whether lambdas only choose ranks, and all that are kept count alike.
+        has_head: Whether a head is trained beside the ranks, as tags need one.
+
+    Raises:
+        WrongInput: A value outside its range; names it.
+    """
+
+    method: Method = "fedp2eft"
+    rank_budget: int = 2
+    bank: int = 16
+    targets: tuple[str, ...] = IN_EVERY_BASE
+    epochs: int = 8
+    batch: int = 8
+    lr: float = 5e-3
+    scale_lr: float = 1e-2
+    search_steps: int = 10
+    search_lr: float = 1e-4
+    by_output: bool = False
+    level: bool = False
+    has_head: bool = False
+
+    def __post_init__(self) -> None:
+        known = ", ".join(METHODS)
+        demand(self.method in METHODS, f"method {self.method!r} is not one of {known}")
+        demand(1 <= self.bank <= LARGEST_BANK, f"bank: 1 to {LARGEST_BANK}")
+        demand(
+            1 <= self.rank_budget <= self.bank,
+            f"rank budget {self.rank_budget}: 1 to {self.bank}, the bank's ranks, is expected",
+        )
+        demand(1 <= self.search_steps <= 100_000, "search_steps: 1 to 100000")
+        demand(1 <= self.epochs <= 10_000, "epochs: 1 to 10000")
+        _ = self.terms, self.searching  # which refuse what they refuse
+
+    @property
+    def terms(self) -> FitTerms:
+        return FitTerms(0, self.epochs, self.batch, self.lr, self.scale_lr)
+
+    @property
+    def searching(self) -> FitTerms:
+        return FitTerms(self.search_steps, 0, self.batch, self.search_lr, self.scale_lr)
+
 
 FIRST_LAMBDA = 1.0  # so that a bank begins as plain LoRA of its rank
 
@@ -188,7 +276,7 @@ def _laid(
     """A form above what lies beneath it, and the adapter that the two make."""
     if beneath is None:
         return form, spec
-    stack = Stack(spec, beneath.spec, shape)
+    stack = StackedAdapters(spec, beneath.spec, shape)
     return Above(form, stack, beneath.numbers), stack.spec
 
 
@@ -244,7 +332,7 @@ def _by_svd(
     above, whole = _laid(form, bank, shape, beneath)
     with closing(opened(whole)) as engine:
         joined, order = engine.adapter(), derive_seed(seed, "own")
-        like = joined if beneath is None else Stack(bank, beneath.spec, shape).own(joined)
+        like = joined if beneath is None else StackedAdapters(bank, beneath.spec, shape).own(joined)
         numbers = svd_numbers(like, derive_seed(seed, "svd"))
         found = fit(engine, above, numbers, data.labelled, terms, order)
         spec, state = form.plain(bank, shape, found.numbers)

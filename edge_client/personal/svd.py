@@ -1,10 +1,10 @@
-"""AdaLoRA: LoRA as P diag(sigma) Q, whose least important ranks are masked while it is trained.
+"""AdaLoRA: LoRA as P diag(sigma) Q, whose least important ranks are masked during training.
 
-Zhang et al. 2023 (arXiv:2303.10512). P and Q are held near orthogonal by a term beside the loss, a
-rank's importance is how much the loss leans on it times how unsure that is, both smoothed over
+Zhang et al. 2023 (arXiv:2303.10512). A regularizer keeps P and Q near orthogonal. A rank's
+importance is the loss's sensitivity to it times that sensitivity's uncertainty, both smoothed over
 steps, and the number of ranks falls by a cubic schedule. Names, order and formulas are PEFT's
-(`RankAllocator`), but for ties: there all ranks that tie with the first one to go are masked, here
-exactly the budget is kept. P is a bank's B, Q its A, sigma its factors, with the bank's scaling.
+(`RankAllocator`), except for ties: PEFT masks all ranks that tie with the first one to go, here the
+budget is met exactly. P is a bank's B, Q its A, sigma its factors, with the bank's scaling.
 
     bank = bank_spec(parse_adapter(f"lora:{initial_rank(2)}"), shape)
     form = Svd(schedule_of(target=2, steps=terms.steps))
@@ -30,7 +30,7 @@ SPREAD = 0.02  # standard deviation of P's and Q's first values, as in PEFT
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PruningSchedule:
     """How many ranks are left after each step.
 
     Attributes:
@@ -75,14 +75,13 @@ class Schedule:
         return int((initial - target) * left**3 + target)
 
     def masks(self, step: int, steps: int) -> bool:
-        """Whether ranks are chosen anew after a step."""
         last = steps - self.final
         return step == last or (self.warmup < step < last and step % self.interval == 0)
 
 
 def schedule_of(
     target: int, steps: int, warmup: float = 0.1, final: float = 0.3, interval: int = 1
-) -> Schedule:
+) -> PruningSchedule:
     """A schedule by shares of the steps, FedP2EFT's where nothing else is said.
 
     Args:
@@ -96,7 +95,7 @@ def schedule_of(
         WrongInput: The shares leave no step between them.
     """
     demand(warmup >= 0 and final >= 0 and warmup + final < 1, "warmup and final: together below 1")
-    return Schedule(target, int(warmup * steps), int(final * steps), interval)
+    return PruningSchedule(target, int(warmup * steps), int(final * steps), interval)
 
 
 def initial_rank(target: int) -> int:
@@ -114,7 +113,7 @@ class Svd:
         orthogonality: Weight of that term.
     """
 
-    def __init__(self, schedule: Schedule, orthogonality: float = ORTHOGONALITY) -> None:
+    def __init__(self, schedule: PruningSchedule, orthogonality: float = ORTHOGONALITY) -> None:
         demand(orthogonality >= 0.0, "orthogonality: 0 or more")
         self._schedule, self._orthogonality = schedule, orthogonality
         self.importance = Importance()

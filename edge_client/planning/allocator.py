@@ -1,8 +1,7 @@
-"""What this process asks of the C library's allocator: one arena, and free memory back on demand.
+"""C library allocator settings: one arena, and free memory returned to the system on demand.
 
-No threshold is set: glibc's own, which follow what a program does, were as small and as fast as
-any that were tried, and mapping every large block by itself cost 40 % of a step
-(docs/decisions/005-allocator.md).
+No threshold is set: glibc's own adaptive ones were as small and as fast as any that were tried, and
+mapping every large block by itself cost 40 % of a step (docs/decisions/005-allocator.md).
 """
 
 import ctypes
@@ -19,7 +18,6 @@ STATM = Path("/proc/self/statm")
 
 
 def is_glibc_linux() -> bool:
-    """Whether this system has these calls."""
     return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
 
 

@@ -1,4 +1,4 @@
-"""Watches a process's own peak while it trains, and knows a failed allocation when it sees one.
+"""Peak memory guard: watches a process's own peak during training, recognizes failed allocations.
 
 guard = Guard(budget_bytes)
 guard.reset()

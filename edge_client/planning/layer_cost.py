@@ -1,8 +1,10 @@
-"""What a layer's operations take: the list that the engines interpret, walked for sizes.
+"""Cost of a layer's operations: chunk sizes, register widths, floating-point operations.
 
     widths = register_widths(shape)  # {"x": 768, "h": 768, "q": 768, ..., "up": 3072, "out": 768}
 
-Registers are named as in `bases.families`; sizes are columns, to be multiplied by rows.
+The engines and the formulas of `torch_memory` and `onnx_memory` read the same chunk sizes and walk
+the same list of operations, so an engine cannot change without its prediction. Registers are named
+as in `bases.families`; sizes are columns per row. nf4's block is `bases.quantization.BLOCK`.
 """
 
 from collections.abc import Collection
@@ -23,7 +25,48 @@ from edge_client.bases.architectures import (
 )
 from edge_client.bases.families import family_of
 from edge_client.bases.layout import linear_size
-from edge_client.planning.chunks import WINDOW_QUERIES, window_of
+
+SCORES = 1 << 20  # attention scores, in elements; at least one text's
+WINDOW_QUERIES = 128  # tokens of a text whose attention is computed together, where it is in parts
+LONG_TEXT = 512  # tokens above which a text's attention is in parts
+TABLE_ROWS = 32  # rows of the word table, read before the pages around them are given back
+WORD_ROWS = 2048  # rows of a head held together, where every word is an answer; fewer wide ones
+WORD_ELEMENTS = 1 << 21  # of such rows
+PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache
+
+
+def window_of(tokens: int, window: int | None, is_causal: bool = False) -> int | None:
+    """The window by which a text's attention is computed in parts; None: all at once.
+
+    A window that sees all tokens of a longer text has every key for each part of its queries, or
+    every key before it where none behind is seen.
+
+    Args:
+        tokens: Of the text, queries and keys alike.
+        window: Tokens that are seen on either side of each; None: all.
+        is_causal: Whether a token sees none behind it.
+    """
+    if window is not None and tokens > window + 1:
+        return window
+    return tokens if tokens > (WINDOW_QUERIES if is_causal else LONG_TEXT) else None
+
+
+def window_blocks(tokens: int, window: int, is_causal: bool = False) -> list[tuple[slice, slice]]:
+    """Queries of one text that are computed together, and the keys that they see.
+
+    Law: each query's own window lies in the keys of its block; of causal attention no block has a
+    key behind its last query.
+    """
+    starts = range(0, tokens, WINDOW_QUERIES)
+    ends = ((start, min(start + WINDOW_QUERIES, tokens)) for start in starts)
+    behind = 0 if is_causal else window
+    return [(slice(a, b), slice(max(0, a - window), min(tokens, b + behind))) for a, b in ends]
+
+
+def word_rows(embedding: int) -> int:
+    """Rows of a head that are held together with their logits, of words of that width."""
+    return max(1, min(WORD_ROWS, WORD_ELEMENTS // embedding))
+
 
 HEADS = ("q", "k", "v")
 
@@ -99,7 +142,9 @@ def tape(shape: Shape, adapted: frozenset[str], is_short: bool) -> tuple[str, ..
     """
     found: list[str] = []
     for op in block_of(shape, is_short):
-        if isinstance(op, Linears):
+        if isinstance(op, Norm) and op.is_kept:
+            found.append(op.into)
+        elif isinstance(op, Linears):
             found += op.results
             found += ["context"] if op.of == "context" and adapted & set(op.names) else []
     left_out = late(shape, is_short) | {"out"}
@@ -121,25 +166,35 @@ def inner_registers(shape: Shape) -> int:
     return len({*reads(inside), *writes(inside)})
 
 
+def has_residual_norms(shape: Shape) -> bool:
+    """Whether a normalization is added to what went before, and so has a gradient of its own."""
+    return any(isinstance(op, Norm) and op.plus for op in block_of(shape))
+
+
 def columns(shape: Shape, names: Collection[str]) -> int:
-    """Columns of registers, all together."""
     widths = register_widths(shape)
     return sum(widths[name.partition(" ")[0]] for name in names)
 
 
 def last_linear(shape: Shape) -> str:
-    """The linear that gives a layer's result, which a recomputation leaves out."""
+    """The linear that gives a layer's result, which a recomputation leaves out; "" if none does."""
     ops = (op for op in block_of(shape) if isinstance(op, Linears))
-    return next(op.names[0] for op in ops if op.into == "out")
+    return next((op.names[0] for op in ops if op.into == "out"), "")
 
 
-def seen_tokens(shape: Shape, layer: int, tokens: int) -> int:
-    """Tokens whose keys a query is held against, of a text of that many."""
+def seen_tokens(shape: Shape, layer: int, tokens: int) -> float:
+    """Tokens whose keys a query is held against in the mean, of a text of that many.
+
+    Causal attention leaves out the keys behind a block of queries, so half of all and half a block.
+    """
     window = shape.window_of(layer)
-    return tokens if window is None else min(tokens, 2 * window + 1)
+    if not shape.is_decoder:
+        return tokens if window is None else min(tokens, 2 * window + 1)
+    blocks = window_blocks(tokens, tokens if window is None else window, is_causal=True)
+    scores: int = sum((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
+    return scores / tokens
 
 
 def score_rows(shape: Shape, tokens: int) -> int:
-    """Queries whose scores with all tokens of a text lie together; see `chunks.window_of`."""
-    is_parted = shape.kv_heads == shape.heads and window_of(tokens, None) is not None
-    return WINDOW_QUERIES if is_parted else tokens
+    """Queries whose scores with all tokens of a text lie together; see `window_of`."""
+    return tokens if window_of(tokens, None, shape.is_decoder) is None else WINDOW_QUERIES

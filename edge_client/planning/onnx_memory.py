@@ -1,8 +1,8 @@
-"""What a training step of the onnx engine costs in bytes, by formula.
+"""Memory of a training step of the onnx engine, by formula.
 
-The counterpart of `planning.torch_memory`, whose parts it shares. This engine's arrays lie in
-rooms that are reused from layer to layer and from step to step, so a step's peak is the sum of
-its rooms, not the highest of its moments, plus what one graph holds while it runs.
+The counterpart of `planning.torch_memory`, whose parts it shares. This engine reuses its buffers
+from layer to layer and from step to step, so a step's peak is their sum, not the highest of its
+moments, plus what one graph holds while it runs.
 
 Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 bytes per number.
 """
@@ -10,11 +10,13 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import frozen_layers
-from edge_client.planning.chunks import PASS_ELEMENTS, SCORES
 from edge_client.planning.layer_cost import (
     HEADS,
+    PASS_ELEMENTS,
+    SCORES,
     adapted_linears,
     columns,
+    has_residual_norms,
     linear_sizes,
     read_by_several,
     register_widths,
@@ -124,6 +126,7 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     shared = 0 if is_all_kept else columns(shape, own)
     has_back = lowest < shape.layers
     back = columns(shape, (*HEADS, *read_by_several(shape))) if has_back else 0  # gradients there
+    back += shape.hidden if has_back and has_residual_norms(shape) else 0
     # What is recomputed, and attention's result.
     shared += back + columns(shape, register_widths(shape).keys() - {*own, "x", "out"})
     asked = sizes.state if work.has_many_answers and has_back else 0  # at what the head reads

@@ -1,4 +1,4 @@
-"""What is to be trained, and how a step of it is computed: what planner and engines speak of."""
+"""Workload and plan: what is to be trained, and how a step of it is computed."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Which plan to train by: every way to compute a step, what each would take, the one that fits.
+"""The planner: lists every way to compute a step, with memory and time, and picks one that fits.
 
 Pure: facts come in as values, no file is read and no torch imported. Plans are compared by
 nominal seconds, never by measured ones, so equal devices choose equal plans.
@@ -86,7 +86,7 @@ def options(
         work: What is trained.
         runtime_bytes: Resident bytes of the process before the base is opened.
         nominal: Rates of this kind of device; its dtypes are the ones offered.
-        correct: Estimated peak of a plan -> predicted peak, see `edge_client.planning.corrections`.
+        correct: Estimated peak of a plan -> predicted peak, see `edge_client.planning.budget`.
     """
     found = []
     for plan in plans(work, tuple(nominal.flops_per_s)):
@@ -207,7 +207,7 @@ def _size(option: Option) -> tuple[object, ...]:
 def _remedy(work: Workload) -> str:
     if work.device != CPU:
         return "raise it, lower --tokens or use --device cpu"
-    if work.engine == "torch" and not work.shape.is_decoder:
+    if work.engine == "torch":
         return "raise it or use --engine onnx, which takes less"
     return "raise it, lower --tokens or pack the base with fewer --bits"
 

@@ -1,6 +1,6 @@
-"""What this device has: memory with its limits, cores, what its processor computes fast.
+"""What this device has: memory and its limits, cores, instruction sets.
 
-Read from /proc and /sys once, when asked; `auto` budgets and nominal rates come from here. Limits
+Read from /proc and /sys once, on demand; `auto` budgets and nominal rates come from here. Limits
 are those of control groups v1 and v2, parents included. What cannot be read is None.
 """
 
@@ -9,15 +9,97 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from edge_client.planning.cgroups import cgroup_folders, cgroup_memory, kernel_text
+from edge_client.metering import sysfs
 from edge_client.planning.cuda.accelerator import CPU, Accelerator
 from edge_client.planning.step_cost import Rates, nominal_rates
+
+UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
+
+
+@dataclass(frozen=True)
+class CgroupMemory:
+    """One control group's limit and what it still grants.
+
+    Attributes:
+        limit_bytes: What its processes may hold together.
+        headroom_bytes: What is left of it; file pages nobody uses count as free.
+    """
+
+    limit_bytes: int
+    headroom_bytes: int
+
+
+def cgroup_folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
+    """This process's groups of a controller, each with its version, from its own up to the top."""
+    for line in sysfs.text(root / "proc/self/cgroup").splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version = 2 if hierarchy == "0" and not controllers else 1
+        if version == 1 and controller not in controllers.split(","):
+            continue
+        for mount_root, mount_point in _mounts(root, version, controller):
+            below = _below(path, mount_root)
+            folder = root / mount_point.lstrip("/")
+            yield from ((version, folder / part) for part in (below, *below.parents))
+
+
+def _mounts(root: Path, version: int, controller: str) -> Iterator[tuple[str, str]]:
+    """Root and mount point of each mount of a hierarchy (`proc(5)`, mountinfo)."""
+    for line in sysfs.text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or not kind or kind[0] != ("cgroup2" if version == 2 else "cgroup"):
+            continue
+        if version == 2 or controller in kind[-1].split(","):
+            yield _unescaped(fields[3]), _unescaped(fields[4])
+
+
+def _unescaped(text: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def _below(path: str, mount_root: str) -> PurePosixPath:
+    """A group's path under its mount; a container may see only part of the hierarchy."""
+    try:
+        return PurePosixPath(path).relative_to(mount_root)
+    except ValueError:
+        return PurePosixPath()
+
+
+def cgroup_memory(root: Path = Path("/")) -> Iterator[CgroupMemory]:
+    for version, folder in cgroup_folders(root, "memory"):
+        group = _unified_memory(folder) if version == 2 else _legacy_memory(folder)
+        if group is not None:
+            yield group
+
+
+def _unified_memory(folder: Path) -> CgroupMemory | None:
+    limits = [sysfs.number(folder / name) for name in ("memory.max", "memory.high")]
+    return _group(limits, folder / "memory.current", folder / "memory.stat", "inactive_file")
+
+
+def _legacy_memory(folder: Path) -> CgroupMemory | None:
+    limits = [sysfs.number(folder / "memory.limit_in_bytes")]
+    usage = folder / "memory.usage_in_bytes"
+    return _group(limits, usage, folder / "memory.stat", "total_inactive_file")
+
+
+def _group(limits: list[int | None], usage: Path, stat: Path, unused: str) -> CgroupMemory | None:
+    known = [limit for limit in limits if limit is not None and limit < UNLIMITED]
+    if not known:
+        return None
+    rows = (line.split() for line in sysfs.text(stat).splitlines())
+    freeable = {row[0]: int(row[1]) for row in rows if len(row) == 2}.get(unused, 0)
+    held = max(0, (sysfs.number(usage) or 0) - freeable)
+    return CgroupMemory(min(known), max(0, min(known) - held))
 
 
 @dataclass(frozen=True)
@@ -59,7 +141,6 @@ class Resources:
 
     @property
     def nominal(self) -> Rates:
-        """Typical rates of what computes."""
         if self.accelerator is not None:
             return self.accelerator.nominal
         return nominal_rates(self.flags, self.cpu_dtypes, self.cores)
@@ -81,7 +162,7 @@ def read_facts(
     """
     memory, groups = meminfo(root), list(cgroup_memory(root))
     available = memory.get("MemAvailable", memory.get("MemFree", 0))
-    flags = cpu_flags(kernel_text(root / "proc/cpuinfo"))
+    flags = cpu_flags(sysfs.text(root / "proc/cpuinfo"))
     return Resources(
         machine=machine,
         flags=flags,
@@ -103,9 +184,7 @@ def machine_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
 
 def meminfo(root: Path) -> dict[str, int]:
     """Bytes by the kernel's names, such as `MemTotal`; empty where it does not say."""
-    rows = (line.split() for line in kernel_text(root / "proc/meminfo").splitlines())
-    known = (row for row in rows if len(row) > 1 and row[1].isdecimal())
-    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in known}
+    return sysfs.sizes(sysfs.text(root / "proc/meminfo"))
 
 
 # The processor
@@ -119,7 +198,7 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
 
 
 def flags_here() -> frozenset[str]:
-    return cpu_flags(kernel_text(Path("/proc/cpuinfo")))
+    return cpu_flags(sysfs.text(Path("/proc/cpuinfo")))
 
 
 def fast_dtypes(machine: str, flags: Collection[str]) -> tuple[str, ...]:
@@ -143,13 +222,13 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    unified = kernel_text(folder / "cpu.max").split()
+    unified = sysfs.text(folder / "cpu.max").split()
     quota, period = (
         unified
         if len(unified) == 2
         else (
-            kernel_text(folder / "cpu.cfs_quota_us").strip(),
-            kernel_text(folder / "cpu.cfs_period_us").strip(),
+            sysfs.text(folder / "cpu.cfs_quota_us"),
+            sysfs.text(folder / "cpu.cfs_period_us"),
         )
     )
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
@@ -158,14 +237,6 @@ def _quota(folder: Path) -> float | None:
 
 
 # Measured
-
-
-def resident_bytes_in(status: str) -> int:
-    """Resident bytes of a process (VmRSS, measured by the kernel) by its `/proc/PID/status`."""
-    for line in status.splitlines():
-        if line.startswith("VmRSS:"):
-            return 1024 * int(line.split()[1])
-    return 0
 
 
 def measured_flops(size: int = 768, repeats: int = 5) -> float:
@@ -182,5 +253,4 @@ def measured_flops(size: int = 768, repeats: int = 5) -> float:
 
 
 def memory_bytes() -> int:
-    """Physical memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

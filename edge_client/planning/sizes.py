@@ -1,4 +1,4 @@
-"""Memory sizes as people write them."""
+"""Parses memory sizes such as `512M`."""
 
 import math
 import re

@@ -1,7 +1,7 @@
-"""What a training step costs in time, by formula: operations, weights made dense, seconds.
+"""Time of a training step, by formula: operations, dequantized weights, seconds.
 
-Nominal rates depend on the kind of processor alone, so two devices of one kind choose the same
-plan; measured ones only make the seconds that are printed truer.
+Nominal rates depend on the kind of processor alone, so that two devices of one kind choose the same
+plan; measured rates only improve the seconds that are printed.
 """
 
 from collections.abc import Collection, Mapping
@@ -137,7 +137,7 @@ def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, 
             linears |= {name: 2.0 * seen * elements(sizes[name]) for name in op.names}
     queries = texts if "q" in few else rows
     scores = queries * seen_tokens(shape, index, tokens) * shape.heads * shape.head_dim
-    return sum(linears.values()), linears[last_linear(shape)], 4.0 * scores
+    return sum(linears.values()), linears.get(last_linear(shape), 0.0), 4.0 * scores
 
 
 def dequantized_bytes(work: Workload, plan: Plan) -> int:
@@ -147,5 +147,8 @@ def dequantized_bytes(work: Workload, plan: Plan) -> int:
     layer, lowest = sum(dense.values()), lowest_trained(work, plan)
     trained = work.shape.layers - lowest
     again = sum(index >= lowest for index in plan.recompute)
-    once = layer * (work.shape.layers + trained) + (layer - dense[last_linear(work.shape)]) * again
+    once = (
+        layer * (work.shape.layers + trained)
+        + (layer - dense.get(last_linear(work.shape), 0)) * again
+    )
     return once * -(-work.batch // plan.micro_batch)

@@ -1,9 +1,8 @@
-"""What a training step costs in bytes, by formula: every part named, before anything is loaded.
+"""Memory of a training step of the torch engine, by formula: every part named.
 
-These are the torch engine's; `planning.onnx_memory` has the other's. The formulas follow
-`engine.torch_backend.network` line by line: what a layer's graph keeps, what a layer holds while it
-runs, which stored bytes are mapped in. Estimated, never measured; what peaks teach is added by
-`edge_client.planning.corrections`.
+`planning.onnx_memory` is the counterpart. The formulas follow `engine.torch_backend.network` line
+by line: what a layer's graph keeps, what a layer holds while it runs, which stored bytes are mapped
+in. Estimated, never measured; `planning.budget.Corrections` adds what measured peaks teach.
 
     work = Workload(shape, bits=4, spec=parse_adapter("lora:8"), batch=4, tokens=256)
     estimate(work, plan, runtime)
@@ -15,22 +14,24 @@ d bytes of a number.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edge_client.adapters.forms.linear import is_lora
 from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank, layer_modules
 from edge_client.bases.architectures import Shape
 from edge_client.bases.families import family_of, has_bias
 from edge_client.bases.layout import module_size
 from edge_client.bases.quantization import BLOCK
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, TABLE_ROWS, WORD_ROWS
 from edge_client.planning.layer_cost import (
+    SCORES,
+    TABLE_ROWS,
     adapted_linears,
     autograd_keeps,
     columns,
     inner_registers,
     linear_sizes,
     score_rows,
+    word_rows,
 )
 from edge_client.planning.plan import Plan, Workload
+from edge_client.updates.forms import is_lora
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The next three are fitted to peaks measured by `smidgen profile grid`.
@@ -151,7 +152,6 @@ def dense_bytes(size: tuple[int, int], bits: int, dtype: str) -> int:
 
 
 def layer_parameters(work: Workload, layer: int) -> int:
-    """Trained parameters of a stored layer."""
     spec, shape = work.spec, work.shape
     if spec.bias:
         return _layer_biases(shape) if layer >= frozen_layers(spec, shape.layers) else 0
@@ -344,14 +344,9 @@ def _embedding_bytes(work: Workload, plan: Plan) -> int:
 
 
 def _head_bytes(work: Workload, plan: Plan, sizes: _Sizes) -> int:
-    """An encoder's head sees one row per text, or one of each answer."""
-    if work.has_many_answers:  # beside the top layer's sum, and the gradient at it
-        return answers_bytes(work, plan) + 2 * sizes.state
-    if not work.shape.is_decoder:
-        return 0
-    width, tokens = DTYPE_BYTES[plan.dtype], plan.micro_batch * plan.tokens
-    rows = min(HEAD_ROWS, work.shape.vocabulary)
-    return rows * (work.shape.hidden * (4 + width) + tokens * (8 + width)) + 4 * sizes.state
+    """The head sees one row per text, or one of each answer."""
+    # Beside the top layer's sum, and the gradient at it.
+    return answers_bytes(work, plan) + 2 * sizes.state if work.has_many_answers else 0
 
 
 def answers_bytes(work: Workload, plan: Plan) -> int:
@@ -384,7 +379,10 @@ def _words_bytes(work: Workload, plan: Plan) -> int:
     """States of the answers, a slice of the vocabulary's words, the answers' logits of it."""
     width, embedding = DTYPE_BYTES[plan.dtype], work.shape.embedding
     answers = min(plan.micro_batch, work.batch) * work.masked
-    rows = min(WORD_ROWS, work.shape.vocabulary)
+    rows = min(word_rows(embedding), work.shape.vocabulary)
+    if work.engine == "onnx" and not family_of(work.shape.architecture).head_dense:
+        # States, behind the norm, both gradients and a slice's; words and logits lie there once.
+        return 4 * (5 * answers * embedding + 2 * rows * (embedding + answers))
     states = answers * (3 * work.shape.hidden + 6 * embedding) * 4
     return states + rows * (embedding * (4 + 4 + width) + answers * (8 + width))
 

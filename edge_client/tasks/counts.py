@@ -1,20 +1,14 @@
-"""How many entities of tagged texts were found: counts that add up over devices, and their F1.
+"""Counts behind accuracy and F1, which add up over devices: a confusion matrix, and entities.
 
+    table = Confusion.of(("a", "b"), [0, 0, 1], [0, 1, 1])  # indices in, figures out
+    table.accuracy, table.scores()                          # None, never 0, where nothing counts
     scores_of(entities).strict
-    pooled([(mine, 1.0), (yours, 0.5)]).by_type  # yours count half
+    pooled([(mine, 1.0), (yours, 0.5)]).by_type             # yours count half
 
-An entity is some words in a row and a type. Found is what the tags told say; right it is
-`strict`: its words and its type are those of an entity that is there; `typed`: it shares a word
-with one of its type; `partial`: its words are one's, whatever its type, which counts two halves, or
-it shares some with one, which counts one half. Of `typed` and `partial` an entity that is there
-counts once (Segura-Bedmar et al. 2013, SemEval task 9).
-
-How many texts of each label were read as which: accuracy and the figures per label.
-
-    table = Confusion.of(("a", "b"), [0, 0, 1], [0, 1, 1])
-    table.accuracy, table.scores()
-
-Pure: indices in, figures out. What has no texts to be a share of is None, never 0.
+An entity is a span of words and a type. A predicted one is right as `strict` if span and type equal
+a gold entity's; as `typed` if it shares a word with one of its type; as `partial` if its span is
+equal, whatever the type, which counts two halves, or overlaps, which counts one half. `typed` and
+`partial` count each gold entity once (Segura-Bedmar et al. 2013, SemEval task 9).
 """
 
 import math
@@ -86,7 +80,6 @@ class Confusion:
 
     @property
     def total(self) -> int:
-        """Texts counted."""
         return int(self.counts.sum())
 
     @property
@@ -95,7 +88,6 @@ class Confusion:
         return _share(int(self.counts.trace()), self.total)
 
     def scores(self) -> list[LabelScores]:
-        """Figures per label, in label order."""
         found = []
         for index, label in enumerate(self.labels):
             right = int(self.counts[index, index])

@@ -1,4 +1,4 @@
-"""A task's texts as batches of token ids for one base, and how much of a long text is read."""
+"""Encodes a task's texts into batches of token ids for one base, and reports truncation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ import numpy as np
 
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
+from edge_client.texts.accounting import Accounting
 from edge_client.texts.batches import Batch, PackedPrompts
 from edge_client.texts.examples import ClientData, Example
 from edge_client.texts.tokens import Prompt, Tokens
@@ -170,18 +171,41 @@ def cut_of(encoder: Encoder, example: Example) -> Cut | None:
     kind = kind_of(encoder.task)
     if kind.has_patterns:
         return None
-    before, after = encoder.tokens.frame
-    room = encoder.limit - len(before) - len(after)
     words = kind.words_read(example)
     if words is not None:
+        room = encoder.limit - sum(map(len, encoder.tokens.frame))
         pieces = encoder.tokens.words(words, room)
         if len(pieces) == len(words):
             return None
         read = sum(map(len, pieces))
         return Cut(max(read + 1, encoder.tokens.count(" ".join(words), room)), read)
-    text = f"{example.text} {example.text_b}" if example.text_b else example.text
-    tokens = encoder.tokens.count(text, room)
+    tokens, room = kind.length(encoder, example)
     return Cut(tokens, room) if tokens > room else None
+
+
+def usable(encoder: Encoder, data: ClientData) -> tuple[ClientData, list[str]]:
+    """The texts of which this base can be asked something, and a line for each part with others.
+
+    These are counted as left out in what is known of the files' rows.
+    """
+    kind, parts, lines = kind_of(encoder.task), dict[str, tuple[Example, ...]](), list[str]()
+    if not kind.may_refuse:
+        return data, []
+    for part, texts in (("labelled", data.labelled), ("test", data.test)):
+        faults = {one: fault for one in texts if (fault := kind.fault(encoder, one))}
+        parts[part] = tuple(one for one in texts if one not in faults)
+        counted = Accounting(read=len(texts))
+        rows = data.rows.get(part) or data.rows.get("unlabelled") or Accounting()
+        for one in texts:
+            if one in faults:
+                for accounting in (counted, rows):
+                    accounting.read -= 1
+                    said = f"{one.file}, line {one.line}: {faults[one].said}"
+                    accounting.leave_out(faults[one].reason, said)
+        if counted.left_out:
+            what = "train" if part == "labelled" else "test"
+            lines.append(f"texts to {what} on: {counted}")
+    return replace(data, labelled=parts["labelled"], test=parts["test"]), lines
 
 
 def cuts_in_words(encoder: Encoder, data: ClientData, tokens: int) -> Iterator[str]:

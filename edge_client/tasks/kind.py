@@ -1,13 +1,13 @@
-"""What a kind of task is: the seam between what is asked and everything that carries it.
+"""`TaskKind`: the interface between one kind of task and everything that trains or serves it.
 
-One module per kind defines a class and `KIND`, one of it; `registry` finds it by its name. Whoever
-trains, plans, serves or shows sees prompts, heads and scores, never a kind's name:
+Each kind is one module with a class and `KIND`, an instance of it, which `registry` finds by name.
+Engine, planner, server and commands see prompts, heads and scores, never a kind's name:
 
     kind = kind_of(task)
     kind.head(task).loss                     # how the head's rows are trained
     kind.score(task, kind.answers(engine, examples))
 
-A class inherits from `TaskKind` what it does not say itself.
+`TaskKind` has a default for whatever a kind does not define itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ import numpy as np
 
 from edge_client.errors import demand
 from edge_client.tables import Table
+from edge_client.tasks.output import Formatter, Skipped
 from edge_client.tasks.registry import find, names
-from edge_client.tasks.scores import Answers, Evaluation, Measure, Scores
+from edge_client.tasks.scores import Evaluation, Measure, Scores, TextAnswers
 from edge_client.tasks.task import Task
-from edge_client.tasks.telling import Skipped, Telling
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
+from edge_client.texts.accounting import Accounting, Fault
+from edge_client.texts.examples import Example, Found, joined
 from edge_client.texts.parts import Files
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Prompt, Tokens
@@ -140,16 +140,18 @@ class Sentences(NamedTuple):
     Attributes:
         answers: What the adapter does.
         limits: What it does not.
-        used: The call that answers a text, behind the lines of `with_peft.py`.
         auto: PEFT's auto class for a trained head, behind `AutoPeftModel`.
         pipeline: The hub's word for an adapter with a trained head.
+        call: The function that answers a text, behind the lines of `with_peft.py`.
+        example: A text as it takes one; empty: `predict` does not take any.
     """
 
     answers: str
     limits: str
-    used: str
     auto: str
     pipeline: str
+    call: str = "predict"
+    example: str = "a text"
 
 
 class TaskKind(Protocol):
@@ -169,6 +171,9 @@ class TaskKind(Protocol):
         is_one_label: Whether each text has exactly one of the task's labels.
         is_labelled: Whether unlabelled texts may get pseudo-labels.
         is_drawn: Whether what is asked is drawn anew in each epoch.
+        is_causal: Whether each token is asked for from those before it, of a causal language model;
+            of any other kind a masked one is asked.
+        may_refuse: Whether a text that was read may have nothing to ask for; see `fault`.
     """
 
     name: str
@@ -184,6 +189,8 @@ class TaskKind(Protocol):
     is_one_label: bool = False
     is_labelled: bool = False
     is_drawn: bool = False
+    is_causal: bool = False
+    may_refuse: bool = False
 
     def check(self, task: Task) -> None:
         """Refuse a task whose parts do not fit together.
@@ -222,14 +229,38 @@ class TaskKind(Protocol):
         prompts = [asked[one] for one in examples]
         return lambda _: prompts
 
+    def fault(self, inputs: Inputs, example: Example) -> Fault | None:
+        """Why nothing can be asked of a text with this base, in words that quote none; else None.
+
+        Such texts are left out before others are asked: `prompts` does not take them.
+        """
+        return None
+
+    def begun(self, tokens: Tokens, text: str) -> list[int]:
+        """Ids of a text that a causal language model is to answer, or to go on with."""
+        raise TaskError(f"texts of a task of kind {self.name} are not written")
+
+    def ends(self, tokens: Tokens) -> frozenset[int]:
+        """Ids that end what a causal language model writes."""
+        raise TaskError(f"texts of a task of kind {self.name} are not written")
+
+    def length(self, inputs: Inputs, example: Example) -> tuple[int, int]:
+        """About how many tokens a text has that is read as one, and how many are read at most."""
+        room = inputs.limit - sum(map(len, inputs.tokens.frame))
+        return inputs.tokens.count(joined(example), room), room
+
+    def asked_in_words(self, task: Task) -> str:
+        """What a model card says of the words that were asked for, where words are."""
+        return ""
+
     def words_read(self, example: Example) -> Sequence[str] | None:
         """The words of a text that is read word by word; None where it is read as a whole."""
         return None
 
-    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[Answers]:
+    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[TextAnswers]:
         """Each text's answers, with an adapter."""
 
-    def score(self, task: Task, answers: Sequence[Answers]) -> Evaluation:
+    def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         """The score of some texts' answers.
 
         Raises:
@@ -237,7 +268,6 @@ class TaskKind(Protocol):
         """
 
     def figure(self, score: Evaluation) -> float:
-        """A device's own figure, see `Measure.own`."""
         return score.accuracy
 
     def most_found(self, task: Task, num_examples: int) -> int:
@@ -248,7 +278,7 @@ class TaskKind(Protocol):
         """What a row of log-probabilities, (labels,), comes to; where texts get labels."""
         raise TaskError(f"texts of a task of kind {self.name} get no labels")
 
-    def show(self, opened: Opened, top: int | None = None) -> Telling[Any]:
+    def show(self, opened: Opened, top: int | None = None) -> Formatter[Any]:
         """How answers are told: on a screen, in files, as JSON.
 
         Args:
@@ -300,7 +330,6 @@ def kind_named(name: str) -> TaskKind:
 
 
 def kind_of(task: Task) -> TaskKind:
-    """The kind of a task."""
     return kind_named(task.kind)
 
 
@@ -326,5 +355,4 @@ def measure_called(key: str) -> Measure:
 
 
 def every_files() -> list[Files]:
-    """How texts lie in files, kind by kind."""
     return [kind.files for kind in every_kind()]

@@ -1,11 +1,11 @@
-"""Tasks that come with smidgen: what the known data sets ask, by the names papers give them.
+"""Tasks that come with smidgen, for well-known data sets under the names used in papers.
 
     task = find_task("agnews")  # or the file of that name, if there is one
 
-Every label word is one token of the small bases and of the embedded one. The words stay English in
+Every label word is one token of the small bases and of the embedded one. Label words are English in
 every language: one model answers all of them with one vocabulary of answers. The first pattern of
-each is ours; the others follow Schick and Schuetze 2021 (arXiv:2001.07676), lower-case and with one
-text where that is all there is.
+each task is ours; the others follow Schick and Schuetze 2021 (arXiv:2001.07676), in lower case and
+with one text where the set has only one.
 """
 
 from pathlib import Path
@@ -93,6 +93,7 @@ XGLUE_NC_WORDS = {
     "autos": "cars",
 }
 XGLUE_NC = Task("xglue_nc", tuple(XGLUE_NC_WORDS), NEWS_PATTERNS, XGLUE_NC_WORDS)
+CONVERSATION = Task("chat", kind="chat")  # of a base that is asked without an adapter
 READY = {
     "agnews": AG_NEWS,
     "mnli": MNLI,

@@ -1,7 +1,7 @@
-"""Kinds of task by their names: ours, and those of installed packages.
+"""Registry of task kinds: ours, and those of installed packages.
 
-A package names one as an entry point in the group `smidgen.tasks` (docs/extending.md). Nothing is
-imported before a task of the kind is used, and nothing that comes over a network adds to them.
+A package adds one as an entry point in the group `smidgen.tasks` (docs/extending.md). It is
+imported when a task of that kind is first used; nothing from the network adds to the registry.
 """
 
 from functools import cache
@@ -19,6 +19,8 @@ OURS = {
     "labels": "edge_client.tasks.kinds.classification",
     "tagging": "edge_client.tasks.kinds.tagging",
     "mlm": "edge_client.tasks.kinds.masked_words",
+    "completion": "edge_client.tasks.kinds.completion",
+    "chat": "edge_client.tasks.kinds.chat",
     "multilabel": "edge_client.tasks.kinds.multilabel",
     "relation": "edge_client.tasks.kinds.relation",
 }
@@ -26,7 +28,6 @@ NEEDED = ("name", "measure", "files", "check", "head", "prompts", "answers", "sc
 
 
 def names() -> list[str]:
-    """The kinds that this process knows, ours first."""
     return [*OURS, *sorted(point.name for point in entry_points(group=GROUP))]
 
 

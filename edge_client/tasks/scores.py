@@ -1,4 +1,4 @@
-"""How an adapter does: counts that devices and a coordinator add up, and what people are shown."""
+"""Evaluation scores: counts that add up over devices, and how they are shown."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,6 @@ class Measure:
 
     @property
     def has_perplexity(self) -> bool:
-        """Whether the loss is told as perplexity."""
         return self.own == "perplexity"
 
     @property
@@ -77,12 +76,11 @@ class Measure:
         return own > other if self.higher_is_better else own < other
 
     def in_words(self, figure: float) -> str:
-        """A device's figure for people, without its name."""
         return share(figure) if self.higher_is_better else f"{figure:.2f}"
 
 
 @dataclass(frozen=True)
-class Answers:
+class TextAnswers:
     """A text's answers: one of a text, or of each token that is masked, or of each word.
 
     Attributes:
@@ -121,7 +119,7 @@ class Evaluation:
     entities: Entities | None = None
 
 
-def evaluation_of(answers: Sequence[Answers], entities: Entities | None = None) -> Evaluation:
+def evaluation_of(answers: Sequence[TextAnswers], entities: Entities | None = None) -> Evaluation:
     """The score of some texts' answers.
 
     Raises:
@@ -194,6 +192,8 @@ class Scores:
         entities: F1 of the entities that were found, or of the labels where a text may have
             several; else None.
         languages: Of masked words, language by language, where the file names any.
+        kind: The kind of task, by its name.
+        exact: Share of texts of which every word that is asked for is guessed; where words are.
     """
 
     accuracy: float
@@ -208,6 +208,8 @@ class Scores:
     answers: int = 0
     entities: EntityScores | None = None
     languages: tuple[LanguageScores, ...] = field(default=(), repr=False)
+    kind: str = field(default="", repr=False)
+    exact: float | None = field(default=None, repr=False)
 
     @property
     def perplexity(self) -> float:

@@ -1,14 +1,13 @@
-"""What a device is asked: labels of texts, tags of their words, or words that are masked in them.
+"""A task: labels of texts, tags of their words, or masked words; as run files and devices have it.
 
-Labels are asked for by cloze prompts: a pattern holds the text once and one mask; the verbalizer
-names one word per label that may stand in the mask (pattern-exploiting training, Schick & Schuetze
-2021, arXiv:2001.07676). Tags and masked words need neither. Examples:
+Labels can be predicted by cloze prompts: a pattern holds the text once and one mask; the verbalizer
+names one word per label that may fill the mask (pattern-exploiting training, Schick & Schuetze
+2021, arXiv:2001.07676). Tags and masked words need neither. Tasks that come with smidgen are in
+`ready_tasks`.
 
     Task("agnews", ("sports", "business"), ("[MASK] : {text}",), {"sports": "sports", ...})
     Task("drugs", ("Chemical", "Disease"), kind="tagging")
     Task("notes", kind="mlm", masking=Masking(whole_words=True))
-
-The tasks that come with smidgen are in `ready_tasks`.
 """
 
 import json

@@ -1,7 +1,6 @@
-"""What becomes of the rows of a file: they are read, or left out for a reason, and counted.
+"""Row accounting: every row of a file is read, or left out for a reason, and counted.
 
-Law: rows = read + all that were left out, whoever reads a file and however. What is said of a row
-quotes nothing of its text.
+Law: rows = read + left out, for every reader. Messages about a row quote nothing of its text.
 """
 
 import logging
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from edge_client.formats.dialect import Columns, Dialect, find, named
 from edge_client.formats.json_rows import type_name
 from edge_client.formats.opened import NUL_FOUND, DataError
-from edge_client.formats.reader import Reason
+from edge_client.formats.reader import SEVERAL, Reason
 
 NAMED = 10  # rows left out that are named with their reasons
 NUMBERS = (
@@ -45,7 +44,6 @@ class Accounting:
 
     @property
     def left_out(self) -> int:
-        """Rows that gave no text."""
         return self.reasons.total()
 
     @property
@@ -55,7 +53,6 @@ class Accounting:
 
     @property
     def rows(self) -> int:
-        """All rows of the file so far."""
         return self.read + self.left_out
 
     def leave_out(self, reason: Reason, fault: str) -> None:
@@ -103,7 +100,7 @@ def useless(path: Path, accounting: Accounting) -> DataError:
 
 
 class Fault(NamedTuple):
-    """Why a row cannot be used."""
+    """Why a row cannot be used, by reason and in words."""
 
     reason: Reason
     said: str
@@ -157,7 +154,8 @@ def label_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) ->
     """
     value = row.get(columns.label) if columns.label is not None else None
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
-        said = f"`{named([columns.label or ''])}` is {type_name(value)}; a string is expected"
+        hint = f"; {SEVERAL}" if isinstance(value, list) else ""
+        said = f"`{named([columns.label or ''])}` is {type_name(value)}; a string is expected{hint}"
         return Fault("not text", said)
     label = value_of(row, columns.label)
     fault = "" if label and not labels else not_known(label, value_of(row, columns.text), labels)
@@ -184,7 +182,8 @@ def not_known(label: str, text: str, labels: Sequence[str]) -> str:
         return f"label is not one of {known}, but the text is; are the columns swapped?"
     if alike := find(labels, label):
         return f"label is not one of {known}; it differs from {named([alike])} in case or spaces"
-    hint = f"; {NUMBERS}" if is_number(label) else ""
+    is_list = len(parts := label.split("|")) > 1 and all(one.strip() in labels for one in parts)
+    hint = f"; {SEVERAL}" if is_list else f"; {NUMBERS}" if is_number(label) else ""
     return f"label is not one of {known}{hint}"
 
 

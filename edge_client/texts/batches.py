@@ -1,4 +1,4 @@
-"""A task's texts as batches of token ids for one base."""
+"""Batches of token ids, as engines take them."""
 
 from array import array
 from collections.abc import Iterable
@@ -83,7 +83,6 @@ class PackedPrompts:
 
     @property
     def lengths(self) -> list[int]:
-        """Of each prompt its ids' number."""
         return [end - start for start, end in pairwise(self._parts[0][1])]
 
     def __getitem__(self, row: int) -> Prompt:

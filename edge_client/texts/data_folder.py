@@ -1,10 +1,10 @@
-"""A client data folder: looked at before a run, and read again once its files have changed.
+"""A client's data folder: checked before a run, and read again when its files have changed.
 
     texts = DataFolder(Path("mine"), task)
-    data = texts.read()  # at the beginning of each piece of work, and never in the middle of one
+    data = texts.read()  # at the beginning of each piece of work, never in the middle of one
 
-Nothing that was read once is lost because a file is being written, is gone with its disk or is
-damaged: the texts read last stay until all files can be read again.
+While a file is being written, is missing with its disk or is damaged, the texts read last stay in
+use, until all files can be read again.
 """
 
 import logging
@@ -78,7 +78,7 @@ def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) ->
         accounting, asked = Accounting(), wanted
         if (
             part == "labelled"
-            and wanted.files.wants == "text"
+            and wanted.files.is_plain
             and ending_of(path) != LINES
             and path.is_file()
         ):

@@ -1,12 +1,12 @@
-"""A device's own texts: `labelled.*`, `unlabelled.*`, `test.*` in one folder, read with care.
+"""Examples of a task from a device's files: `labelled.*`, `unlabelled.*`, `test.*` in one folder.
 
 `edge_client.formats` reads the rows of files, in whatever format; here they become texts with
-labels, or words with tags, of one task. Columns: `text` (or `text_a`, `text_b`), `label`, optional
-`language` and `id`; see `formats.dialect` for others. Texts never leave this process, and no
-message quotes one.
+labels, or words with tags. Columns: `text` (or `text_a`, `text_b`), `label`, optional `language`
+and `id`; see `formats.dialect` for others. Texts never leave this process, and no message quotes
+one.
 
-One bad row never stops a client: it is left out, and the log says where and why. A file that is
-useless as a whole is an error; one without any row is as if it were not there.
+A bad row is left out and logged with its place and reason. A file that is useless as a whole is an
+error; one without any row counts as missing.
 """
 
 import logging
@@ -17,15 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from edge_client.formats.annotation.spans import Unaligned, tagged
+from edge_client.formats.annotation.answers import Unaligned, tagged
 from edge_client.formats.dialect import PLAIN, Dialect, Wants, find
-from edge_client.formats.lines import BOUNDS, Bounds
+from edge_client.formats.json_rows import MESSAGES
+from edge_client.formats.lines import BOUNDS, ReadBounds
 from edge_client.formats.opened import DataError, Source, ending_of
 from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from edge_client.formats.registry import read, read_stream
 from edge_client.formats.tags import OUTSIDE, Scheme, is_iob1
-from edge_client.formats.tags import Fault as TagFault
+from edge_client.formats.tags import TagFault as TagFault
 from edge_client.texts.accounting import (
     NUMBERS,
     Accounting,
@@ -70,6 +71,11 @@ class Example:
     tags: tuple[str, ...] = ()
     line: int = field(default=0, compare=False)
     file: str = field(default="", compare=False)
+
+
+def joined(example: Example) -> str:
+    """A text, or both of a pair, one behind the other."""
+    return f"{example.text} {example.text_b}" if example.text_b else example.text
 
 
 @dataclass(frozen=True)
@@ -138,8 +144,7 @@ def read_parts(
 
     Args:
         folder: The folder.
-        wanted: See `read_folder`.
-        dialect: Likewise.
+        wanted, dialect: As `read_folder` takes them.
         rows: Gets what became of the rows of each file, by its part; None: nobody asks.
     """
     paths = files_of(folder, wanted.files)
@@ -237,19 +242,20 @@ def every_row(
     labelled: bool,
     notes: list[str],
     dialect: Dialect = PLAIN,
-    bounds: Bounds | None = None,
+    bounds: ReadBounds | None = None,
 ) -> Iterator[Found]:
     """Every row of a file in its order, good or not; see `read_texts`.
 
     Args:
         path: The file.
-        wanted: See `read_texts`.
-        labelled: Likewise.
+        wanted, labelled: As `read_texts` takes them.
         notes: Gets what was found out without being told.
         dialect: How the file is written down.
         bounds: What is read at most; None: however much there is.
     """
     wants: Wants = wanted.files.wants if labelled else "text"
+    if not dialect.text_column:
+        dialect = replace(dialect, text_column=wanted.files.columns)
     is_several, labels = wanted.files.is_several, tuple(wanted.labels)
     source = Source(path, wants, dialect, () if is_several else labels, bounds, notes)
     source.is_several = is_several
@@ -257,7 +263,6 @@ def every_row(
 
 
 def streamed(source: Source, wanted: Wanted = ANY) -> Iterator[Found]:
-    """Every row of a stream, as `every_row`."""
     return found_in(read_stream(source), source, "", wanted)
 
 
@@ -278,13 +283,13 @@ def found_in(rows: Rows, source: Source, table: str, wanted: Wanted = ANY) -> It
     Raises:
         DataError: A table lacks a column, or class numbers begin elsewhere than the labels.
     """
-    interpreter = _Texts(source, table, wanted)
+    interpreter, turns = _Texts(source, table, wanted), wanted.files.turns
     if source.wants == "tags":
         rows = interpreter.looking_ahead(rows)
     for row in rows:
         if isinstance(row, LeftOut):
             yield Found(row.line, {}, fault=row.said, file=row.file, reason=row.reason)
-        elif source.wants == "tags" or (row.words and source.wants == "text"):
+        elif source.wants == "tags" or (row.words and source.wants == "text" and not turns):
             yield interpreter.of_words(row)
         else:
             yield interpreter.of_columns(row)
@@ -326,6 +331,8 @@ class _Texts:
         columns, dialect = self._columns, self._source.dialect
         needs_label = labelled and not self._files.has_gold(self._names, self._known)
         missing = missing_column(self._names, columns, dialect, needs_label, bool(self._table))
+        if self._files.turns is not None and MESSAGES in self._names:
+            missing = ""
         if missing and self._table:
             raise DataError(f"{self._table}: {missing}")
         if missing:
@@ -349,7 +356,12 @@ class _Texts:
     def _example(self, row: Row, labelled: bool) -> Example | Fault | None:
         """A row's text; None if it holds none."""
         columns, label = self._columns, None
-        text = value_of(row.columns, columns.text)
+        text, second = value_of(row.columns, columns.text), value_of(row.columns, columns.text_b)
+        if self._files.turns is not None:
+            said = self._files.turns(row.columns, columns)
+            if not isinstance(said, str):
+                return said
+            text, second = said, ""
         if not text.strip():
             return None
         if labelled:
@@ -364,7 +376,6 @@ class _Texts:
                 return marked
             text = marked
         language = sys.intern(value_of(row.columns, columns.language))  # held once, not per text
-        second = value_of(row.columns, columns.text_b)
         if label is not None:
             self._compare(hash((text, second)), label)
         return Example(text, second, label, language, line=row.line, file=self._file(row))

@@ -1,7 +1,7 @@
-"""Where the parts of a device's texts lie: `labelled.*`, `unlabelled.*` and `test.*` in one folder.
+"""Finds the parts of a device's texts: `labelled.*`, `unlabelled.*` and `test.*` in one folder.
 
-Which files are looked at depends on the kind of task, so that one folder may serve several; what a
-file holds, its beginning says (`formats.registry.holds`).
+Which files are considered depends on the kind of task, so that one folder may serve several; their
+first bytes decide the format (`formats.registry.holds`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from edge_client.formats.annotation.brat import BRAT
 from edge_client.formats.arrow import SAVED_DATASET, SPLITS
 from edge_client.formats.conll import CONLL
 from edge_client.formats.dialect import Columns, Dialect, Wants
+from edge_client.formats.json_rows import MESSAGES
 from edge_client.formats.opened import DataError
 from edge_client.formats.paragraphs import LINES
 from edge_client.formats.reader import Head
@@ -25,6 +26,7 @@ SPLITS_OF = {"labelled": "train", "unlabelled": "unsupervised", "test": "test"} 
 
 Gold: TypeAlias = Callable[[Mapping[str, Any], Columns, Sequence[str]], "str | Fault"]
 Marked: TypeAlias = Callable[[str, Mapping[str, Any]], "str | Fault"]
+Turns: TypeAlias = Callable[[Mapping[str, Any], Columns], "str | Fault | None"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Files:
         gold: The label that a row gives, or why it gives none.
         has_gold: Whether a file with columns of these names has labels, by the task's labels.
         marked: What a row's text is read as, labelled or not, or why it cannot be; None: as it is.
+        columns: Two columns that are read where no others are told; empty: `text`, and so on.
+        turns: Of conversations, which `labelled` and `test` files hold alone: what a row is read
+            as, by its `messages` or those columns; None: it is a text.
     """
 
     kind: str = ""
@@ -56,11 +61,22 @@ class Files:
     gold: Gold = label_of
     has_gold: Callable[[Sequence[str], Sequence[str]], bool] = lambda names, labels: False
     marked: Marked | None = None
+    columns: str = ""
+    turns: Turns | None = None
 
     @property
     def nouns(self) -> str:
-        """What is trained on."""
         return "texts to train on" if self.wants == "text" else "labelled texts"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether texts are read that have nothing beside them."""
+        return self.wants == "text" and self.turns is None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What files of a folder are called."""
+        return PARTS if self.turns is None else ("labelled", "test")
 
 
 class Wanted(Protocol):
@@ -113,7 +129,7 @@ def endings_of(part: str, files: Files = ANY.files) -> tuple[str, ...]:
     if files.wants == "tags" and part != "unlabelled":
         return tuple(one for one in endings() if one != LINES)
     every = (one for one in endings() if one not in words)
-    return tuple(one for one in every if files.wants == "text" or one != LINES)
+    return tuple(one for one in every if files.is_plain or one != LINES)
 
 
 def files_of(folder: Path, files: Files = ANY.files) -> dict[str, Path]:
@@ -129,7 +145,7 @@ def files_of(folder: Path, files: Files = ANY.files) -> dict[str, Path]:
         return {"labelled": folder}
     if not folder.is_dir():
         raise DataError(f"no data at {folder}; {files.what} is expected")
-    found = {part: path for part in PARTS if (path := find_part(folder, part, files))}
+    found = {part: path for part in files.parts if (path := find_part(folder, part, files))}
     if not found:
         known = [ending[1:] for ending in endings_of(PARTS[0], files)]
         formats = f"{', '.join(known[:-1])} or {known[-1]}, .gz or not"
@@ -164,9 +180,7 @@ def find_part(folder: Path, part: str, files: Files = ANY.files) -> Path | None:
 def _all(folder: Path, part: str, files: Files) -> Sequence[Path]:
     names = [f"{part}{ending}{gz}" for ending in endings_of(part, files) for gz in ("", ".gz")]
     found = [folder / name for name in names if (folder / name).is_file()]
-    found += [
-        one for one in _folders(folder, part) if files.wants == "text" or holds(one) != {"text"}
-    ]
+    found += [one for one in _folders(folder, part) if files.is_plain or holds(one) != {"text"}]
     return [path for path in found if _is_of(path, part, files)]
 
 
@@ -192,7 +206,6 @@ def _is_of(path: Path, part: str, files: Files) -> bool:
 
 
 def without_texts(paths: Mapping[str, Path], files: Files, dialect: Dialect) -> DataError:
-    """The error of files that hold nothing."""
     holds = " holds" if len(paths) == 1 else " hold"
     wanted = expected(files, bool({"labelled", "test"} & paths.keys()), dialect)
     return DataError(f"{' and '.join(map(str, paths.values()))}{holds} no texts; {wanted}")
@@ -200,6 +213,8 @@ def without_texts(paths: Mapping[str, Path], files: Files, dialect: Dialect) -> 
 
 def expected(files: Files, labelled: bool, dialect: Dialect) -> str:
     """What a file holds, in words."""
+    if files.turns is not None:
+        return f"a list `{MESSAGES}` or columns {files.columns} in each row are expected"
     if files.wants == "text":
         return (
             "a text on each line, a column `text`, or paragraphs in a folder's files are expected"

@@ -1,22 +1,31 @@
-"""Texts and patterns to token ids, with the tokenizer of the base and without transformers.
+"""Tokenization of texts and patterns with the base's own tokenizer, without transformers.
 
-A prompt has the ids of the sentence that a person would write (`patterns`), and what people type is
-text: `[MASK]`, `<s>` and the like in it are letters and signs (`control_words`). Only the text is
-ever cut to fit: the pattern and its mask stay whole. Of a long text only what may fit is read.
+A prompt has the ids of its plain sentence (`patterns`), in which `[MASK]`, `<s>` and the like from
+a text are ordinary characters (`control_words`). Only the text is cut to fit, never the pattern or
+its mask. Of a long text only what may fit is read.
 """
 
 import json
+import re
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, installing
 from edge_client.texts.examples import Example
-from edge_client.texts.prompts.control_words import content_of, marked, named_in, set_apart
+from edge_client.texts.prompts.control_words import (
+    alias,
+    content_of,
+    marked,
+    named_in,
+    set_apart,
+    unheard_of,
+)
 from edge_client.texts.prompts.patterns import (
     MASK,
     Asking,
@@ -31,7 +40,10 @@ from edge_client.texts.prompts.patterns import (
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+    from edge_client.texts.prompts.chat_template import ChatTemplate
+
 LONGEST_PIECED = 1_000  # characters of a word that is tagged; what lies behind them is not read
+TEMPLATE = "chat_template.jinja"  # where transformers 5 keeps it
 BARE = b'"add_prefix_space":false'  # in the state of a splitting into bytes
 CHARACTERS = 64  # of a text read at first for each token wanted; its tokens are seldom longer
 REMEMBERED = 32_768  # prompts that are held where they are read again and again
@@ -44,8 +56,9 @@ class Prompt:
 
     Attributes:
         ids: Token ids, specials included.
-        places: Index in `ids` of each answer: of a mask, of a word's first token, or 0 (the first
-            special) where a classifier reads the whole; ascending.
+        places: Index in `ids` where each answer is read: of a mask, of a word's first token, of the
+            token before the one that is asked for, or 0 (the first special) where a classifier
+            reads the whole; ascending.
         answers: Index of each right answer; -1 where unknown.
         segments: Of each id the number of its text, 1 for the second of a pair where the tokenizer
             counts so; None: 0 for all.
@@ -71,17 +84,23 @@ class Tokens:
     """A base's tokenizer with the few ids that prompts need.
 
     Args:
-        folder: The base's folder; `tokenizer.json` and, if there, `tokenizer_config.json`.
+        folder: The base's folder; `tokenizer.json` and, if there, `tokenizer_config.json` and
+            `chat_template.jinja`. Or a base of one file.
+        held: What such a file holds as the first two; None: they lie in the folder.
 
     Raises:
         TokenizerError: One of them is damaged, or the first is gone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, held: tuple[str, Mapping[str, Any]] | None = None) -> None:
         from tokenizers import Tokenizer  # only where there are texts, so that `--help` is quick
 
         try:
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._tokenizer = (
+                Tokenizer.from_file(str(folder / "tokenizer.json"))
+                if held is None
+                else Tokenizer.from_str(held[0])
+            )
         except Exception as error:  # the library raises nothing else, and quotes the file
             raise TokenizerError(
                 f"the tokenizer of base {folder} cannot be read; copy the base again"
@@ -90,15 +109,21 @@ class Tokens:
         self._tokenizer.no_padding()
         self._fixed: dict[str, int] = {}
         self._known: dict[tuple[object, ...], Packed] | None = None
-        config = _configured(folder)
-        self.mask_id = self._special(config.get("mask_token"), ("[MASK]", "<mask>"))
-        self.pad_id = self._special(config.get("pad_token"), ("[PAD]", "<pad>"))
+        self._folder = folder
+        self._config = config = configured(folder) if held is None else held[1]
+        self._mask_id = self._find(config.get("mask_token"), ("[MASK]", "<mask>"))
+        pad_id = self._find(config.get("pad_token"), ("[PAD]", "<pad>"))
+        self.end_id = self._find(config.get("eos_token"), ())
+        pad_id = self.end_id if pad_id is None else pad_id
+        self.pad_id = self._needed(pad_id, "[PAD]")  # of decoders often none: what ends a text
         self.unknown_id = self._find(config.get("unk_token"), ("[UNK]", "<unk>"))
         self.size = int(self._tokenizer.get_vocab_size())  # added tokens included
         frame = self._tokenizer.encode("").ids
-        own = {str(self._tokenizer.id_to_token(id_)) for id_ in (self.mask_id, *frame)}
+        frame += [] if self._mask_id is None else [self._mask_id]
+        own = {str(self._tokenizer.id_to_token(id_)) for id_ in frame}
         self._control_words = set_apart(self._tokenizer, own | named_in(config), self.unknown_id)
-        self._mark, self._mark_id = marked(self._tokenizer, self.mask_id)
+        self._aliases: dict[str, tuple[str, int, int]] = {}  # of control words, where they are such
+        self._mark, self._mark_id = marked(self._tokenizer, self._mask_id)
         self._splitting = self._tokenizer.pre_tokenizer
         inputs = config.get("model_input_names")
         self._has_segments = not isinstance(inputs, list) or "token_type_ids" in inputs
@@ -109,13 +134,102 @@ class Tokens:
                 return int(found)
         return None
 
-    def _special(self, configured: object, usual: Sequence[str]) -> int:
-        found = self._find(configured, usual)
+    @staticmethod
+    def _needed(found: int | None, usual: str) -> int:
         if found is None:
-            raise TaskError(
-                f"the base's tokenizer has no {usual[0]} token; a masked LM is expected"
-            )
+            raise TaskError(f"the base's tokenizer has no {usual} token; a masked LM is expected")
         return found
+
+    @property
+    def mask_id(self) -> int:
+        """The mask's id.
+
+        Raises:
+            TaskError: There is none: the base is no masked language model.
+        """
+        return self._needed(self._mask_id, "[MASK]")
+
+    @cached_property
+    def template(self) -> "ChatTemplate":
+        """The base's own chat template.
+
+        Raises:
+            TaskError: It has none, or one that is not a template; or jinja2 is not installed.
+        """
+        found = self._config.get("chat_template")
+        if isinstance(found, list):  # several, each with a name
+            named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+            found = named.get("default")
+        if not isinstance(found, str):
+            raise TaskError(
+                f"base {self._folder} has no chat template; take the model's instruction-tuned "
+                "form, put a chat_template.jinja beside its tokenizer.json, or take "
+                'kind = "completion"'
+            )
+        try:
+            from edge_client.texts.prompts.chat_template import ChatTemplate
+        except ModuleNotFoundError as error:
+            said = f"a task of chats needs jinja2: {installing('templates')}"
+            raise TaskError(said) from error
+        words = {key: content_of(one) for key, one in self._config.items() if key[-6:] == "_token"}
+        return ChatTemplate(found, {key: word for key, word in words.items() if word}, self._folder)
+
+    def hide(self, text: str, hidden: dict[str, str]) -> str:
+        """A text with a stand-in for each control word, which `hidden` gets; see `asked_in`."""
+
+        def stand_in(match: re.Match[str]) -> str:
+            name = next((name for name, word in hidden.items() if word == match[0]), unheard_of())
+            hidden[name] = match[0]
+            return name
+
+        return self._any_of(self._control_words).sub(stand_in, text)
+
+    @staticmethod
+    def _any_of(words: Iterable[str]) -> re.Pattern[str]:
+        longest_first = sorted(words, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def asked_in(
+        self, text: str, hidden: Mapping[str, str], spans: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[int]]:
+        """Ids of a text in which control words are such, and which of its tokens lie in spans.
+
+        Laws: without stand-ins the ids are those that transformers gives, no specials added; a
+        token that is partly in a span is in it.
+
+        Args:
+            text: Read whole.
+            hidden: Words in it that stand for others, in which a control word is plain text.
+            spans: First character of each, and the one behind its last.
+        """
+        parts, last, edges, shifts = list[str](), 0, [0], [0]
+        for match in self._any_of((*self._control_words, *hidden)).finditer(text):
+            meant = hidden[match[0]] if match[0] in hidden else self._alias(match[0])
+            parts += [text[last : match.start()], meant]
+            last = match.end()
+            edges.append(last)
+            shifts.append(shifts[-1] + len(meant) - len(match[0]))
+
+        def moved(place: int) -> int:
+            return place + shifts[bisect_right(edges, place) - 1]
+
+        whole = "".join([*parts, text[last:]])
+        found = self._tokenizer.encode(whole, add_special_tokens=False)
+        meant_by = {alias_id: id_ for _, alias_id, id_ in self._aliases.values()}
+        asked = [(moved(first), moved(end)) for first, end in spans]
+        places = [
+            place
+            for place, (first, end) in enumerate(
+                found.offsets
+            )  # of a blank maybe empty, at its end
+            if any(start < end and (first < stop or first == end == stop) for start, stop in asked)
+        ]
+        return [meant_by.get(id_, id_) for id_ in found.ids], places
+
+    def _alias(self, word: str) -> str:
+        if word not in self._aliases:
+            self._aliases[word] = alias(self._tokenizer, word)
+        return self._aliases[word][0]
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -221,14 +335,19 @@ class Tokens:
     @property
     def _unknown(self) -> int:
         """The id of what the tokenizer does not know; a mask where there is none."""
-        return self.mask_id if self.unknown_id is None else self.unknown_id
+        masked = self.pad_id if self._mask_id is None else self._mask_id
+        return masked if self.unknown_id is None else self.unknown_id
+
+    @cached_property
+    def control_ids(self) -> frozenset[int | None]:
+        """Ids of the tokens that the tokenizer calls special."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return frozenset(id_ for id_, one in added if one.special)
 
     @cached_property
     def ordinary_ids(self) -> list[int]:
         """Ids that are no specials and not unknown, ascending."""
-        added = self._tokenizer.get_added_tokens_decoder().items()
-        special = {id_ for id_, one in added if one.special}
-        special |= {self.mask_id, self.pad_id, self.unknown_id or 0}
+        special = self.control_ids | {self._mask_id, self.pad_id, self.unknown_id or 0}
         return [id_ for id_ in range(self.size) if id_ not in special]
 
     def text_of(self, ids: Iterable[int]) -> str:
@@ -343,7 +462,6 @@ class Tokens:
         return self._prompt(found, 0)
 
     def _prompt(self, found: "Encoding", place: int) -> Prompt:
-        """What was tokenized, asked at one place."""
         has_more = self._has_segments and any(found.type_ids)
         segments = list(found.type_ids) if has_more else None
         return Prompt(self._asked(found.ids), [place], [-1], segments)
@@ -387,7 +505,7 @@ def _no_room_plain(limit: int) -> TaskError:
     )
 
 
-def _configured(folder: Path) -> dict[str, Any]:
+def configured(folder: Path) -> dict[str, Any]:
     """What a base says of its tokenizer beside it; nothing in many."""
     path = folder / "tokenizer_config.json"
     try:
@@ -397,7 +515,13 @@ def _configured(folder: Path) -> dict[str, Any]:
         raise TokenizerError(f"{path} cannot be read; copy the base again") from error
     if not isinstance(config, dict):
         raise TokenizerError(f"{path} holds no JSON object; copy the base again")
-    return config
+    template = folder / TEMPLATE
+    try:
+        return config | (
+            {"chat_template": template.read_text("utf-8")} if template.is_file() else {}
+        )
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{template} cannot be read; copy the base again") from error
 
 
 def _start(text: str, length: int) -> str:

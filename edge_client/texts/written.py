@@ -1,4 +1,4 @@
-"""Texts written as files that read back: tables of texts, and JSON with tagged words."""
+"""Writes texts as files that can be read back: tables of texts, and JSON with tagged words."""
 
 import csv
 import json

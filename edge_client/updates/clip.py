@@ -1,8 +1,8 @@
-"""Bounds on one device's update: its length, its weight, and its pull, which is their product.
+"""Clipping of one update: bounds on its norm, its weight, and its pull, the product of both.
 
-Norm clipping: Sun et al. 2019 (arXiv:1911.07963), section 4. An update longer than the bound is
-scaled down to it, not refused; whoever is long and heavy at once weighs less. What the bounds are
-is the coordinator's to say (`coordinator.rounds.bounds`).
+Norm clipping: Sun et al. 2019 (arXiv:1911.07963), section 4. An update above the norm bound is
+scaled down to it, not refused; one that is long and heavy at once loses weight. The coordinator
+sets the bounds (`coordinator.rounds.bounds`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ LARGEST = 1e18  # what is larger in an adapter leaves float32's range when it is
 
 
 @dataclass(frozen=True)
-class Bounds:
+class UpdateBounds:
     """Of one step's updates; by default none.
 
     Attributes:
@@ -49,7 +49,7 @@ class Clip(UpdateStep):
 
     name = "clip"
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: UpdateBounds) -> None:
         super().__init__()
         self._bounds = bounds
 

@@ -1,8 +1,8 @@
-"""Updates in fewer bytes, with error feedback: int8, int4, top-k.
+"""Compressed updates with error feedback: int8, int4, top-k.
 
-What a codec loses is kept by the device and added to what it sends next (Seide et al. 2014;
-Karimireddy et al. 2019, arXiv:1901.09847); the numbers are `edge_client.codecs`'. The server half
-is in the wire: an update is decoded as it comes, beside the adapter whose shapes it must have.
+The device keeps a codec's error and adds it to what it sends next (Seide et al. 2014; Karimireddy
+et al. 2019, arXiv:1901.09847); `edge_client.codecs` does the coding. The server half is in the
+wire: an update is decoded on arrival, against the shapes of its adapter.
 """
 
 import logging

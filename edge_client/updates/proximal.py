@@ -1,6 +1,6 @@
-"""FedProx: each optimizer step pulls back to the weights that the device received.
+"""FedProx: each optimizer step is pulled back towards the weights that the device received.
 
-Li et al. 2020 (arXiv:1812.06127): the objective has mu/2 * ||w - received||^2 beside the loss.
+Li et al. 2020 (arXiv:1812.06127): the objective adds mu/2 * ||w - received||^2 to the loss.
 """
 
 from dataclasses import replace
@@ -22,5 +22,4 @@ class Proximal(UpdateStep):
         self._mu = float(mu)
 
     def correct(self, correction: Correction, context: DeviceContext) -> Correction:
-        """With mu."""
         return replace(correction, proximal=self._mu)

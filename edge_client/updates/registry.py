@@ -1,6 +1,6 @@
-"""Update steps by the names that runs give them: ours, then those of installed packages.
+"""Registry of update steps: ours, then those of installed packages.
 
-Others' steps are classes as `step.UpdateStep` says, found by entry points of the group
+Other packages add classes like `step.UpdateStep` by entry points of the group
 `smidgen.update_steps`; the entry's name is the step's.
 """
 
@@ -16,14 +16,12 @@ from edge_client.errors import Failed, WrongInput, demand
 from edge_client.tables import plain
 from edge_client.updates.codec import Codec
 from edge_client.updates.proximal import Proximal
-from edge_client.updates.rolora import RoLora
 from edge_client.updates.scaffold import Scaffold
 from edge_client.updates.step import UpdateStep
+from edge_client.updates.turns import Turns
 
 GROUP = "smidgen.update_steps"
-OURS: Mapping[str, type[UpdateStep]] = {
-    one.name: one for one in (Proximal, Scaffold, RoLora, Codec)
-}
+OURS: Mapping[str, type[UpdateStep]] = {one.name: one for one in (Proximal, Scaffold, Turns, Codec)}
 SPEC = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
 
 

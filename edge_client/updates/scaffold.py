@@ -1,15 +1,14 @@
-"""SCAFFOLD: control variates against client drift, with nothing more on the way up.
+"""SCAFFOLD: control variates against client drift, at no extra upload.
 
 Karimireddy et al. 2020 (arXiv:1910.06378), option II. A device's c_i is the mean gradient of its
 last training, the population's c is the mean of all c_i; c - c_i is added to each gradient, so that
-a device with few labels steps as the population would. A device keeps its c_i and sends nothing
-but its delta: the coordinator knows c, the number of steps and lr, and so the change of c_i. It
-hands out c beside the adapter.
+a device with few labels steps as the population would. A device keeps its c_i and uploads only its
+delta: the coordinator knows c, the number of steps and lr, and from these the change of c_i. It
+sends c beside the adapter.
 
-Law: c is the sum of all devices' c_i over their number, in which whoever has none counts with 0.
-
-An update that was scaled down to its bound moves the adapter, but not c: what its device makes of
-its own c_i would not be what was counted here.
+Law: c is the sum of all devices' c_i divided by their number, where a device without one counts
+as 0. An update that was clipped moves the adapter but not c, because the change computed from it
+would differ from the c_i that its device keeps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,7 +55,6 @@ class Scaffold(UpdateStep):
         return update if self.state is None else replace(update, steps=context.optimizer_steps)
 
     def sent(self, update: Update, context: DeviceContext) -> None:
-        """Go on from c_i after this training."""
         if self.state is None or not update.steps:
             self.state = None
             return

@@ -1,4 +1,4 @@
-"""What a run does to its updates on their way, as its run file says it."""
+"""A run's settings for update steps, as its run file has them."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ def steps_of_run(
     Args:
         training: How devices train.
         updates: What becomes of their updates.
-        of_adapter: Steps that the adapter asks for (`adapters.forms.linear.Form.steps`).
+        of_adapter: Steps that the adapter asks for (`updates.forms.steps_of`).
     """
     proximal = (f"proximal:{training.proximal!r}",) if training.proximal else ()
     scaffold = ("scaffold",) if training.scaffold else ()

@@ -1,9 +1,9 @@
-"""The device halves of a work's steps around one training, with the states that they go on from.
+"""Device halves of a work's update steps around one training, with the states they continue from.
 
 steps = steps_of(work, inputs)
 correction = steps.correction(engine.adapter(), context)
 update = steps.outgoing(Update(...), context)
-steps.states()  # what the next training goes on from, for `client.folder.step_states` to save
+steps.states()  # for the next training; `client.folder.run_files.StepStates` saves them
 """
 
 import logging
@@ -85,7 +85,6 @@ class DeviceSteps:
         return None if found.is_nothing else found
 
     def outgoing(self, update: Update, context: DeviceContext) -> Update:
-        """The update as it is sent."""
         for step in self._steps:
             with naming(step):
                 update = step.outgoing(update, context)
@@ -143,7 +142,7 @@ def local_correction(
     Args:
         received: What training starts from.
         training: How it trains.
-        of_adapter: Steps of the adapter's form (`adapters.forms.linear.steps_of`).
+        of_adapter: Steps of the adapter's form (`updates.forms.steps_of`).
         round_index: 1-based, of training in several rounds.
     """
     return DeviceSteps(steps_of_run(training, Updates(), of_adapter)).correction(

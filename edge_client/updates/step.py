@@ -1,15 +1,15 @@
-"""An update step: one thing that is done to updates, its device half and its server half together.
+"""`UpdateStep`: one transformation of updates, its device half and server half together.
 
-A run has a list of steps (`registry.steps_of_run`). A device goes through them in order after it
-has trained, a coordinator through the same list backwards when it aggregates a cohort:
+A run has a list of steps (`registry.steps_of_run`). A device applies them in order after training,
+a coordinator in reverse when it aggregates a cohort:
 
     device   received -> correct, added to each gradient -> delta -> outgoing -> sent
     server   check, counts for each update as it comes; then incoming -> mean -> finish
 
-Steps are made anew for each training and each aggregation; whatever they need the next time is in
-`state`, tensors by name (float32 on a device), which one place saves on either side
-(`client.folder.step_states`, the run's memory blob). Others' steps are found by entry points, see
-docs/extending.md.
+Steps are created for each training and each aggregation; what they need the next time is in
+`state`, tensors by name (float32 on a device), saved in one place on either side
+(`client.folder.run_files.StepStates`, the run's memory blob). Other packages add steps by entry
+points, see docs/extending.md.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -45,7 +45,6 @@ class Correction:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether every gradient stays as it is."""
         return not (self.proximal or self.shift or self.frozen)
 
 
@@ -183,6 +182,13 @@ class UpdateStep:
     def finish(self, mean: AdapterState, context: ServerContext) -> AdapterState:
         """The cohort's mean as the server optimizer gets it; float32, equal names and shapes."""
         return mean
+
+    def settled(self, adapter: AdapterState, context: ServerContext) -> AdapterState:
+        """The next adapter as the next round starts from it, of the server optimizer's.
+
+        Law: the adapted model is the same.
+        """
+        return adapter
 
     def handed_out(self) -> State:
         """What devices of the next round get beside the adapter; empty: nothing."""

@@ -1,9 +1,9 @@
-"""What counts in a row of `rounds.jsonl`: a report's fields, with run, round, kind and device.
+"""Rows of `rounds.jsonl`: a report's fields with run, round, kind and device, and which rows count.
 
-The coordinator writes the rows, `smidgen profile rounds` reads them; these rules say for both which
-rows count, so that an answer that came too late counts in no table. How much one device may weigh
-is the coordinator's alone (`coordinator.rounds.scoring`): the profile sums up what devices said as
-it is, so where one claims far more texts or a far greater loss than others, the two tables differ.
+The coordinator writes the rows and `smidgen profile rounds` reads them, by the same rules, so that
+a late answer counts in no table. Only the coordinator bounds a device's weight
+(`coordinator.rounds.scoring`): the profile sums reports as they are, so where one claims far more
+texts or a far greater loss than others, the two tables differ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,6 @@ def _step(row: Row) -> tuple[Any, Any]:
 
 
 def by_round(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    """Rows of each round, in order of rounds."""
     found: dict[int, list[Row]] = {}
     for row in rows:
         found.setdefault(int(row["round_index"]), []).append(row)
@@ -90,7 +89,6 @@ class Moved:
         return BY_KERNEL if self.is_by_kernel else BY_PAYLOAD
 
     def bytes_of(self, row: Row, way: Literal["up", "down"]) -> int:
-        """What a piece of work sent or received."""
         instrument = "tcp" if self.is_by_kernel else "payload"
         return int(row["cost"][f"{instrument}_{way}_bytes"])
 

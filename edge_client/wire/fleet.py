@@ -1,8 +1,8 @@
-"""What a device and its coordinator say of each other beside work: who it is, what it may join.
+"""Messages between device and coordinator beside work: enrolment, facts, invitations, memberships.
 
-A device belongs to the coordinator, not to a run. It draws its key before anybody hears of it, so
-an enrolment whose answer is lost repeats into the same device; its id follows from the key, and
-seeds from the id. Names and tags are for people.
+A device belongs to the coordinator, not to a run. It draws its key before sending it, so an
+enrolment whose answer is lost repeats into the same device; its id follows from the key, and seeds
+from the id. Names and tags are for people.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""How labels come for free: when devices look for pseudo-labels, how many, and at what price.
+"""Pseudo-labelling settings of a run: when devices label, how many texts, at what cost.
 
-A run's `[labelling]` table: the coordinator says when, who, how many and how sure, every device
-the rest. Pacing is that of FeS (Cai et al., MobiCom 2023): before every f-th round, on n devices,
-k labels each, and k grows with the rounds.
+A run's `[labelling]` table: the coordinator decides when, who, how many and how confident, every
+device the rest. Pacing is that of FeS (Cai et al., MobiCom 2023): before every f-th round, on n
+devices, k labels each, and k grows with the rounds.
 """
 
 import math

@@ -101,7 +101,6 @@ class StepOrder:
 
     @property
     def name(self) -> str:
-        """The step's name, without its arguments."""
         return self.step.partition(":")[0]
 
 

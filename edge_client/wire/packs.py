@@ -1,8 +1,8 @@
-"""What a coordinator announces beside work: the pack that a run's base is, and its oldest client.
+"""What a coordinator announces beside work: its runs' base packs, and the oldest client it accepts.
 
-A run names its base by a hash and never sends it. Where the base is a pack, an invitation says what
-that pack is, so that a device whose owner allows it fetches the pack before it joins. Nothing here
-is believed: every file is checked by its SHA-256, and all of them together by the run's base id.
+A run names its base by a hash and never sends it. If the base is a pack, an invitation describes
+it, so that a device whose owner allows it can fetch the pack before joining. Nothing here is
+trusted: every file is checked by its SHA-256, and all of them together by the run's base id.
 """
 
 import re
@@ -86,7 +86,6 @@ class Pack:
 
     @property
     def total_bytes(self) -> int:
-        """Size of all files."""
         return sum(file.bytes for file in self.files.values())
 
 

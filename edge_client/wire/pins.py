@@ -1,7 +1,6 @@
-"""How a device names the one authority it believes: `sha256:HEX` of the CA certificate's DER.
+"""CA pins: `sha256:HEX` of the DER certificate of the one authority a device trusts.
 
-The certificate itself may come over a connection that nobody vouches for, since its hash says
-whether it is the right one.
+The certificate itself may come over an unauthenticated connection, since its hash is checked.
 """
 
 import base64

@@ -1,23 +1,17 @@
-"""What a device's report says beside its answer.
+"""Parts of a device's report: pseudo-label confidences, costs of the work, and failure codes.
 
-How sure a device is of its unlabelled texts, as counts; nothing else of them leaves it.
+`Confidences` counts, for each label, a device's unlabelled texts in 40 bins of equal width in
+log-odds, from a confidence of 0.5 on; nothing else of these texts leaves the device. From all
+devices' counts `coordinator.rounds.metrics` sets a threshold per label. A threshold is always the
+start of a bin, so both sides agree exactly on what is above it.
 
-For each label a histogram over 40 bins of equal width in log-odds, the first of which begins at a
-confidence of 0.5. From all devices' counts `coordinator.rounds.metrics` sets how sure a label
-must be. A threshold is always the start of a bin, so both sides agree exactly on what is above it.
+    held = counted(30, [0, 1], [0.93, 0.4], 2)  # 30 texts, two of them read; the second unsure
+    held.sure([as_bin(0.9), as_bin(0.9)])  # 1
 
-    told = counted(30, [0, 1], [0.93, 0.4], 2)  # 30 texts, two of them read; the second unsure
-    told.sure([as_bin(0.9), as_bin(0.9)])  # 1
-
-What a piece of work cost a device, as its report says it: measured on the device, all of it.
-
-Null says "not available here": the kernel or the board does not tell. It never stands as 0.
-
-Why a device could not do its work, as codes: what a coordinator hears of a failure.
-
-An exception's own words may quote a line of the device's files or one of its paths, so they stay in
-the device's log. A code says whose turn it is. `revoked` is the coordinator's own, for its journal:
-from a device it is refused.
+Costs are measured on the device; null, never 0, where the kernel or board does not report one.
+Failures are sent as codes, because an exception's message may quote a device's text or path; it
+stays in the device's log. `revoked` is the coordinator's own, for its journal, and refused from a
+device.
 """
 
 import math
@@ -183,7 +177,6 @@ class Cost:
 
     @property
     def down_bytes(self) -> int:
-        """What was received, likewise."""
         return self.payload_down_bytes if self.tcp_down_bytes is None else self.tcp_down_bytes
 
     def wrong(self) -> list[str]:
@@ -198,8 +191,7 @@ class Cost:
 
     def sound(self) -> "Cost":
         """Without the figures that cannot be: they are not available."""
-        plain = Cost()
-        return replace(self, **{name: getattr(plain, name) for name in self.wrong()})
+        return replace(self, **{name: getattr(Cost(), name) for name in self.wrong()})
 
     def delivered(self, later: "Cost") -> "Cost":
         """The cost of work that a later life of the client has delivered.

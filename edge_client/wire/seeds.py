@@ -1,7 +1,12 @@
-"""One root seed; every client, round and purpose derives its own: arrival order does not matter."""
+"""Seeds for each client, round and purpose, derived from a run's root seed in any order."""
 
 import hashlib
 from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 def derive_seed(root: int | str, *purpose: str | int) -> int:

@@ -1,10 +1,10 @@
-"""The tensor half of the contract: adapters, updates, and the hashes that name them.
+"""Tensor messages of the wire protocol: adapters, updates, coded steps, and their hashes.
 
-An adapter is a safetensors file of float32 tensors under PEFT's own names. An update is the same
-with what training changed, or that in a codec's tensors (`edge_client.codecs`), and a header in the
-file's metadata: protocol, work, weight in the mean, codec. A step is what a round changed, likewise
-coded, and says which adapter it is added to. Equal values give equal bytes, and bytes from outside
-end in a value or a `WireError`.
+An adapter is a safetensors file of float32 tensors under PEFT's own names. An update holds the
+change by training in the same form, or in a codec's tensors (`edge_client.codecs`), and a header in
+the file's metadata: protocol, work, weight in the mean, codec. A step is the change by a round,
+likewise coded, and names the adapter to add it to. Equal values give equal bytes; bytes from
+outside end in a value or a `WireError`.
 
     body = encode_update(Update("work-7", 12, delta))
     decode_update(body).num_examples  # 12
@@ -291,7 +291,6 @@ def _added(adapter: AdapterState, step: AdapterState) -> AdapterState:
 
 
 def shapes_of(state: AdapterState) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of tensors."""
     return {name: tensor.shape for name, tensor in state.items()}
 
 

@@ -1,4 +1,4 @@
-"""How a device trains in one round, as its run says it."""
+"""Training settings of a round, as its run file has them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Every plan's gradients on one base, compared in a fresh process: `smidgen profile gradients`.
+"""Compares every plan's gradients on one base in a fresh process: `smidgen profile gradients`.
 
 Our engine computes in float32, the reference (plain PyTorch + PEFT) in float64; see
 `profiling.benchmarks.gradients`, which the process runs.
@@ -29,7 +29,15 @@ EXACT = 1e-5  # relative, in Euclidean norm
 
 @dataclass(frozen=True)
 class PlanError:
-    """One plan's gradients beside the reference's; see `benchmarks.gradients.GradientError`."""
+    """How far one plan's gradients are from the reference's.
+
+    Attributes:
+        plan: What was computed, as `Plan` has it.
+        loss_error: |loss - reference| / reference.
+        worst_tensor: The adapter's tensor with the largest error.
+        worst_error: Its |gradient - reference| / |reference| (Euclidean norms).
+        zero_tensors: Tensors without any gradient that have one in the reference.
+    """
 
     plan: dict[str, Any]
     loss_error: float
@@ -51,17 +59,19 @@ class Question:
     """What is compared with the reference.
 
     Attributes:
-        base: Name of a base, or of a shape with `is_random`.
-        is_random: Whether the weights are random.
-        bits: Bits of the base's weights; None for its own.
-        adapter: Such as `lora:8`; with a head where words are tagged, and there alone.
-        batch: Texts; every one but the first is padded.
-        tokens: Tokens of the longest.
-        seed: Root seed of texts, adapter and random weights.
-        engine: Ours: `torch` or `onnx`.
-        device: What ours computes on, `cpu` or `cuda`; the reference computes on the processor.
-        task: What is asked: `labels`, one of each text; `mlm`, all words at some places of each;
-            `tagging`, one of nine tags at most of them.
+        base: Pack, folder, hub name, `embedded`; with random weights a shape's name.
+        is_random: Random weights of a shape such as roberta-large.
+        bits: Bits of the base's weights: 4, 8 or 16; by default its own.
+        adapter: What is trained: `lora:8`, `lora:8@q,v`, `prompt:8` or `bias`; with a head where
+            words are tagged, and there alone.
+        batch: Texts in a step, 1 or more; every one but the first is padded.
+        tokens: Tokens of the longest text.
+        seed: Seed of texts, adapter and random weights; equal seeds, equal texts.
+        engine: Ours that is compared: `torch` or `onnx`.
+        device: What ours computes on: `cpu`, or `cuda`, the first CUDA device that torch sees; the
+            reference computes on the processor.
+        task: What is asked: `labels`, one of each text; `mlm`, all words at some places of a text;
+            `tagging`, one of nine tags at most of its tokens, by an adapter with +head.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -137,15 +147,8 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
     longest = base.shape.positions - parse_adapter(question.adapter).prompt_tokens
     if question.tokens > longest:
         raise BenchmarkError(f"--tokens {question.tokens}: base {question.base} takes {longest}")
-    request = {
+    request = asdict(question) | {
         "base": str(base.folder.resolve()),
-        "adapter": question.adapter,
-        "batch": question.batch,
-        "tokens": question.tokens,
-        "seed": question.seed,
-        "engine": question.engine,
-        "device": question.device,
-        "task": question.task,
         "word_ids": list(label_words(base).values()),
     }
     command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]

@@ -1,16 +1,11 @@
-"""Gradients of our engines against plain PyTorch + PEFT holding the dequantized weights.
+"""Gradient parity: our engines against plain PyTorch + PEFT holding the dequantized weights.
 
-The reference (`profiling.benchmarks.gradients`) is computed in double precision: in single
-precision plain PyTorch is itself some 1e-5 from its own exact value, where queries have small
-gradients; how far, `plain_error` says.
+The reference is Hugging Face's own model with its linears filled from the base's stored weights, an
+adapter by PEFT, and the whole head at all positions; it shares nothing with the engines but the
+numbers in the file. It is computed in double precision: in single precision plain PyTorch is itself
+some 1e-5 from its exact value where queries have small gradients (`plain_error` says how far).
 
     python -m profiling.benchmarks.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
-
-Plain PyTorch + PEFT holding a base's dequantized weights: what gradients are compared with.
-
-Hugging Face's own model, its linears filled with what the base's stored weights stand for, an
-adapter by PEFT, the whole head at all positions. Nothing of it is shared with the engines but the
-numbers in the file.
 """
 
 import json
@@ -19,14 +14,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import torch
 from peft import PeftModel, get_peft_config, get_peft_model
 from peft.utils import set_peft_model_state_dict
-from torch import Tensor
 from torch.nn import functional
 from transformers import (
     AutoConfig,
@@ -41,12 +35,13 @@ from edge_client.adapters.spec import PREFIX, WORD_HEAD, AdapterSpec, head_modul
 from edge_client.bases.base import Base, open_base
 from edge_client.engine.opening import find_card
 from edge_client.engine.torch_backend.network import Network
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import depths
 from edge_client.tasks.kind import kind_named
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
+from profiling.benchmarks.exactness import PlanError
 from profiling.instruments.stepping import tell
 from profiling.peers.torch_checkpoint import fill
 
@@ -60,6 +55,8 @@ def reference_model(
 
     With a head it is a token classifier, which PEFT knows a form for behind a soft prompt too.
     """
+    said = f"base {base.name} is a GGUF file, which transformers' classes do not read as it lies"
+    demand(not base.is_gguf, said)
     config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
     kind, own = AutoModelForMaskedLM, list[str]()
     if base.shape.is_decoder:
@@ -111,13 +108,10 @@ def reference_gradients(
     if batch.segments is not None:
         types = {"token_type_ids": torch.from_numpy(batch.segments)}
     logits = model(input_ids=ids, attention_mask=attention, **types).logits
-    if base.shape.is_decoder:
-        loss = _causal_loss(logits, batch, spec)
-    else:
-        texts = torch.arange(len(ids)) if batch.texts is None else torch.from_numpy(batch.texts)
-        logits = logits[texts, torch.from_numpy(batch.mask_positions) + spec.prompt_tokens]
-        logits = logits if words is None else logits[:, list(words)]
-        loss = functional.cross_entropy(logits, torch.from_numpy(batch.labels))
+    texts = torch.arange(len(ids)) if batch.texts is None else torch.from_numpy(batch.texts)
+    logits = logits[texts, torch.from_numpy(batch.mask_positions) + spec.prompt_tokens]
+    logits = logits if words is None else logits[:, list(words)]
+    loss = functional.cross_entropy(logits, torch.from_numpy(batch.labels))
     loss.backward()
     gradients = {
         _plain(name): parameter.grad.numpy().copy()
@@ -125,12 +119,6 @@ def reference_gradients(
         if parameter.grad is not None
     }
     return float(loss.detach()), gradients
-
-
-def _causal_loss(logits: Tensor, batch: Batch, spec: AdapterSpec) -> Tensor:
-    logits = logits[:, spec.prompt_tokens : -1]
-    is_real = torch.from_numpy(batch.attention)[:, 1:].bool()
-    return functional.cross_entropy(logits[is_real], torch.from_numpy(batch.ids)[:, 1:][is_real])
 
 
 def _plain(name: str) -> str:
@@ -142,29 +130,6 @@ def _plain(name: str) -> str:
 
 
 TAGS = 9  # of four types of entities
-
-
-@dataclass(frozen=True)
-class GradientError:
-    """How far one plan's gradients are from the reference's.
-
-    Attributes:
-        plan: What was computed.
-        loss_error: |loss - reference| / reference.
-        worst_tensor: The adapter's tensor with the largest error.
-        worst_error: Its |gradient - reference| / |reference| (Euclidean norms).
-        zero_tensors: Tensors without any gradient that have one in the reference.
-    """
-
-    plan: Plan
-    loss_error: float
-    worst_tensor: str
-    worst_error: float
-    zero_tensors: tuple[str, ...]
-
-    def row(self) -> dict[str, Any]:
-        row: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return row
 
 
 def random_adapter(
@@ -263,7 +228,7 @@ def gradient_errors(
     engine: str = "torch",
     device: str = "cpu",
     tags: int = 0,
-) -> Iterator[GradientError]:
+) -> Iterator[PlanError]:
     """Compare each plan's gradients with the reference's.
 
     Args:
@@ -272,7 +237,6 @@ def gradient_errors(
         plans: What to compare.
         batch: Encoded texts.
         words: Token ids of the labels; None: all words are asked for, or all of a head's tags.
-            Unused for decoders.
         engine: Ours, `torch` or `onnx`.
         device: What the torch engine computes on: `cpu` or a CUDA device.
         tags: Rows of the head; 0 without one.
@@ -337,7 +301,7 @@ def _compare(
     loss: float,
     wanted: Mapping[str, np.ndarray],
     base: Base,
-) -> GradientError:
+) -> PlanError:
     errors, zero = {}, []
     for name, exact in wanted.items():
         got = gradients.get(name)
@@ -347,7 +311,7 @@ def _compare(
             zero.append(name)
         errors[name] = _distance(np.zeros_like(exact) if got is None else got, exact)
     worst = max(errors, key=lambda name: errors[name])
-    return GradientError(plan, abs(ours - loss) / loss, worst, errors[worst], tuple(zero))
+    return PlanError(asdict(plan), abs(ours - loss) / loss, worst, errors[worst], zero)
 
 
 def _is_below(name: str, plan: Plan, base: Base) -> bool:
@@ -381,7 +345,7 @@ def main(argument: str) -> None:
     plans = every_plan(base, spec, request["batch"], request["tokens"])
     computer = request["engine"], request["device"]
     for found in gradient_errors(base, spec, plans, batch, words, *computer, tags):
-        tell("plan", **found.row())
+        tell("plan", **asdict(found))
     tell("done")
 
 

@@ -1,8 +1,8 @@
-"""Predicted peaks against measured ones, over shapes, bits and batches; a long benchmark.
+"""Predicted against measured peaks, over shapes, bits and batches; a long benchmark.
 
-Each case is a fresh process that takes two steps. A case is written to `grid.jsonl` as soon as it
-is done. One that was done on this machine with these libraries is not run again, so an interrupted
-grid goes on.
+Each case is a fresh process that takes two steps, and is written to `grid.jsonl` as soon as it is
+done. A case already done on this machine with these libraries is not run again, so an interrupted
+grid can be resumed.
 """
 
 import json
@@ -98,7 +98,6 @@ def _key(settings: dict[str, Any], case: TrainingRun) -> str:
 
 
 def _refused(settings: Settings, outcome: str) -> TrainingRun:
-    """A case that did not begin, on this machine."""
     base_id = ""
     if not settings.is_random:
         with suppress(BenchmarkError):

@@ -1,4 +1,4 @@
-"""Training benchmarks, grids and exactness as tables for people."""
+"""Tables of training benchmarks, grids and gradient comparisons."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,15 +1,14 @@
-"""Train or label in a fresh process, and say what it took: our engine's, and its peers'.
+"""Training benchmark: our engine and its peers train or label in fresh processes, measured.
 
-Ours runs under the cap, if one is given, with the page cache dropped before. Peers run after it,
+Ours runs under the memory cap, if one is given, after dropping the page cache. Peers run after it,
 one after the other, without a cap: they need more than it grants. All get the same texts, label
-words, adapter and threads, and hold the same weights, so the first losses of
-the LoRA peers agree with ours.
+words, adapter, threads and weights, so the first losses of the LoRA peers agree with ours.
 """
 
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from edge_client.adapters.spec import (
 from edge_client.engine import opening
 from edge_client.engine.opening import check_device
 from edge_client.errors import demand, installing
-from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.resources import fast_dtypes, flags_here
 from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from edge_client.wire.training import Training
@@ -49,7 +47,7 @@ from profiling.instruments.machine import (
 )
 from profiling.instruments.memory_cap import drop_page_cache
 from profiling.instruments.sampler import INTERVAL_S
-from profiling.instruments.stepping import MASK_POSITION, Request, Work
+from profiling.instruments.stepping import MASK_POSITION, Case, Request, Work
 from profiling.peers import ort as ort_training
 from profiling.peers.ort import ORT_TRAINING
 
@@ -63,6 +61,7 @@ PEERS = {
     TORCH_FLOAT32: "",
     ORT_TRAINING: "artifacts",
 }
+NO_WORDS = "it asks for labels alone"  # onnxruntime-training
 NEEDS = {
     "full": ("torch", "transformers"),
     "peft": ("torch", "transformers", "peft"),
@@ -86,51 +85,25 @@ class Refused(BenchmarkError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Case):
     """What is asked for.
 
     Attributes:
-        base: Name of a base, or of a shape with `is_random`.
-        is_random: Whether the weights are random.
-        bits: Bits of the base's weights; None for its own.
-        engine: Ours.
-        device: What it computes on, `cpu` or `cuda`; peers compute on the processor.
-        batch: Texts in a step.
-        tokens: Tokens of a text.
-        adapter: Such as `lora:8`.
-        memory_budget: Such as `512M`, or `auto`.
+        is_random: Random weights of a shape such as roberta-large; the base is a shape's name then.
+        bits: Bits of the base's weights: 4, 8 or 16; by default its own, or 4 of random ones.
         cap_bytes: Hard cap around our process, or None.
-        steps: Steps that count.
-        warmup: Steps before them.
-        threads: Threads of every process; None for what its libraries take.
-        seed: Seed of texts and random weights.
+        threads: Threads of every process, 1 or more; by default one per core.
         isa: What torch is held to, such as `avx2`; empty for all that the processor has.
-        patience_s: Seconds of steps after which no more are begun; see `Request`.
-        masked: Tokens of each text at which all words are asked for; 0: it is asked for a label.
-        is_tagging: Whether each token of a text is asked for a tag, by an adapter with a head.
 
     Raises:
         BenchmarkError: A value is out of range.
     """
 
-    base: str
     is_random: bool = False
     bits: int | None = None
-    engine: str = "torch"
-    batch: int = 4
-    tokens: int = 256
-    adapter: str = "lora:8"
-    memory_budget: str = AUTO
     cap_bytes: int | None = None
-    steps: int = 4
-    warmup: int = 1
     threads: int | None = None
-    seed: int = 0
     isa: str = ""
-    patience_s: float | None = None
-    device: str = CPU
-    masked: int = 0
-    is_tagging: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -195,6 +168,12 @@ class Benchmark:
         else:
             self.base, self._words = like.base, like._words
         longest = self.base.shape.positions - settings.spec.prompt_tokens
+        is_causal = self.base.shape.is_decoder
+        if settings.masked and settings.masked + is_causal > settings.tokens:
+            raise BenchmarkError(
+                f"--masked {settings.masked}: a decoder is asked for the next of "
+                f"{settings.tokens} tokens, at {settings.tokens - 1} of them at most"
+            )
         if not MASK_POSITION < settings.tokens <= longest:
             raise BenchmarkError(
                 f"--tokens {settings.tokens}: base {settings.base} takes {MASK_POSITION + 1} to "
@@ -258,9 +237,9 @@ class Benchmark:
 
     def drop_caches(self, name: str) -> str:
         """Empty the page cache of what an engine or a peer reads; says what was done."""
-        return drop_page_cache(
-            [*sorted(self._folder(name).glob("*.safetensors")), *library_files()]
-        )
+        folder = self._folder(name)
+        files = [folder] if folder.is_file() else sorted(folder.glob("*.safetensors"))
+        return drop_page_cache([*files, *library_files()])
 
     def _folder(self, name: str) -> Path:
         return self._checkpoint(name) if name in PEERS else self.base.folder
@@ -283,16 +262,12 @@ class Benchmark:
     def _request(self, engine: str, folder: Path, work: Work) -> Request:
         settings, spec = self.settings, self.settings.spec
         layers = adapted_layers(spec, self.base.shape.layers)
+        case: dict[str, Any] = {item.name: getattr(settings, item.name) for item in fields(Case)}
+        case |= {"engine": engine, "base": str(folder.resolve())}
+        if engine == TORCH_FLOAT32:
+            case["memory_budget"] = AUTO
         return Request(
-            engine=engine,
-            base=str(folder.resolve()),
-            batch=settings.batch,
-            tokens=settings.tokens,
-            adapter=settings.adapter,
-            memory_budget=AUTO if engine == TORCH_FLOAT32 else settings.memory_budget,
-            warmup=settings.warmup,
-            steps=settings.steps,
-            seed=settings.seed,
+            **case,
             words=tuple(self._words),
             word_ids=tuple(self._words.values()),
             vocabulary=self.base.shape.vocabulary,
@@ -302,10 +277,7 @@ class Benchmark:
             work=work,
             dtype=nf4_dtype(settings.isa),
             dtypes=("float32",) if settings.isa else None,
-            patience_s=settings.patience_s,
-            device=settings.device,
-            masked=settings.masked,
-            is_tagging=settings.is_tagging,
+            is_causal=self.base.shape.is_decoder,
         )
 
     def _run(self, name: str, dropped: str | None, listen: Callable[[Line], None]) -> TrainingRun:
@@ -364,10 +336,10 @@ def nf4_dtype(isa: str = "") -> str:
     return "bfloat16" if "bfloat16" in fast else "float32"
 
 
-def peers_here() -> tuple[list[str], list[str]]:
+def peers_here(*, asks_for_words: bool = False) -> tuple[list[str], list[str]]:
     """The peers that can run here, and a note on what was left out."""
     reasons = {name: lack(name) for name in PEERS}
-    reasons[ORT_TRAINING] = ort_training.missing() or ""
+    reasons[ORT_TRAINING] = NO_WORDS if asks_for_words else ort_training.missing() or ""
     names = [name for name, reason in reasons.items() if not reason]
     return names, [f"peer {name} is left out: {why}" for name, why in reasons.items() if why]
 

@@ -1,4 +1,4 @@
-"""Our engine's side: one process that plans, trains or labels, and says what it took.
+"""The training benchmark's process for our engine: plans, trains or labels, reports its costs.
 
 It opens the engine as a client does, budget and all. Texts to label go through the tokenizer and
 the engine's own reading, as a device's do.
@@ -37,12 +37,15 @@ from profiling.instruments.stepping import (
     tell,
 )
 
-TYPES = ("person", "place", "time", "thing")  # whose words have nine tags
+# Whose words have nine tags; a tag follows from the word, so that there is something to learn.
+TYPES = ("person", "place", "time", "thing")
 
 
 def task_of(request: Request) -> Task:
     """What is asked: the given label words, all words, or tags."""
     if request.masked:
+        if request.is_causal:
+            return Task("benchmark", kind="completion")
         return Task("benchmark", kind="mlm")
     if request.is_tagging:
         return Task("benchmark", TYPES, kind="tagging")
@@ -82,8 +85,10 @@ def train(request: Request, engine: Engine) -> None:
     first, started = engine.option, _fingerprints(engine.adapter())
 
     def step(row: Texts) -> float:
-        batch = Batch(row.ids, row.attention, row.mask_positions, row.labels)
-        return engine.train_step(_asked(batch, request)).loss
+        labels = row.labels % (2 * len(TYPES) + 1) if request.is_tagging else row.labels
+        of = row.texts if request.masked or request.is_tagging else None
+        batch = Batch(row.ids, row.attention, row.mask_positions, labels, texts=of)
+        return engine.train_step(batch).loss
 
     measured = run_steps(request, random_texts(request), step)
     card = engine.device_peak()
@@ -104,21 +109,6 @@ def train(request: Request, engine: Engine) -> None:
         trained_parameters=sum(tensor.size for tensor in engine.adapter().values()),
         **measured,
     )
-
-
-def _asked(batch: Batch, request: Request) -> Batch:
-    """The same texts, asked for the words themselves at evenly spaced tokens, or for all tags.
-
-    A tag follows from the word, so that there is something to learn.
-    """
-    count = request.tokens if request.is_tagging else request.masked
-    if not count:
-        return batch
-    places = np.linspace(0, request.tokens - 1, count).astype(np.int64)
-    labels = batch.ids[:, places].ravel()
-    labels = labels % (2 * len(TYPES) + 1) if request.is_tagging else labels
-    of = np.repeat(np.arange(request.batch), count)
-    return replace(batch, mask_positions=np.tile(places, request.batch), labels=labels, texts=of)
 
 
 def label(request: Request, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""One process's training, as measured, how two of them compare, and its record."""
+"""Measured result of one training process, its comparison with another, and its record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

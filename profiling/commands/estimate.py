@@ -22,8 +22,7 @@ from edge_client.planning.sizes import AUTO, auto_budget, parse_budget
 from edge_client.planning.step_cost import nominal_rates
 from edge_client.tables import Column, Table, seconds, show, tell
 from profiling.commands.options import AdapterOption, JsonOption, TokensOption, working
-from profiling.estimates.boards import BOARDS, Board
-from profiling.estimates.rates import measure
+from profiling.estimates.boards import BOARDS, Board, measure
 from profiling.estimates.roofline import (
     FORMULA,
     Estimate,

@@ -14,9 +14,8 @@ from edge_client.errors import Failed, demand
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import machine_notes
 from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
-from profiling.fleet.measure import Load, check_files, measure
+from profiling.fleet.measure import Load, Served, check_files, measure
 from profiling.fleet.report import fleet_table, requests_table, to_json, to_record
-from profiling.fleet.served import Served
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine

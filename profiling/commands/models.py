@@ -29,10 +29,17 @@ from profiling.instruments.bases import demand_between
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
-from profiling.models.measure import Asked, settings_of
+from profiling.models.measure import (
+    BASES,
+    Asked,
+    draw,
+    pick_bases,
+    pick_cells,
+    settings_of,
+    size_of_work,
+)
 from profiling.models.page import check_jinja, told_left_out, write_pages
 from profiling.models.report import models_tables, twice_table, verdict
-from profiling.models.rows import BASES, draw, pick_bases, pick_cells, size_of_work
 from profiling.models.run import FILE, Follow, of_one_machine, read_kept, run, to_do
 
 

@@ -8,76 +8,50 @@ from typing import Annotated
 
 import typer
 
-from edge_client.engine.opening import ENGINE_HELP, engine_name
+from edge_client.engine.opening import engine_name
+from edge_client.options import options_of
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_size
 from edge_client.tables import show, tell
 from profiling.benchmarks.report import named, ratio_notes, train_notes, train_table
-from profiling.benchmarks.training import PEERS, Benchmark, Settings, lack, peers_here
+from profiling.benchmarks.training import (
+    NO_WORDS,
+    PEERS,
+    Benchmark,
+    Settings,
+    lack,
+    peers_here,
+)
 from profiling.benchmarks.training_run import TRAIN_FILE, TrainingRun, ratios, to_record
 from profiling.commands.options import (
-    AdapterOption,
-    BudgetOption,
-    DeviceOption,
-    IsaOption,
     JsonOption,
-    SeedOption,
-    ThreadsOption,
-    TokensOption,
     added_to,
     working,
 )
 from profiling.instruments.bases import BenchmarkError
 from profiling.instruments.child import Line, terminable
+from profiling.instruments.machine import ISAS
+from profiling.peers.ort import ORT_TRAINING
 from profiling.records.record import append, new_session
 
+CGROUP = (
+    "Hard cap around our process, by a memory cgroup, such as 512M; needs root. By default none."
+)
 
+
+@options_of(
+    Settings,
+    without=("cap_bytes", "patience_s"),
+    is_random={"flag": "--random"},
+    is_tagging={"flag": "--tagging"},
+    engine={"default": AUTO},
+    isa={"help": f"Hold torch to an older processor's instructions: {', '.join(ISAS)}."},
+)
 def train_steps(
-    base: Annotated[
-        str, typer.Option(help="Pack, folder, hub name, `embedded`; with --random a shape's name.")
-    ],
-    is_random: Annotated[
-        bool, typer.Option("--random", help="Random weights of a shape such as roberta-large.")
-    ] = False,
-    bits: Annotated[
-        int | None,
-        typer.Option(
-            help="Bits of the base's weights: 4, 8 or 16; by default its own, or 4 with --random."
-        ),
-    ] = None,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
-    device: DeviceOption = CPU,
-    batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Settings.batch,
-    tokens: TokensOption = Settings.tokens,
-    adapter: AdapterOption = Settings.adapter,
-    masked: Annotated[
-        int,
-        typer.Option(
-            help="Tokens of each text at which all words of the vocabulary are asked for, as in "
-            "masked-language modelling; 0: each is asked for a label."
-        ),
-    ] = Settings.masked,
-    is_tagging: Annotated[
-        bool,
-        typer.Option(
-            "--tagging",
-            help="Ask for one of nine tags at each token of a text, by an adapter with +head.",
-        ),
-    ] = Settings.is_tagging,
-    memory_budget: BudgetOption = AUTO,
-    cgroup: Annotated[
-        str | None,
-        typer.Option(
-            help="Hard cap around our process, by a memory cgroup, such as 512M; needs root. By "
-            "default none."
-        ),
-    ] = None,
-    steps: Annotated[
-        int, typer.Option(help="Steps to measure, 1 or more; the median is shown.")
-    ] = Settings.steps,
-    warmup: Annotated[
-        int, typer.Option(help="Steps to take before measuring, 0 or more.")
-    ] = Settings.warmup,
+    call: Callable[..., Settings],
+    engine: str,
+    device: str,
+    cgroup: Annotated[str | None, typer.Option(help=CGROUP)] = None,
     peers: Annotated[
         bool, typer.Option("--peers", help="Run every peer that is installed too, without a cap.")
     ] = False,
@@ -85,9 +59,6 @@ def train_steps(
         list[str] | None,
         typer.Option(help=f"Run this peer too; may be repeated: {', '.join(PEERS)}."),
     ] = None,
-    threads: ThreadsOption = None,
-    seed: SeedOption = 0,
-    isa: IsaOption = "",
     out: Annotated[
         Path | None,
         typer.Option(help=f"Folder of {TRAIN_FILE}, to which a record of each process is added."),
@@ -97,24 +68,9 @@ def train_steps(
     """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
     path = added_to(out, TRAIN_FILE)
     with terminable():
-        settings = Settings(
-            base=base,
-            is_random=is_random,
-            bits=bits,
+        settings = call(
             engine=engine_name(engine, device) if engine == AUTO else engine,
-            device=device,
-            batch=batch,
-            tokens=tokens,
-            adapter=adapter,
-            masked=masked,
-            is_tagging=is_tagging,
-            memory_budget=memory_budget,
             cap_bytes=None if cgroup is None else parse_size("--cgroup", cgroup),
-            steps=steps,
-            warmup=warmup,
-            threads=threads,
-            seed=seed,
-            isa=isa,
         )
         names = _peer_names(peers, peer or [], settings)
         with working("looking for the base") as say:
@@ -144,15 +100,13 @@ def _peer_names(every: bool, chosen: list[str], settings: Settings) -> list[str]
     for name in chosen:
         if name not in PEERS:
             raise BenchmarkError(f"--peer {name} is not known; one of {', '.join(PEERS)}")
-        if why := lack(name):
+        if why := NO_WORDS if settings.masked and name == ORT_TRAINING else lack(name):
             raise BenchmarkError(f"--peer {name}: {why}")
-    here, notes = peers_here() if every else ([], [])
+    here, notes = peers_here(asks_for_words=settings.masked > 0) if every else ([], [])
     names = list(dict.fromkeys([*here, *chosen]))
     spec = settings.spec
     if names and (not spec.rank or spec.head or spec.ranks):
         raise BenchmarkError(f"peers train LoRA alone; --adapter {settings.adapter} is another")
-    if names and (settings.masked or settings.is_tagging):
-        raise BenchmarkError("peers ask for labels; leave --masked, --tagging or the peers away")
     if names and settings.device != CPU:
         raise BenchmarkError(
             f"--device {settings.device}: peers compute on the processor; leave --device or the "

@@ -1,24 +1,18 @@
-"""Seconds of a training step on a board that is not here: a roofline, and every input beside it.
+"""Roofline estimates: seconds per training step on other boards, with every input's source.
 
-A step takes at least as long as its products at the board's product rate, and at least as long as
-moving its weights at the memory's rate (the roof). How much longer, a step measured here tells: the
+A step takes at least its products divided by the board's product rate, and at least its weight
+bytes divided by the memory bandwidth. How much longer it takes, a step measured here tells: the
 share of this machine's own roof that it reached.
 
     estimated = max(flops / product_rate, bytes / memory_rate) / share
 
-Activations are not in the bytes, swapping and heat are not in the formula. Every figure that comes
-out of it is estimated; the inputs say whether they were measured, computed, published, commonly
-cited or assumed.
+Activations are not in the bytes; swapping and heat are not in the formula. Results are always
+estimates; each input says whether it was measured, computed, published, commonly cited or assumed.
 
-FeS's own cost model of a TX2, as its authors' plotting notebooks have it: a formula, no run.
-
-A batch of 4 texts through all layers takes a fixed number of seconds, computing draws one power and
-sending another. Everything made with it is estimated, and says so.
-
-What papers print about training on boards; nothing of it was measured or estimated here.
-
-AUG-FedPrompt's table 4 stands as it is printed, with its marks. `OOM (9.8)` is a step that ran out
-of the board's memory and took 9.8 GB on the authors' server (note 3 of the paper).
+Also here: FeS's cost model of a TX2 from its authors' plotting notebooks (a batch of 4 texts takes
+fixed seconds; computing and sending each draw a fixed power), and published figures such as
+AUG-FedPrompt's table 4. Its `OOM (9.8)` is a step that ran out of the board's memory and took
+9.8 GB on the authors' server (note 3 of the paper).
 """
 
 from dataclasses import dataclass
@@ -33,8 +27,7 @@ from edge_client.planning.torch_memory import (
     elements,
     lowest_trained,
 )
-from profiling.estimates.boards import Board, BoardKind
-from profiling.estimates.rates import Rates
+from profiling.estimates.boards import Board, BoardKind, MeasuredRates
 
 REACHED = 0.5  # of a board's peaks by a plain product and by plain copying; assumed
 FORMULA = "max(operations / product rate, bytes / memory rate) / share of the roof"
@@ -105,12 +98,12 @@ def step_work(work: Workload, plan: Plan) -> StepWork:
     return StepWork(step_flops(work, plan), used * (work.bits / 8 + dense))
 
 
-def roof_s(step: StepWork, rates: Rates) -> float:
+def roof_s(step: StepWork, rates: MeasuredRates) -> float:
     """The least seconds that a step can take where products and memory reach these rates."""
     return max(step.flops / rates.flops_per_s, step.moved_bytes / rates.bytes_per_s)
 
 
-def reached(step: StepWork, measured_s: float, here: Rates) -> float:
+def reached(step: StepWork, measured_s: float, here: MeasuredRates) -> float:
     """The share of this machine's roof that a measured step reached.
 
     Above 1 only where the rates are too low: others were at work while they were measured.
@@ -127,7 +120,7 @@ def estimate(step: StepWork, board: Board, share: float | None) -> Estimate:
         share: What `reached` said of a step measured here; None: no step was, and the roof itself
             is the answer, which a real step does not reach.
     """
-    rates = Rates(REACHED * board.peak_flops_per_s, REACHED * board.peak_bytes_per_s)
+    rates = MeasuredRates(REACHED * board.peak_flops_per_s, REACHED * board.peak_bytes_per_s)
     products_s = step.flops / rates.flops_per_s
     is_product = products_s >= step.moved_bytes / rates.bytes_per_s
     return Estimate(

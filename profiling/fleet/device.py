@@ -1,7 +1,7 @@
-"""A light device: it says and checks on the wire what a client does, and computes nothing.
+"""A light device for load tests: it speaks and checks the client's protocol, without computing.
 
-Training adds 0.01 to every number, evaluating finds half of ten texts right. What was received is
-checked by its hash; no state is kept on disk, since the coordinator is what is measured.
+Training adds 0.01 to every number; evaluating reports half of ten texts right. Downloads are
+checked by their hash; no state is kept on disk, since the coordinator is what is measured.
 """
 
 import asyncio
@@ -58,12 +58,12 @@ COST = Cost(
 Message = TypeVar("Message")
 
 
-class Refused(Failed):
+class RequestRefused(Failed):
     """The coordinator answered with a 4xx: not to be expected of these devices."""
 
 
 @dataclass
-class Book:
+class LoadLog:
     """What the devices of one process write into together.
 
     Attributes:
@@ -79,7 +79,6 @@ class Book:
     last: AdapterState = field(default_factory=dict)
 
     def wrong(self, what: str) -> None:
-        """Count an error, and tell its first occurrence."""
         self.met.errors[what] = self.met.errors.get(what, 0) + 1
         if self.met.errors[what] == 1:
             self.tell("error", what=what)
@@ -106,7 +105,7 @@ class Device:
         connection: Callable[[Mapping[str, str]], Connection],
         name: str,
         base_id: str,
-        book: Book,
+        book: LoadLog,
     ) -> None:
         self._book, self._name, self._base_id = book, name, base_id
         self._http = connection({"Authorization": f"Bearer {draw_key()}"})
@@ -134,7 +133,7 @@ class Device:
                 if given.over is not None:
                     await self._go_home(given.over)
                     return
-            except (Refused, WireError) as error:
+            except (RequestRefused, WireError) as error:
                 self._book.wrong(str(error))
                 self._refusals += 1
                 await asyncio.sleep(1.0)
@@ -232,7 +231,7 @@ class Device:
                     least_s = float(answer.headers.get("retry-after", "0"))
                 elif answer.status < 500:
                     said = answer.body[:160].decode("utf-8", "replace")
-                    raise Refused(f"{route}: {answer.status} {said}")
+                    raise RequestRefused(f"{route}: {answer.status} {said}")
                 else:
                     self._book.wrong(f"{route}: {answer.status}")
             await asyncio.sleep(least_s + random.uniform(0.0, pause_s))

@@ -1,6 +1,6 @@
-"""Many light devices in one process, on one event loop; what they met goes into a file at the end.
+"""Load generator: many light devices in one process on one event loop; writes a file of results.
 
-SIGTERM ends it early, and what was met until then is written all the same.
+SIGTERM ends it early; the results until then are still written.
 
     python -m profiling.fleet.generator '{"url": "https://...", "devices": 500, ...}'
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from profiling.fleet.device import Book, Device
+from profiling.fleet.device import Device, LoadLog
 from profiling.fleet.http import Connection
 from profiling.fleet.run import Met
 from profiling.instruments.made_up_run import is_sum
@@ -33,7 +33,7 @@ OWN_FILES = 100  # beside one socket per device
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoadRequest:
     """What one process of devices is to do.
 
     Attributes:
@@ -57,9 +57,9 @@ class Asked:
     out: str
 
 
-async def generate(asked: Asked) -> Met:
+async def generate(asked: LoadRequest) -> Met:
     """Let the devices live until the run is over, or a SIGTERM."""
-    book = Book(tell)
+    book = LoadLog(tell)
     met = book.met
     trust = ssl.create_default_context(cafile=asked.ca) if asked.ca else None
 
@@ -125,7 +125,7 @@ def spare_memory() -> None:
 
 def main() -> None:
     spare_memory()
-    asked = msgspec.convert(json.loads(sys.argv[1]), Asked)
+    asked = msgspec.convert(json.loads(sys.argv[1]), LoadRequest)
     raise_file_limit(asked.devices + OWN_FILES)
     met = asyncio.run(generate(asked))
     part = Path(f"{asked.out}.part")

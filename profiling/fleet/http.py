@@ -1,7 +1,7 @@
-"""HTTP/1.1 as a thousand light devices speak it: one connection each, on one event loop.
+"""Minimal HTTP/1.1 client for a thousand light devices: one connection each, on one event loop.
 
-Only what a coordinator answers with is read: a status line, headers, and a body of told length.
-A client library would cost more than the server that is measured.
+It reads only what a coordinator sends: a status line, headers, and a body of known length. A client
+library would cost more than the server that is measured.
 """
 
 import asyncio
@@ -129,7 +129,6 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Drop the connection; the next request opens another."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

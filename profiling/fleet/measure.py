@@ -1,7 +1,10 @@
-"""A fleet against a real coordinator: `init`, `create` and `serve` as processes, over TLS.
+"""Runs a fleet against a real coordinator: `init`, `create` and `serve` as processes, over TLS.
 
-The store is on disk and goes at the end. Devices live in processes of their own, on the same
-machine: what they take of it is said beside the coordinator's.
+    Served()                                          # one process, SQLite and files
+    Served(3, "postgresql://fleet@127.0.0.1/load", "s3://load/blobs")
+
+The store is on disk and removed at the end. Devices run in separate processes on the same machine,
+whose share of it is reported beside the coordinator's.
 """
 
 import json
@@ -14,14 +17,18 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from os import environ
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
+import psutil
 
 from edge_client.bases.base import Base
 from edge_client.errors import demand
-from profiling.fleet.generator import OWN_FILES, Asked
+from profiling.fleet.generator import OWN_FILES, LoadRequest
 from profiling.fleet.run import (
     LATE,
     FleetRun,
@@ -33,11 +40,109 @@ from profiling.fleet.run import (
     lag,
     latencies,
 )
-from profiling.fleet.served import ALONE, COORDINATOR, Served, check_fresh, coordinator
-from profiling.fleet.watch import Sample, Watch, near
+from profiling.fleet.watch import ProcessWatch, Sample, near
 from profiling.instruments.bases import BenchmarkError, cache_folder
 from profiling.instruments.made_up_run import first_state, run_file
 from profiling.instruments.processes import ProcessError, Processes, running
+
+COORDINATOR = "coordinator"
+NO_STORE = "no store at"
+COMMAND_S = 180.0  # for a command of the coordinator
+PORTS = {"postgresql": 5432, "http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A coordinator's processes and store.
+
+    Attributes:
+        processes: How many serve.
+        database: URL of a PostgreSQL database; empty: SQLite.
+        blobs: `s3://BUCKET/PREFIX`; empty: files.
+    """
+
+    processes: int = 1
+    database: str = field(default="", repr=False)
+    blobs: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What names the store to a command, beside its folder: a line would show a password."""
+        return {"SMIDGEN_DATABASE": self.database, "SMIDGEN_BLOBS": self.blobs}
+
+    def servers(self) -> dict[str, int]:
+        """Ids of the store's servers that run on this machine, where they can be seen."""
+        endpoint = environ.get("AWS_ENDPOINT_URL", "") if self.blobs else ""
+        asked = {"database": self.database, "object store": endpoint}
+        found = {name: _listens(url) for name, url in asked.items() if url}
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+
+ALONE = Served()
+
+
+def check_fresh(served: Served, folder: Path) -> None:
+    """Refuse a database that somebody uses already.
+
+    Args:
+        served: Names it.
+        folder: Of the store to be made.
+
+    Raises:
+        BenchmarkError: It holds a fleet.
+        ProcessError: It cannot be reached; the coordinator's own line.
+    """
+    if not served.database:
+        return
+    try:
+        coordinator(served, "status", "--store", str(folder))
+    except ProcessError as error:
+        if NO_STORE in str(error):
+            return
+        raise
+    demand(
+        False,
+        "--database names one with a fleet in it, which would take part; make an empty one "
+        "(`createdb`), and drop it afterwards",
+        BenchmarkError,
+    )
+
+
+def coordinator(served: Served, command: str, *arguments: str) -> dict[str, Any]:
+    """Run a command of the coordinator on a store; its JSON.
+
+    Raises:
+        ProcessError: It failed.
+    """
+    line = [sys.executable, "-m", "smidgen", COORDINATOR, command, *arguments, "--json"]
+    own = {**environ, **served.environment}
+    try:
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=COMMAND_S, check=False, env=own
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"{COORDINATOR} {command} took over {COMMAND_S:g} s") from error
+    said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    if done.returncode or not said:
+        told = said[-1] if said else "it said nothing"
+        raise ProcessError(f"{COORDINATOR} {command} ended with code {done.returncode}: {told}")
+    found: dict[str, Any] = json.loads(said[-1])
+    return found
+
+
+def _listens(url: str) -> int | None:
+    """Id of the process on this machine that listens at a URL's port; None where none is seen."""
+    parts = urlsplit(url)
+    port = parts.port or PORTS.get(parts.scheme)
+    if parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        return None
+    with suppress(psutil.Error):
+        for one in psutil.net_connections("tcp"):
+            here = one.laddr.port if one.laddr else None
+            if one.status == psutil.CONN_LISTEN and here == port and one.pid:
+                return int(one.pid)
+    return None
+
 
 LISTENING = r"listening on (https?://\S+)"
 START_S = 180.0  # until the coordinator listens
@@ -108,7 +213,7 @@ def measure(load: Load, say: Callable[[str], None]) -> FleetRun:
         token = create(folder, load)
         url = serve(processes, folder / "store", load.served)
         pid = processes.running[COORDINATOR].pid
-        with Watch(pid, folder / "store", load.served.servers()) as watch:
+        with ProcessWatch(pid, folder / "store", load.served.servers()) as watch:
             time.sleep(2 * POLL_S)  # what it takes before anybody is there
             names = _start_devices(processes, folder, load, url, token)
             outcome = _wait(processes, names, load, end_s, say)
@@ -154,7 +259,7 @@ def _start_devices(
         own = load.devices * (number + 1) // count - first
         name = f"devices-{number + 1}"
         out = str(folder / f"{name}.json")
-        asked = Asked(url, ca, token, first, own, load.base.base_id, load.rounds, out)
+        asked = LoadRequest(url, ca, token, first, own, load.base.base_id, load.rounds, out)
         line = [sys.executable, "-m", "profiling.fleet.generator", json.dumps(asdict(asked))]
         processes.start(name, line, {"OMP_NUM_THREADS": "1"})
         names.append(name)

@@ -1,4 +1,4 @@
-"""Fleets as tables, one column per fleet, and as records."""
+"""Fleet benchmarks as tables, one column per fleet, and as records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace

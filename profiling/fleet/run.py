@@ -1,4 +1,4 @@
-"""What a coordinator took and gave under a fleet of light devices: one result per fleet."""
+"""Result of a fleet benchmark: a coordinator's cost and throughput under light devices."""
 
 import math
 from collections import defaultdict

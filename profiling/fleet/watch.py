@@ -1,7 +1,7 @@
-"""The coordinator watched from outside, once a second: memory, processor, files, and its disk.
+"""Samples a coordinator from outside, once a second: memory, processor, files, disk.
 
-Where several processes serve, the figures are those of all; beside them stands what each one and
-the servers of its store have used of the processor.
+With several serving processes the figures are their sum, beside the processor time of each and of
+their store's servers.
 """
 
 import time
@@ -39,7 +39,7 @@ class Sample:
     shares_s: Mapping[str, float] = field(default_factory=dict)
 
 
-class Watch(Background):
+class ProcessWatch(Background):
     """A thread that looks at a coordinator until the block ends.
 
     Args:

@@ -1,15 +1,12 @@
-"""The bases a benchmark runs on, made once and kept in the user's cache folder.
+"""Benchmark bases, made once in the user's cache folder, and the peers' own environments.
 
     ~/.cache/smidgen/packs/random-roberta-large-4-0     SHAPE-BITS-SEED
     ~/.cache/smidgen/packs/0c9f6a41d2b37e58-8           identity of the source, BITS
     ~/.cache/smidgen/peers/0c9f6a41d2b37e58-nf4         a peer's checkpoint of the same weights
 
-Each is made by a process of its own, so that what making it takes is in no measured process. Any
-of them may be deleted at any time.
-
-Environments of their own for what cannot be installed beside us, and how our modules run there.
-
-A script in `scripts/` makes each and writes `MARK` last, so that half an environment is none.
+Each is made by a process of its own, so that its cost is in no measured process, and may be deleted
+at any time. Peers that cannot be installed beside us have environments made by a script in
+`scripts/`, which writes `MARK` last, so that an incomplete one does not count.
 """
 
 import os
@@ -19,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from edge_client.bases.gguf.header import is_gguf
+from edge_client.bases.tokenizer import open_tokens
 from edge_client.errors import WrongInput, demand
 from edge_client.outputs import home_folder
 from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Tokens
 
 BITS = (4, 8, 16)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -108,7 +106,7 @@ def _opened(name: str) -> Base:
 
 
 def is_shape(name: str) -> bool:
-    return name != EMBEDDED and not Path(name).is_dir()
+    return name != EMBEDDED and not is_gguf(name) and not Path(name).is_dir()
 
 
 def find_checkpoint(base: Base, kind: str) -> Path:
@@ -121,6 +119,8 @@ def find_checkpoint(base: Base, kind: str) -> Path:
     Raises:
         BenchmarkError: It cannot be made.
     """
+    said = f"base {base.name} is a GGUF file, which no peer reads; leave peers out"
+    demand(not base.is_gguf, said, BenchmarkError)
     folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{kind}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def label_words(base: Base) -> dict[str, int]:
         BenchmarkError: The vocabulary has no four of them.
     """
     try:
-        tokens = Tokens(base.folder)
+        tokens = open_tokens(base.folder)
     except TaskError as error:
         raise BenchmarkError(f"base {base.name}: {error}") from error
     found: dict[str, int] = {}

@@ -1,12 +1,10 @@
-"""One child process, run to its end under a cap and watched from outside.
+"""One child process, run to its end under a memory cap and sampled from outside.
 
-child = run_child(command, memory_limit_bytes=512 << 20, mapped_bytes=0, environment={})
-print(child.outcome, child.stepping.peak_anon_bytes, child.done["losses"])
+    child = run_child(command, memory_limit_bytes=512 << 20, mapped_bytes=0, environment={})
+    print(child.outcome, child.stepping.peak_anon_bytes, child.done["losses"])
 
-Ctrl-C, SIGTERM and SIGHUP: taken as one, and held back where they would leave half a thing.
-
-with terminable(), undisturbed():
-    process = subprocess.Popen(...)
+`terminable` makes SIGTERM and SIGHUP act as Ctrl-C; `undisturbed` defers all three while a process
+is being started, so that none is left without an owner.
 """
 
 import json

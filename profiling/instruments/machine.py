@@ -1,9 +1,8 @@
-"""What must agree before two runs may be compared: processor, memory, kernel, library versions.
+"""Machine facts that must agree before two runs are compared: processor, kernel, versions.
 
-Holding torch to a smaller instruction set, as an older processor would have it: `--isa`.
-
-By the libraries' own switches, which they read when they are loaded. ONNX Runtime has none;
-bitsandbytes follows torch's. Held like this, our planner is offered float32 alone.
+`--isa` holds torch to a smaller instruction set, as an older processor has it, by the libraries'
+own environment variables, read as they load. ONNX Runtime has none; bitsandbytes follows torch's.
+With it our planner is offered float32 alone.
 """
 
 import os
@@ -22,7 +21,7 @@ import psutil
 from edge_client.errors import Failed, demand
 from edge_client.metering.machine import governor, power_mode
 from edge_client.metering.sysfs import number, text
-from edge_client.planning.resources import usable_cores
+from edge_client.planning.resources import cpu_flags, usable_cores
 from profiling.instruments.bases import BenchmarkError
 from profiling.records.record import Conditions
 
@@ -80,11 +79,11 @@ def this_machine(root: Path = Path("/")) -> Machine:
     Args:
         root: Where the files of the kernel lie that psutil does not read; another in tests.
     """
-    mode = power_mode(root)
+    mode, flags = power_mode(root), cpu_flags(text(root / "proc/cpuinfo"))
     return Machine(
         machine=platform.machine(),
         processor=_processor(root / "proc/cpuinfo"),
-        instruction_sets=_instruction_sets(root / "proc/cpuinfo"),
+        instruction_sets=[name for name in INSTRUCTION_SETS if name in flags],
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         kernel=platform.release(),
@@ -103,12 +102,6 @@ def _processor(cpuinfo: Path) -> str | None:
     rows = text(cpuinfo).splitlines()
     names = [row.partition(":")[2].strip() for row in rows if row.startswith("model name")]
     return names[0] if names else None
-
-
-def _instruction_sets(cpuinfo: Path) -> list[str]:
-    rows = text(cpuinfo).splitlines()
-    told = [row.partition(":")[2].split() for row in rows if row.startswith(("flags", "Features"))]
-    return [name for name in INSTRUCTION_SETS if told and name in told[0]]
 
 
 def _zram_bytes(swaps: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""A run in which nobody computes: every device adds 0.01 to each number, in every round."""
+"""A run without compute for benchmarks: every device adds 0.01 to each number, in every round."""
 
 import json
 

@@ -1,9 +1,9 @@
-"""A hard memory cap around one child process, and what the kernel says of it afterwards.
+"""A hard memory cap around one child process, and the kernel's statistics of it.
 
-The first mechanism that works here is taken: cgroup v2, cgroup v1, RLIMIT_DATA, none; the report
-says which, since a run under no cap proves nothing. Pages of a file are charged to the group that
-reads them first, so a file that somebody else has in the page cache costs the group nothing:
-`drop_page_cache` before a capped run, or the cap is too kind.
+The first mechanism that works here is used: cgroup v2, cgroup v1, RLIMIT_DATA, none; the report
+names it, since a run without a cap proves nothing. Pages of a file are charged to the cgroup that
+reads them first, so a file already in the page cache costs nothing: call `drop_page_cache` before a
+capped run, or the cap is too generous.
 
     with memory_cap(512 << 20) as cap:
         process = subprocess.Popen(cap.around([sys.executable, "train.py"]))
@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+from edge_client.metering.sysfs import number, text
 
 MOUNTS = Path("/proc/self/mounts")
 _numbers = count()
@@ -46,7 +48,7 @@ class CapReport:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class CgroupVersion:
     """The file names of one version of the memory controller."""
 
     mechanism: str
@@ -57,8 +59,10 @@ class Dialect:
     is_swap_in_total: bool  # v1 limits memory + swap, v2 swap alone
 
 
-V2 = Dialect("cgroup v2", "memory.max", "memory.swap.max", "memory.peak", "memory.events", False)
-V1 = Dialect(
+V2 = CgroupVersion(
+    "cgroup v2", "memory.max", "memory.swap.max", "memory.peak", "memory.events", False
+)
+V1 = CgroupVersion(
     "cgroup v1",
     "memory.limit_in_bytes",
     "memory.memsw.limit_in_bytes",
@@ -76,7 +80,7 @@ class Group:
         dialect: The version of its files.
     """
 
-    def __init__(self, folder: Path, dialect: Dialect) -> None:
+    def __init__(self, folder: Path, dialect: CgroupVersion) -> None:
         self._folder, self._dialect = folder, dialect
 
     def around(self, command: Sequence[str]) -> list[str]:
@@ -84,7 +88,8 @@ class Group:
         return ["/bin/sh", "-c", enter, str(self._folder / "cgroup.procs"), *command]
 
     def report(self) -> CapReport:
-        limit, peak = self._number(self._dialect.limit), self._number(self._dialect.peak)
+        names = (self._dialect.limit, self._dialect.peak)
+        limit, peak = (number(self._folder / name) for name in names)
         note = f"capped by {self._dialect.mechanism} at {(limit or 0) >> 20} MiB"
         if not (self._folder / self._dialect.swap).exists():
             note += "; swap is not counted here"
@@ -98,17 +103,10 @@ class Group:
                 return
             time.sleep(0.02)
 
-    def _number(self, name: str) -> int | None:
-        with suppress(OSError, ValueError):
-            return int((self._folder / name).read_text())
-        return None
-
     def _oom_kills(self) -> int | None:
-        with suppress(OSError):
-            rows = (self._folder / self._dialect.events).read_text().splitlines()
-            kills = [int(row.split()[1]) for row in rows if row.startswith("oom_kill ")]
-            return kills[0] if kills else None  # kernels before 4.13 do not count them
-        return None
+        rows = text(self._folder / self._dialect.events).splitlines()
+        kills = [int(row.split()[1]) for row in rows if row.startswith("oom_kill ")]
+        return kills[0] if kills else None  # kernels before 4.13 do not count them
 
 
 class DataLimit:
@@ -203,7 +201,7 @@ def _make_group(limit_bytes: int, mounts: Path) -> Group | None:
     return None
 
 
-def _controllers(mounts: Path) -> Iterator[tuple[Dialect, Path]]:
+def _controllers(mounts: Path) -> Iterator[tuple[CgroupVersion, Path]]:
     """Mounted hierarchies whose children can be given a memory limit, version 2 first."""
     rows = [row.split() for row in mounts.read_text().splitlines()]
     for _, point, kind, *_ in rows:
@@ -225,7 +223,7 @@ def _enables_memory(root: Path) -> bool:
     return False
 
 
-def _limit(folder: Path, dialect: Dialect, limit_bytes: int) -> None:
+def _limit(folder: Path, dialect: CgroupVersion, limit_bytes: int) -> None:
     (folder / dialect.limit).write_text(str(limit_bytes))
     with suppress(FileNotFoundError):  # a kernel without swap accounting, or without swap
         path = folder / dialect.swap

@@ -1,8 +1,8 @@
-"""Processes by name, each with what it started; none is left behind.
+"""Named processes, each with its descendants, all ended on exit.
 
-Every process leads a group of its own and writes to a log of its own. Leaving the block, by
-whatever way, ends them all: terminate the groups, wait, kill; where they are watched, what has left
-its group is ended too.
+Every process leads its own group and writes to its own log. Leaving the block in any way ends them
+all: terminate the groups, wait, kill; where they are watched, descendants that left their group are
+ended too.
 """
 
 import json
@@ -40,7 +40,7 @@ class Processes:
         every_s: Pause between two samples of their trees; None for no watching.
 
     Attributes:
-        logs: The same folder; a log is `NAME.log`.
+        logs: Folder of their output; a log is `NAME.log`.
         running: Those that were started, by name.
     """
 
@@ -99,7 +99,7 @@ class Processes:
         Args:
             until: Whether it is done.
             within_s: How long it may take.
-            what: The same in words, such as `the server to listen`.
+            what: What is waited for, in words, such as `the server to listen`.
             every_s: Pause between two looks.
 
         Raises:

@@ -1,25 +1,17 @@
-"""The memory of another process, read from outside while it lives.
-
-The kernel keeps the peak of the resident set (VmHWM), so the last sample is enough for it. Of
-anonymous memory it keeps no peak: that one is the highest of the samples, and what rises and falls
-within one interval is not seen.
+"""Samplers of other processes: peak memory of one, processor time and memory of a process tree.
 
     with Sampler(process.pid) as sampler:
         process.wait()
         print(sampler.take())
 
-A process and all that it started, watched from outside: processor time and memory.
+A thread samples until the block ends; `ProcessTree` is used in the same way. The kernel keeps the
+peak of resident memory (VmHWM), so the last sample suffices for it. It keeps none of anonymous
+memory: that peak is the highest sample, and misses what rises and falls within one interval.
 
-A process stays known once it was seen, also when its parent has died; what the first one started
-and what is alive at the end is ended. Of one that comes and goes between two samples no memory is
-seen, and processor time only if its parent waited for it. Ids are given out again, so a process is
-its id and the clock tick in which it began (as psutil tells them apart).
-
-    with ProcessTree(process.pid) as tree:
-        process.wait()
-        print(tree.take())
-
-All of it is looked at by a thread, again and again until a block ends.
+A tree's process stays known once seen, even when its parent has died; what it started and is still
+alive at the end is killed. One that comes and goes between samples has no memory, and processor
+time only if its parent waited for it. Process ids are reused, so a process is its id and start tick
+(as psutil tells them apart).
 """
 
 import os
@@ -141,7 +133,7 @@ class TreeUse:
             that waited for them, or as last seen, whichever sums up to more; never too much.
         peak_pss_bytes: Highest sample of their resident memory; a page that several of them share
             counts once (Pss).
-        peak_rss_bytes: The same where it counts in each of them (Rss), as `ps` shows it.
+        peak_rss_bytes: Highest sample with such a page counted in each (Rss), as `ps` shows it.
     """
 
     cpu_s: float

@@ -1,8 +1,8 @@
-"""What every child process of the training benchmark does alike: its request, texts and clock.
+"""What all child processes of the training benchmark share: request, texts and clock.
 
 A child gets a `Request` as one JSON argument and answers with JSON lines on stdout: `ready` when it
-is loaded, a `step` after each step (or batch that was labelled), `done` with everything. It imports
-nothing of the engine it is compared with, so that neither side pays for the other.
+is loaded, a `step` after each step (or labelled batch), `done` with everything. It imports nothing
+of the engine it is compared with, so that neither side pays for the other.
 """
 
 import json
@@ -25,19 +25,52 @@ FIRST_WORD = 5  # ids below are specials in most vocabularies
 
 
 @dataclass(frozen=True)
-class Request:
+class Case:
+    """The steps to take, as they are asked for and as each process is told.
+
+    Attributes:
+        base: Pack, folder, hub name, `embedded`, or a shape's name; for a process, folder of our
+            base or of the peer's checkpoint.
+        engine: Ours: `torch` or `onnx` (of the command also `auto`, torch where it is installed);
+            or the name of a peer.
+        batch: Texts in a step, 1 or more.
+        tokens: Length of each text in tokens, none of them padding.
+        adapter: What is trained: `lora:8`, `lora:8@q,v`, `prompt:8` or `bias`.
+        memory_budget: Memory that our plan may take, such as `512M` or `1.5G` (steps of 1024);
+            `auto`: 60 % of what is available. On a card with memory of its own, of that.
+        steps: Steps to measure, 1 or more; the median is shown.
+        warmup: Steps to take before measuring, 0 or more.
+        seed: Seed of texts and random weights; equal seeds, equal texts.
+        patience_s: Seconds of steps that count after which no further one is begun, once there
+            are three; None: all are taken.
+        device: What ours computes on: `cpu`, or `cuda`, the first CUDA device that torch sees;
+            peers compute on the processor.
+        masked: Tokens of each text at which all words of the vocabulary are asked for, as in
+            masked-language modelling (of a decoder: for the next token, at one place less at most);
+            0: each is asked for a label.
+        is_tagging: Ask for one of nine tags at each token of a text, by an adapter with +head.
+    """
+
+    base: str
+    engine: str = "torch"
+    batch: int = 4
+    tokens: int = 256
+    adapter: str = "lora:8"
+    memory_budget: str = "auto"
+    steps: int = 4
+    warmup: int = 1
+    seed: int = 0
+    patience_s: float | None = None
+    device: str = "cpu"
+    masked: int = 0
+    is_tagging: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Case):
     """What a child is to do.
 
     Attributes:
-        engine: `torch`, or the name of a peer.
-        base: Folder of our base, or of the peer's checkpoint.
-        batch: Texts in a step.
-        tokens: Tokens of each text, none of them padding.
-        adapter: Such as `lora:8@q,v`.
-        memory_budget: Such as `512M`, or `auto`.
-        warmup: Steps before the ones that count.
-        steps: Steps that count.
-        seed: Seed of texts and weights.
         words: The label words.
         word_ids: Their token ids.
         vocabulary: Token ids to draw texts from.
@@ -47,22 +80,9 @@ class Request:
         work: `train`, or `label`: the label words' log-probabilities of each batch, nothing else.
         dtype: What the recipe nf4 computes in; the other peers compute in float32.
         dtypes: What our engine may compute in; None: whatever is fast here.
-        patience_s: Seconds of steps that count after which no further one is begun, once there
-            are three; None: all are taken.
-        device: What our engine computes on, `cpu` or `cuda`.
-        masked: Tokens of each text at which all words are asked for; 0: it is asked for a label.
-        is_tagging: Whether each token of a text is asked for a tag.
+        is_causal: Whether the base is a decoder.
     """
 
-    engine: str
-    base: str
-    batch: int
-    tokens: int
-    adapter: str
-    memory_budget: str
-    warmup: int
-    steps: int
-    seed: int
     words: tuple[str, ...]
     word_ids: tuple[int, ...]
     vocabulary: int
@@ -72,10 +92,7 @@ class Request:
     work: Work = "train"
     dtype: str = "bfloat16"
     dtypes: tuple[str, ...] | None = None
-    patience_s: float | None = None
-    device: str = "cpu"
-    masked: int = 0
-    is_tagging: bool = False
+    is_causal: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -89,30 +106,47 @@ def read_request(text: str) -> Request:
 
 @dataclass(frozen=True)
 class Texts:
-    """One step's random texts of full length; shapes (batch, tokens) and (batch,), int64."""
+    """One step's random texts of full length, int64.
+
+    Attributes:
+        ids: Shape (batch, tokens).
+        attention: Ones, shape (batch, tokens).
+        mask_positions: Where each answer is read, shape (answers,).
+        labels: What is asked for there: a label's number, or a token's id; shape (answers,).
+        texts: Text that each answer is of, shape (answers,).
+    """
 
     ids: np.ndarray
     attention: np.ndarray
     mask_positions: np.ndarray
     labels: np.ndarray
+    texts: np.ndarray
 
 
 def random_texts(request: Request) -> list[Texts]:
-    """Texts of every step, warm-up included; equal requests give equal texts."""
+    """Texts of every step, warm-up included; equal requests give equal texts.
+
+    With `masked`, evenly spaced tokens are asked for themselves, of a decoder for the next token;
+    with `is_tagging` all are.
+    """
     generator = np.random.Generator(np.random.PCG64(request.seed))
     shape = (request.batch, request.tokens)
-    positions = np.full(request.batch, MASK_POSITION, np.int64)
-    labels = np.arange(request.batch, dtype=np.int64) % len(request.words)
     first = min(FIRST_WORD, request.vocabulary - 1)
     return [
-        Texts(
-            generator.integers(first, request.vocabulary, shape),
-            np.ones(shape, np.int64),
-            positions,
-            labels,
-        )
+        _asked(request, generator.integers(first, request.vocabulary, shape))
         for _ in range(request.warmup + request.steps)
     ]
+
+
+def _asked(request: Request, ids: np.ndarray) -> Texts:
+    count = request.tokens if request.is_tagging else request.masked
+    places, ahead = np.array([MASK_POSITION]), int(request.is_causal)
+    labels = np.arange(request.batch) % len(request.words)
+    if count:
+        places = np.linspace(0, request.tokens - 1 - ahead, count).astype(np.int64)
+        labels = ids[:, places + ahead].ravel()
+    texts = np.repeat(np.arange(request.batch), len(places))
+    return Texts(ids, np.ones_like(ids), np.tile(places, request.batch), labels, texts)
 
 
 def tell(event: str, **fields: Any) -> None:

@@ -1,13 +1,10 @@
-"""One cell of the models table: a base trained by one method, and what that took.
+"""A cell of the models table: a base trained by one method, its cost, the smallest board it fits.
 
-A cell is kept as a record of kind `model` (`to_record`); the table, its pages and files are made
-from cells alone (`from_record`).
-
-The smallest board that a cell fits: found from its peak, then proved by runs in hard groups.
-
-A board is a memory group of its whole 8, 4, 2 or 1 GiB, swap included, on two cores. (A real one's
-system takes some of that.) A run there ends or is killed. Mapped weights can be dropped and read
-again, so a run may end on a smaller board than its resident peak says: what ends, counts.
+Cells are kept as records of kind `model` (`to_record`, `from_record`); tables, pages and files are
+made from them alone. The board is estimated from the cell's peak, then proved by runs in a cgroup
+with a whole board's 8, 4, 2 or 1 GiB, swap included, on two cores (a real board's system takes some
+of that). Mapped weights can be dropped and read again, so a run may finish on a smaller board than
+its resident peak suggests; what finishes, counts.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""The models table as files: Markdown, CSV, JSON, and one HTML page that opens without a network.
+"""The models table as files: Markdown, CSV, JSON, and one HTML page that loads nothing.
 
     write_pages(cells, [record.conditions for record in records], Path("models"))
 
-Both pages are Jinja templates over the tables that the terminal shows. The HTML loads nothing, and
-its own rules for browsers forbid it to.
+Both pages are Jinja templates over the terminal's tables. The HTML works without a network, and its
+content security policy forbids loading anything.
 """
 
 import base64
@@ -26,7 +26,7 @@ from profiling.benchmarks.report import machine_notes
 from profiling.models.cell import GIB, PEERS, Cell
 from profiling.models.report import (
     SMALLEST_FIRST,
-    Answer,
+    BoardFit,
     count_text,
     grid,
     largest,
@@ -157,7 +157,7 @@ def _answers(cells: Sequence[Cell]) -> Table:
     return Table(columns, rows, title, NOTES)
 
 
-def _said(own: Answer, peer: Answer | None) -> str:
+def _said(own: BoardFit, peer: BoardFit | None) -> str:
     if own.cell is None:
         return WITHOUT[own.why]
     said = f"{step_text(own.cell)} {own.cell.way} {size(own.cell.peak_rss_bytes)}"

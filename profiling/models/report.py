@@ -1,9 +1,7 @@
-"""The models table for people: one small table for each base, and cells measured twice.
+"""The models table for people: a table per base, cells measured twice, which base fits which board.
 
-Which base fits which board: the answer that the table is made for, from its cells alone.
-
-A cell counts for a board only if a run inside a hard memory group of that size, or of a smaller
-board's, came to its end. Among those that count the one with the fewest seconds a step is named.
+A cell fits a board only if a run in a cgroup of that size, or of a smaller board's, finished. Among
+those that fit, the one with the fewest seconds per step is named.
 """
 
 from collections import Counter
@@ -30,7 +28,7 @@ class Setting(NamedTuple):
     threads: int | None
 
 
-class Answer(NamedTuple):
+class BoardFit(NamedTuple):
     """What trains a base on a board.
 
     Attributes:
@@ -73,33 +71,33 @@ def ordered(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(latest, key=key)
 
 
-def answer(cells: Sequence[Cell], base: str, board_bytes: int) -> Answer:
+def answer(cells: Sequence[Cell], base: str, board_bytes: int) -> BoardFit:
     """The fastest that fits, of the proved ones if there are any."""
     done = [cell for cell in cells if cell.base == base and cell.is_done and cell.steps_s]
     fitting = [cell for cell in done if cell.board_bytes and cell.board_bytes <= board_bytes]
     proved = [cell for cell in fitting if cell.is_proved]
     if fitting:
         best = min(proved or fitting, key=lambda cell: median(cell.steps_s))
-        return Answer(base, board_bytes, "proved" if proved else "unproved", best)
+        return BoardFit(base, board_bytes, "proved" if proved else "unproved", best)
     is_known = all(cell.is_proved or cell.fits_none for cell in done)
-    return Answer(
+    return BoardFit(
         base, board_bytes, "unmeasured" if not done else "none" if is_known else "unproved"
     )
 
 
-def grid(cells: Sequence[Cell]) -> list[list[Answer]]:
+def grid(cells: Sequence[Cell]) -> list[list[BoardFit]]:
     """One row per base in the order of the cells, one answer per board, the smallest first."""
     bases = dict.fromkeys(cell.base for cell in cells)
     return [[answer(cells, base, board) for board in SMALLEST_FIRST] for base in bases]
 
 
-def largest(cells: Sequence[Cell]) -> Answer | None:
+def largest(cells: Sequence[Cell]) -> BoardFit | None:
     """On the smallest board that anything is proved to fit, the largest base that is."""
     proved = [one for row in grid(cells) for one in row if one.why == "proved"]
     return min(proved, key=lambda one: (one.board_bytes, -_parameters(one)), default=None)
 
 
-def _parameters(one: Answer) -> int:
+def _parameters(one: BoardFit) -> int:
     return (one.cell and one.cell.parameters) or 0
 
 

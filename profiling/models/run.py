@@ -1,7 +1,7 @@
-"""The cells of a table, one after the other; a file of records keeps what was measured.
+"""Runs the cells of a models table one after the other; a file of records keeps the results.
 
-A cell is on disk as soon as it is done. One that was done with these libraries on this machine with
-these settings is not measured again, so that a table that was stopped goes on.
+A cell is on disk as soon as it is done. One already done with these libraries, machine and settings
+is not measured again, so an interrupted table can be resumed.
 
     for cell in run(cells, Asked(), Path("results/models.jsonl"), follow):
         print(cell.name, cell.board_bytes)
@@ -19,8 +19,7 @@ import msgspec
 from profiling.instruments.bases import BenchmarkError, find_base
 from profiling.instruments.machine import conditions
 from profiling.models.cell import Cell, can_prove, from_record, to_record
-from profiling.models.measure import Asked, measure, prove
-from profiling.models.rows import is_random
+from profiling.models.measure import Asked, is_random, measure, prove
 from profiling.records.record import (
     Conditions,
     Record,
@@ -36,7 +35,7 @@ Follow = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
-class Kept:
+class EarlierCells:
     """What a file held before.
 
     Attributes:
@@ -48,16 +47,16 @@ class Kept:
     note: str = ""
 
 
-def read_kept(path: Path | None) -> Kept:
+def read_kept(path: Path | None) -> EarlierCells:
     """Records of cells in a file; none without a file.
 
     Raises:
         RecordError: It holds something else.
     """
     if path is None or not path.is_file():
-        return Kept()
+        return EarlierCells()
     found = read_records(path)
-    return Kept(tuple(row for row in found.records if row.kind == "model"), found.note)
+    return EarlierCells(tuple(row for row in found.records if row.kind == "model"), found.note)
 
 
 def of_one_machine(records: Sequence[Record]) -> tuple[Record, ...]:

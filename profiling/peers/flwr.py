@@ -1,8 +1,8 @@
-"""Flower's simulation as seen from here: its environment, and a task without compute in it.
+"""The peer Flower: its environment, and its simulation of a task without compute.
 
-flwr asks for older libraries than ours, so `scripts/flwr_env` makes an environment for it and its
-Ray. What runs there is `flwr_child`, in a fresh process that is watched from outside with all the
-processes that Ray starts.
+flwr needs older libraries than ours, so `scripts/flwr_env` makes an environment for it and its Ray.
+`flwr_child` runs there, in a fresh process that is watched from outside with all the processes that
+Ray starts.
 
     run = simulate(clients=1000, rounds=3, adapter=initial_adapter(...))
     print(run.round_s, run.peak_pss_bytes)

@@ -1,9 +1,9 @@
-"""The peer `flwr`: an app for its deployment in which clients add 0.01 to the adapter they get.
+"""The peer `flwr`: an app for its deployment whose clients add 0.01 to the adapter they get.
 
-What a client adds differs a little from the others' 0.01: of equal tensors a server asks only the
-first client for the bytes, and no two clients that train send equal ones.
+Each client adds a slightly different number: of equal tensors a server asks only the first client
+for the bytes, and real clients never send equal ones.
 
-`flwr run` takes a folder with this file in it to the processes that run it, in the peer's own
+`flwr run` takes a folder with this file to the processes that run it, in the peer's own
 environment; nothing of ours is there. The server's part writes a JSON line for each round.
 """
 

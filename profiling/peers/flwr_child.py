@@ -1,7 +1,7 @@
-"""The peer `flwr`: a task without compute in Flower's own simulation, in an environment of its own.
+"""The peer `flwr`: a task without compute in Flower's own simulation, in its own environment.
 
 Its virtual clients add 0.01 to the adapter they get and send it back; FedAvg takes the mean. They
-run in Ray actors, one a processor. `flwr run` ends in the same runtime as the call here, after a
+run in Ray actors, one per processor. `flwr run` ends in the same runtime as the call here, after a
 SuperLink, a SuperExec and an installation of the app; those would only add to its time.
 
     python -m profiling.peers.flwr_child '{"clients": 1000, "rounds": 3, "adapter": "a.npz", ...}'

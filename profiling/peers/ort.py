@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
+from edge_client.bases.families import family_of
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import (
     BenchmarkError,
@@ -58,12 +59,12 @@ def find_artifacts(base: Base, spec: AdapterSpec, words: Sequence[int]) -> Path:
     """Training artefacts of a base and an untrained LoRA; made first where the cache has none.
 
     Args:
-        base: An encoder.
+        base: An encoder with a table of positions.
         spec: LoRA alone.
         words: Token ids of the label words.
 
     Raises:
-        BenchmarkError: No environment, a decoder, or they cannot be made.
+        BenchmarkError: No environment, another block than BERT's, or they cannot be made.
     """
     _demand_environment()  # before anything is made, or found that could not be used
     folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{ORT_TRAINING}-{spec}"
@@ -83,17 +84,21 @@ def write_artifacts(
     """Have training artefacts made.
 
     Args:
-        base: An encoder.
+        base: An encoder with a table of positions.
         spec: LoRA alone.
         state: The adapter's tensors.
         words: Token ids of the label words.
         out: Folder to make; it must not be there.
 
     Raises:
-        BenchmarkError: No environment, a decoder, or they cannot be made.
+        BenchmarkError: No environment, another block than BERT's, or they cannot be made.
     """
-    if base.shape.is_decoder:
-        raise BenchmarkError(f"--peer {ORT_TRAINING} trains encoders; {base.name} is a decoder")
+    family = family_of(base.architecture)
+    if base.shape.is_decoder or family.relative_bias or not family.positions:
+        raise BenchmarkError(
+            f"--peer {ORT_TRAINING} trains encoders with a table of positions; {base.name} is "
+            f"a {base.architecture}: leave the peer out"
+        )
     out.mkdir()
     adapter = out / "adapter.safetensors"
     save_file(state, adapter)

@@ -12,8 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,34 +38,26 @@ INPUTS = {
 SCORES = "logits"
 
 
-@dataclass(frozen=True)
-class Adapted:
-    """What the graph is made of.
-
-    Attributes:
-        shape: Sizes of an encoder.
-        weights: Its weights; quantized ones are dequantized.
-        adapter: LoRA's tensors by PEFT's names; a linear without them stays as it is.
-        scaling: LoRA's alpha / rank.
-        words: Token ids of the label words.
-    """
-
-    shape: Shape
-    weights: Weights
-    adapter: Mapping[str, np.ndarray]
-    scaling: float
-    words: Sequence[int]
-
-
 class Graph:
     """The model in the making; a value has the name of what makes it.
+
+    Args:
+        request: What `profiling.peers.ort.write_artifacts` asks for: the `shape` of an encoder, the
+            files of its `weights` and of LoRA's tensors (`adapter`), LoRA's `scaling` (alpha /
+            rank), and the token ids of the label `words`.
 
     Attributes:
         frozen: Names of the base's tensors.
         trained: Names of the adapter's tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.shape, self.weights = Shape(**request["shape"]), Weights(Path(request["weights"]))
+        self.family = family_of(self.shape.architecture)
+        with Weights(Path(request["adapter"])) as state:
+            self.adapter = {name: state.vector(name) for name in state.names}
+        self.scaling: float = request["scaling"]
+        self.words: list[int] = request["words"]
         self._nodes: list[Any] = []
         self._tensors: dict[str, Any] = {}
         self.frozen: list[str] = []
@@ -92,85 +83,72 @@ class Graph:
 
     def freeze(self, name: str, array: np.ndarray) -> str:
         """A tensor of the base; the same name twice is the same tensor."""
+        return self._hold(self.frozen, name, array)
+
+    def train(self, name: str) -> str:
+        """A tensor of the adapter."""
+        return self._hold(self.trained, name, self.adapter[name])
+
+    def _hold(self, names: list[str], name: str, array: np.ndarray) -> str:
         if name not in self._tensors:
-            self.frozen.append(name)
+            names.append(name)
             self._tensors[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
-    def train(self, name: str, array: np.ndarray) -> str:
-        """A tensor of the adapter; the same name twice is the same tensor."""
-        if name not in self._tensors:
-            self.trained.append(name)
-            self._tensors[name] = numpy_helper.from_array(array, name)
-        return name
+    def matrix(self, module: str) -> np.ndarray:
+        """A module's weight, dequantized."""
+        return dequantize(self.weights.stored(f"{module}.weight"))
 
-    def model(self, inputs: Mapping[str, Sequence[str]], output: str, labels: int) -> Any:
-        """The ONNX model, not checked yet.
-
-        Args:
-            inputs: Name -> names of the dimensions; int64.
-            output: The value that is the only output.
-            labels: Columns of it.
-        """
+    def model(self, output: str) -> onnx.ModelProto:
+        """The ONNX model with one output, (texts, labels); not checked yet."""
         self._nodes.append(helper.make_node("Identity", [output], [SCORES], SCORES))
         takes = [
             helper.make_tensor_value_info(name, TensorProto.INT64, list(dimensions))
-            for name, dimensions in inputs.items()
+            for name, dimensions in INPUTS.items()
         ]
-        gives = helper.make_tensor_value_info(SCORES, TensorProto.FLOAT, ["texts", labels])
-        graph = helper.make_graph(
-            self._nodes, "adapted", takes, [gives], list(self._tensors.values())
-        )
+        labels = ["texts", len(self.words)]
+        gives = helper.make_tensor_value_info(SCORES, TensorProto.FLOAT, labels)
+        tensors = list(self._tensors.values())
+        graph = helper.make_graph(self._nodes, "adapted", takes, [gives], tensors)
         versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=versions, ir_version=IR_VERSION)
 
 
-def build(adapted: Adapted) -> tuple[Graph, onnx.ModelProto]:
-    """The graph and the model made of it.
-
-    Args:
-        adapted: Base and adapter; not a decoder.
-    """
-    graph, shape = Graph(), adapted.shape
-    h, mask = _embed(graph, adapted), _additive_mask(graph)
-    for index in range(shape.layers):
-        stored = index * shape.stored_layers // shape.layers
-        h = _layer(graph, adapted, stored, h, mask)
-    return graph, graph.model(INPUTS, _head(graph, adapted, h), len(adapted.words))
+def build(graph: Graph) -> onnx.ModelProto:
+    """The whole model."""
+    h, mask = _embed(graph), _additive_mask(graph)
+    for index in range(graph.shape.layers):
+        h = _layer(graph, index * graph.shape.stored_layers // graph.shape.layers, h, mask)
+    return graph.model(_head(graph, h))
 
 
 # Parts
 
 
-def _matrix(adapted: Adapted, name: str) -> np.ndarray:
-    return dequantize(adapted.weights.stored(name))
-
-
-def _linear(graph: Graph, adapted: Adapted, module: str, x: str) -> str:
+def _linear(graph: Graph, module: str, x: str) -> str:
     """W x + bias + scaling B A x."""
-    weight, bias = f"{module}.weight", f"{module}.bias"
-    turned = graph.freeze(f"{weight}.turned", _matrix(adapted, weight).T)
+    bias = f"{module}.bias"
+    turned = graph.freeze(f"{module}.weight.turned", graph.matrix(module).T)
     y = graph.add("MatMul", x, turned)
-    y = graph.add("Add", y, graph.freeze(bias, adapted.weights.vector(bias)))
+    y = graph.add("Add", y, graph.freeze(bias, graph.weights.vector(bias)))
     names = [f"{PREFIX}{module}.lora_{factor}.weight" for factor in "AB"]
-    if names[0] not in adapted.adapter:
+    if names[0] not in graph.adapter:
         return y
     for name in names:
-        factor = graph.train(name, adapted.adapter[name])
-        x = graph.add("MatMul", x, graph.add("Transpose", factor, perm=[1, 0]))
-    return graph.add("Add", y, graph.add("Mul", x, graph.constant(adapted.scaling)))
+        x = graph.add("MatMul", x, graph.add("Transpose", graph.train(name), perm=[1, 0]))
+    return graph.add("Add", y, graph.add("Mul", x, graph.constant(graph.scaling)))
 
 
-def _norm(graph: Graph, adapted: Adapted, module: str, x: str) -> str:
+def _norm(graph: Graph, module: str, x: str) -> str:
     """Normalized by vectors of its own.
 
     ALBERT's layers share theirs, but the gradient's name is made of the vector's, needed or not.
     """
     vectors = [
-        graph.freeze(f"{name}.of.{x}", adapted.weights.vector(name))
+        graph.freeze(f"{name}.of.{x}", graph.weights.vector(name))
         for name in (f"{module}.weight", f"{module}.bias")
     ]
-    epsilon = adapted.shape.norm_eps  # the gradient needs all three outputs
+    epsilon = graph.shape.norm_eps  # the gradient needs all three outputs
     return graph.add("LayerNormalization", x, *vectors, outputs=3, axis=-1, epsilon=epsilon)
 
 
@@ -196,22 +174,19 @@ def _tanh_gelu(graph: Graph, x: str) -> str:
     return graph.add("Mul", half, graph.add("Add", tanh, graph.constant(1.0)))
 
 
-def _embed(graph: Graph, adapted: Adapted) -> str:
+def _embed(graph: Graph) -> str:
     """Token states below the lowest layer, (B, T, H)."""
-    shape, family = adapted.shape, family_of(adapted.shape.architecture)
-    words = f"{family.words}.weight"
-    h = graph.add("Gather", graph.freeze(words, _matrix(adapted, words)), "ids")
-    table = f"{family.positions}.weight"
-    first = family.first_position(shape.pad_id)
+    shape, family = graph.shape, graph.family
+    h = graph.add("Gather", graph.freeze(family.words, graph.matrix(family.words)), "ids")
+    table = graph.matrix(family.positions)[family.first_position(shape.pad_id) :]
+    positions, zero = graph.freeze(family.positions, table), graph.constant([0])
     tokens = graph.add("Shape", "ids", start=1, end=2)
-    positions = graph.freeze(table, _matrix(adapted, table)[first:])
-    zero = graph.constant([0])
     h = graph.add("Add", h, graph.add("Slice", positions, zero, tokens, zero))
-    types = f"{family.token_types}.weight"
-    if types in adapted.weights:
-        h = graph.add("Add", h, graph.freeze(types, _matrix(adapted, types)[0]))
-    h = _norm(graph, adapted, family.embedding_norm, h)
-    return _linear(graph, adapted, family.embedding_map, h) if has_embedding_map(shape) else h
+    types = family.token_types
+    if f"{types}.weight" in graph.weights:
+        h = graph.add("Add", h, graph.freeze(types, graph.matrix(types)[0]))
+    h = _norm(graph, family.embedding_norm, h)
+    return _linear(graph, family.embedding_map, h) if has_embedding_map(shape) else h
 
 
 def _additive_mask(graph: Graph) -> str:
@@ -222,27 +197,26 @@ def _additive_mask(graph: Graph) -> str:
     return graph.add("Unsqueeze", graph.add("Mul", unseen, lowest), graph.constant([1, 2]))
 
 
-def _layer(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
-    family = family_of(adapted.shape.architecture)
+def _layer(graph: Graph, index: int, h: str, mask: str) -> str:
+    family = graph.family
     prefix = family.layer.format(layer=index)
-    attended = _attend(graph, adapted, index, h, mask)
-    attended = _linear(graph, adapted, family.linear(index, "o"), attended)
-    h = _norm(graph, adapted, prefix + family.attention_norm, graph.add("Add", attended, h))
-    inner = _linear(graph, adapted, family.linear(index, "up"), h)
-    inner = _activation(graph, adapted.shape.activation, inner)
-    outer = _linear(graph, adapted, family.linear(index, "down"), inner)
-    return _norm(graph, adapted, prefix + family.output_norm, graph.add("Add", outer, h))
+    attended = _linear(graph, family.linear(index, "o"), _attend(graph, index, h, mask))
+    h = _norm(graph, prefix + family.attention_norm, graph.add("Add", attended, h))
+    inner = _linear(graph, family.linear(index, "up"), h)
+    inner = _activation(graph, graph.shape.activation, inner)
+    outer = _linear(graph, family.linear(index, "down"), inner)
+    return _norm(graph, prefix + family.output_norm, graph.add("Add", outer, h))
 
 
-def _attend(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> str:
+def _attend(graph: Graph, index: int, h: str, mask: str) -> str:
     """softmax(q k.T / sqrt(D) + mask) v, (B, T, H)."""
-    shape, family = adapted.shape, family_of(adapted.shape.architecture)
+    shape, family = graph.shape, graph.family
     split = graph.constant([0, 0, shape.heads, shape.head_dim])
     orders = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
     q, k, v = (
         graph.add(
             "Transpose",
-            graph.add("Reshape", _linear(graph, adapted, family.linear(index, name), h), split),
+            graph.add("Reshape", _linear(graph, family.linear(index, name), h), split),
             perm=order,
         )
         for name, order in orders.items()
@@ -253,70 +227,44 @@ def _attend(graph: Graph, adapted: Adapted, index: int, h: str, mask: str) -> st
     return graph.add("Reshape", out, graph.constant([0, 0, shape.heads * shape.head_dim]))
 
 
-def _head(graph: Graph, adapted: Adapted, h: str) -> str:
+def _head(graph: Graph, h: str) -> str:
     """Logits of the label words at the masks, (B, labels)."""
-    shape, family = adapted.shape, family_of(adapted.shape.architecture)
+    shape, family, weights = graph.shape, graph.family, graph.weights
     where = graph.add("Unsqueeze", "mask_positions", graph.constant([1]))
     h = graph.add("GatherND", h, where, batch_dims=1)  # (B, H)
-    h = _linear(graph, adapted, family.head_dense, h)
-    kind = family.head_activation or shape.activation
-    h = _norm(graph, adapted, family.head_norm, _activation(graph, kind, h))
-    weights, words = adapted.weights, list(adapted.words)
+    h = _linear(graph, family.head_dense, h)
+    h = _activation(graph, family.head_activation or shape.activation, h)
+    h = _norm(graph, family.head_norm, h)
     table = f"{family.words if shape.is_tied else family.decoder}.weight"
-    rows = graph.freeze("label_words.turned", weights.rows(table, words).T)
-    bias = next(name for name in family.decoder_bias if name in weights)
-    logits = graph.add("MatMul", h, rows)
-    return graph.add("Add", logits, graph.freeze("label_words.bias", weights.vector(bias)[words]))
+    rows = graph.freeze("label_words.turned", weights.rows(table, graph.words).T)
+    name = next(name for name in family.decoder_bias if name in weights)
+    bias = graph.freeze("label_words.bias", weights.vector(name)[graph.words])
+    return graph.add("Add", graph.add("MatMul", h, rows), bias)
 
 
 WARNING = 2  # below it every transformer of a graph speaks
 
 
-def make_artifacts(adapted: Adapted, folder: Path) -> None:
-    """Write the training model, the optimizer's and the checkpoint.
+def make_artifacts(request: Mapping[str, Any]) -> None:
+    """Write the training model, the optimizer's and the checkpoint to the folder `out`.
 
     The package leaves files in the working directory, so this process gets another one.
-
-    Args:
-        adapted: Base and adapter.
-        folder: Folder to write to; it must be there.
     """
     onnxruntime.set_default_logger_severity(WARNING)
-    folder = folder.resolve()
+    artifacts, blocks = training_api("artifacts"), training_api("onnxblock")
+    graph, folder = Graph(request), Path(request["out"])
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         os.chdir(scratch)
-        graph, model = build(adapted)
-        path = Path("model.onnx").resolve()
-        onnx.save(model, path, save_as_external_data=True, location="model.data")
-        del model
-        _generate(graph, path, folder)
-
-
-def _generate(graph: Graph, path: Path, folder: Path) -> None:
-    artifacts, blocks = training_api("artifacts"), training_api("onnxblock")
-    artifacts.generate_artifacts(
-        str(path),
-        requires_grad=graph.trained,
-        frozen_params=graph.frozen,
-        loss=artifacts.LossType.CrossEntropyLoss,
-        optimizer=blocks.optim.AdamW(eps=1e-8, weight_decay=0.0),  # as torch's
-        artifact_directory=folder,
-    )
-
-
-def adapted_of(request: Mapping[str, Any]) -> Adapted:
-    """What is asked for: see `profiling.peers.ort.write_artifacts`."""
-    with Weights(Path(request["adapter"])) as state:
-        adapter = {name: state.vector(name) for name in state.names}
-    return Adapted(
-        shape=Shape(**request["shape"]),
-        weights=Weights(Path(request["weights"])),
-        adapter=adapter,
-        scaling=request["scaling"],
-        words=request["words"],
-    )
+        onnx.save(build(graph), "model.onnx", save_as_external_data=True, location="model.data")
+        artifacts.generate_artifacts(
+            str(Path("model.onnx").resolve()),
+            requires_grad=graph.trained,
+            frozen_params=graph.frozen,
+            loss=artifacts.LossType.CrossEntropyLoss,
+            optimizer=blocks.optim.AdamW(eps=1e-8, weight_decay=0.0),  # as torch's
+            artifact_directory=folder,
+        )
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    make_artifacts(adapted_of(asked), Path(asked["out"]))
+    make_artifacts(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Our base's weights, dequantized, as a Hugging Face folder: what peers load; made once.
+"""Dequantizes a base into a Hugging Face folder, once, for peers to load.
 
 python -m profiling.peers.torch_checkpoint BASE OUT nf4
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.quantization import dequantize
@@ -41,7 +42,8 @@ def _save_float32(base_name: str, out: Path) -> None:
     for name in list(config.to_dict()):
         if "dropout" in name:
             setattr(config, name, 0.0 if getattr(config, name) is not None else None)
-    model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    kind = AutoModelForCausalLM if base.shape.is_decoder else AutoModelForMaskedLM
+    model = kind.from_config(config, dtype=torch.float32)
     fill(model, base)
     model.save_pretrained(out)
 
@@ -74,9 +76,8 @@ def _save_nf4(plain: Path, out: Path) -> None:
     chosen = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )
-    model = AutoModelForMaskedLM.from_pretrained(
-        plain, quantization_config=chosen, dtype=torch.float32
-    )
+    kind = getattr(transformers, AutoConfig.from_pretrained(plain).architectures[0])
+    model = kind.from_pretrained(plain, quantization_config=chosen, dtype=torch.float32)
     model.save_pretrained(out)
 
 

@@ -1,4 +1,4 @@
-"""What a user would copy today, each in a process of its own: peers that train, or only label.
+"""Peers by torch: what a user would run today, each in its own process, to train or only to label.
 
     full                 every weight trained, AdamW, float32
     peft                 PEFT LoRA, float32
@@ -6,11 +6,12 @@
     nf4                  bitsandbytes nf4 linears, PEFT LoRA, checkpointing, bfloat16 autocast where
                          the processor is fast at it, and the language-model head at the mask alone
 
-The first three call the model as Hugging Face made it, whose head answers at every position. nf4 is
-the peer to beat and gets what helps it: a checkpoint that is quantized already, the head at the
-mask, no dropout. transformers cannot recompute ALBERT's activations: its recipes keep them. All
-hold the weights of our own base, so first losses must agree. Labelling is the same model in `eval`
-and without gradients.
+The first three use the model as Hugging Face made it, whose head answers at every position; of a
+decoder, whose logits would be most of the memory, every recipe's head is where the loss is. nf4 is
+the peer to beat and gets what helps it: an already quantized checkpoint, the head at the mask, no
+dropout. transformers cannot recompute ALBERT's activations, so its recipes keep them. All hold the
+weights of our own base, so first losses must agree. Labelling is the same model in `eval` and
+without gradients.
 
     python -m profiling.peers.torch_peers '{"engine": "nf4", ...}'
 """
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from profiling.instruments.stepping import (
     Request,
@@ -40,7 +41,7 @@ LORA_LR, FULL_LR = 5e-3, 1e-5
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PeerRecipe:
     """What makes a peer.
 
     Attributes:
@@ -55,10 +56,10 @@ class Recipe:
 
 
 RECIPES = {
-    "full": Recipe(is_lora=False),
-    "peft": Recipe(),
-    "peft-checkpointing": Recipe(is_checkpointed=True),
-    "nf4": Recipe(is_checkpointed=True, is_nf4=True),
+    "full": PeerRecipe(is_lora=False),
+    "peft": PeerRecipe(),
+    "peft-checkpointing": PeerRecipe(is_checkpointed=True),
+    "nf4": PeerRecipe(is_checkpointed=True, is_nf4=True),
 }
 
 
@@ -71,8 +72,11 @@ class Peer:
 
     def __init__(self, request: Request) -> None:
         self._recipe, is_training = RECIPES[request.engine], request.work == "train"
-        self._words = list(request.word_ids)
-        self._model = AutoModelForMaskedLM.from_pretrained(request.base, dtype=torch.float32)
+        self._words = slice(None) if request.masked else list(request.word_ids)
+        kind = AutoModelForCausalLM if request.is_causal else AutoModelForMaskedLM
+        self._model = kind.from_pretrained(request.base, dtype=torch.float32)
+        self._model.config.use_cache = False
+        self._is_head_at_mask = request.is_causal or self._recipe.is_nf4
         self.dtype = request.dtype if self._recipe.is_nf4 else "float32"
         if self._recipe.is_nf4:
             _choose_kernels(self._model, self.dtype)
@@ -116,8 +120,8 @@ class Peer:
 
     def _mask_logits(self, texts: Texts) -> Tensor:
         ids, attention = torch.from_numpy(texts.ids), torch.from_numpy(texts.attention)
-        rows, masks = torch.arange(len(ids)), torch.from_numpy(texts.mask_positions)
-        if not self._recipe.is_nf4:
+        rows, masks = torch.from_numpy(texts.texts), torch.from_numpy(texts.mask_positions)
+        if not self._is_head_at_mask:
             logits: Tensor = self._model(input_ids=ids, attention_mask=attention).logits
             return logits[rows, masks]
         body = getattr(self._model, self._model.base_model_prefix)
@@ -126,7 +130,7 @@ class Peer:
 
 
 def head_of(model: Any) -> Callable[[Tensor], Tensor]:
-    """A masked language model's head: token states to logits."""
+    """A language model's head: token states to logits."""
     for name in ("lm_head", "cls", "predictions"):
         if hasattr(model, name):
             head: Callable[[Tensor], Tensor] = getattr(model, name)

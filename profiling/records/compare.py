@@ -1,9 +1,9 @@
-"""Two sets of records: what became better, what worse, and what is noise.
+"""Compares two sets of records: what became better or worse, and what is noise.
 
-Records are of the same thing when kind and subject are equal. Their figures may be held against
-each other if their conditions agree; if machine or libraries do not, only their ratios to a peer
-that was measured in the same session, else nothing at all. What was done before and is not after is
-worse. Peers' own records and figures that were not measured have no say.
+Records match if kind and subject are equal. If their conditions agree, figures are compared; if
+machine or libraries differ, only their ratios to a peer measured in the same session; else nothing.
+What succeeded before and not after is worse. Peers' own records and figures that were not measured
+do not count.
 
     found = compare(before, after, tolerance=0.05)
     any(change.verdict == "worse" for change in found.changes)
@@ -84,7 +84,7 @@ class Change:
         record: What was measured, the later record.
         figure: Its name; `outcome` of what came to its end in one of them alone.
         before: Median; of a ratio, to the peer's median; of an outcome, its words.
-        after: The same, later.
+        after: The later figure.
         change: (after - before) / |before|; None of an outcome, and from 0.
         verdict: `noise` within the tolerance, or where repetitions are not apart; `peer` of a
             peer's record, `estimated` or `published` of such a figure, however it changed.

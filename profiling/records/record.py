@@ -1,8 +1,8 @@
-"""One kind of record for everything measured: training, models, wire, rounds, soak.
+"""One record format for everything measured: training, models, wire, rounds, soak.
 
-A record says what was measured (its subject), what came out (its figures, in base units, every
+A record says what was measured (its subject), the results (its figures, in base units, every
 repetition kept), and what must agree before two of them may be compared (its conditions). It never
-changes once written; a file of records is JSON Lines (`profiling.records.record`).
+changes once written; a file of records is JSON Lines.
 
     figures = {"step_s": Figure((3.1, 3.2), "clock"), "peak_rss_bytes": Figure((5e8,), "VmHWM")}
     record = Record("train", {"base": "roberta-base", "engine": "onnx"}, figures, conditions)

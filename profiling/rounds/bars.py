@@ -1,11 +1,11 @@
-"""A step of a round for a terminal: one bar per device, one letter per phase.
+"""A round's step in a terminal: one bar per device, one letter per phase.
 
     device  waited|working, 0.3 s a letter      work       peak  in
     ------  ------------------------------  --------  ---------  -----
     a       <.....|ddtttttttttttttttttttuu    12.4 s  379.0 MiB  train
     b           ..|dttttttttu                  5.1 s  377.2 MiB  train
 
-On a terminal with colours each letter lies on the colour that its phase has in pictures.
+On a terminal with colours each letter has the background colour of its phase in pictures.
 """
 
 import sys
@@ -20,7 +20,7 @@ from rich.text import Text
 from edge_client.tables import GAP, NARROW, Column, Table, render, seconds, sizes, terminal_width
 from edge_client.wire.reports import SAID
 from profiling.rounds.picture import COLOURS
-from profiling.rounds.waterfall import WAIT, Piece, Step, Straggler
+from profiling.rounds.waterfall import WAIT, PhaseSpan, Step, Straggler
 
 LETTERS = {
     "download": "d",
@@ -89,11 +89,11 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
     return Table(columns, rows, title, tuple(_notes(step, is_last)))
 
 
-def _cells(piece: Piece) -> list[str]:
+def _cells(piece: PhaseSpan) -> list[str]:
     return [piece.device_id, seconds(piece.work_s), piece.peak_phase or "-", piece.mark]
 
 
-def _bar(piece: Piece, cell_s: float, room: int) -> str:
+def _bar(piece: PhaseSpan, cell_s: float, room: int) -> str:
     waited = round(piece.wait_s / cell_s) if cell_s else 0
     left = WAITED * waited if waited <= WAITING else CUT + WAITED * (WAITING - 1)
     bar, spent_s = "", 0.0

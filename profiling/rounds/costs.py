@@ -1,9 +1,7 @@
-"""What rounds cost and gave, summed up from the figures a coordinator keeps.
+"""Costs and results of rounds, summed from the figures that a coordinator keeps, and their table.
 
 A figure is one line of `rounds.jsonl`: `round_index`, `kind` and `device_id` beside the fields of
-`edge_client.wire.messages.Report`. All of them are measured, by the device that reports them.
-
-Rounds for people: a table of what each gave and cost.
+`edge_client.wire.messages.Report`, all of them measured by the device that reports them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Rounds as a picture: what each gave, what it cost a client, and how long clients waited."""
+"""Chart of a run's rounds: results, cost per client, and how long clients waited."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from profiling.canvas import (
     say,
 )
 from profiling.rounds.costs import PHASES, RoundCost
-from profiling.rounds.waterfall import WAIT, Piece, Step
+from profiling.rounds.waterfall import WAIT, PhaseSpan, Step
 
 COLOURS = {
     WAIT: "#9aa3ad",
@@ -184,7 +184,7 @@ def _times(axis: Any, step: Step) -> None:
     heading(axis, step.title + (f" (the slowest {MOST}; {more} more)" if more else ""))
 
 
-def _wait(axis: Any, place: int, piece: Piece, most_s: float) -> None:
+def _wait(axis: Any, place: int, piece: PhaseSpan, most_s: float) -> None:
     shown_s = min(piece.wait_s, most_s)
     axis.barh(place, -shown_s, BAR, color=COLOURS[WAIT])
     if piece.wait_s > most_s:
@@ -192,7 +192,7 @@ def _wait(axis: Any, place: int, piece: Piece, most_s: float) -> None:
         axis.text(0, place, said, va="center", ha="right", fontsize=SMALL - 1, color="white")
 
 
-def _look(piece: Piece) -> dict[str, Any]:
+def _look(piece: PhaseSpan) -> dict[str, Any]:
     return {"hatch": "////", "edgecolor": "white", "linewidth": 0} if piece.mark else {}
 
 
@@ -223,7 +223,6 @@ def _memory(axis: Any, step: Step) -> None:
 
 
 def _legend(figure: Any, steps: Sequence[Step]) -> None:
-    """One colour per phase that occurs."""
     from matplotlib.patches import Patch
 
     seen = {name for step in steps for piece in step.pieces for name in piece.phases_s}

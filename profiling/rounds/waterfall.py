@@ -1,9 +1,8 @@
-"""Where one round's time went, device by device, and whom the others waited for.
+"""Waterfall of one round: each device's phases, and which devices the others waited for.
 
-A round is a few steps of the coordinator's: label, train, evaluate. In each, every device that is
-asked does one piece of work. The rows of `rounds.jsonl` have no clock that devices share, so what
-devices did is laid side by side from the moment each was given its work; what it waited for before
-lies to the left of that.
+A round is a few steps of the coordinator's: label, train, evaluate. In each, every device asked
+does one piece of work. Rows of `rounds.jsonl` share no clock, so devices are aligned at the moment
+each was given its work; the waiting before lies to the left.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ KINDS = ("label", "train", "evaluate")  # in the order of a round; others follow
 
 
 @dataclass(frozen=True)
-class Piece:
+class PhaseSpan:
     """One piece of work of one device, as the device measured it.
 
     Attributes:
@@ -94,7 +93,7 @@ class Step:
     kind: str
     round_index: int
     attempt: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PhaseSpan, ...]
 
     @property
     def title(self) -> str:
@@ -103,7 +102,7 @@ class Step:
         return f"{self.kind}, {before} {self.round_index}{again}"
 
     @property
-    def peak(self) -> Piece:
+    def peak(self) -> PhaseSpan:
         return max(self.pieces, key=lambda piece: piece.peak_rss_bytes)
 
     def straggler(self) -> Straggler | None:
@@ -165,10 +164,10 @@ def _steps(rows: Iterable[Row]) -> Iterator[Step]:
         yield Step(kind, mine[0]["round_index"], attempt, tuple(pieces))
 
 
-def _piece(row: Row) -> Piece:
+def _piece(row: Row) -> PhaseSpan:
     cost = row["cost"]
     spent = {name: cost["phases_s"][name] for name in PHASES if name in cost["phases_s"]}
-    return Piece(
+    return PhaseSpan(
         device_id=str(row.get("device", row["device_id"])),
         outcome=row["outcome"],
         failure=row.get("failure"),

@@ -1,7 +1,7 @@
-"""A soak: one coordinator and a few devices over thousands of rounds in which nobody computes.
+"""Soak test: one coordinator and a few devices over thousands of rounds without compute.
 
 The processes are those of `profiling.wire`: `smidgen coordinator serve` with its store on disk, and
-devices that speak with the client's own transport and state folder, without a relay between.
+devices with the client's own transport and state folder, without a relay.
 """
 
 import os
@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.watch import Sample, Watch, slope
+from profiling.fleet.watch import ProcessWatch, Sample, slope
 from profiling.instruments.bases import cache_folder
 from profiling.instruments.child import Line
 from profiling.instruments.machine import conditions
@@ -37,14 +37,14 @@ FEWEST_JUDGED = 1000  # rounds; over fewer a page or two decide
 
 
 @dataclass(frozen=True)
-class Side:
+class ProcessGrowth:
     """One process over the rounds.
 
     Attributes:
         name: `coordinator`, or a device's.
         samples: Looks at it and at its folder, once a second.
         rss_slope_bytes: Growth of its resident set per round, once the first rounds are over.
-        disk_slope_bytes: The same of its folder; None with too few looks.
+        disk_slope_bytes: Growth of its folder per round; None with too few looks.
     """
 
     name: str
@@ -82,7 +82,7 @@ class SoakRun:
     clients: int
     update_bytes: int
     began_s: tuple[float, ...]
-    sides: tuple[Side, ...]
+    sides: tuple[ProcessGrowth, ...]
     load_1m: float
 
     @property
@@ -100,7 +100,7 @@ def settled(rounds: int) -> int:
     return min(SETTLED, rounds // 10)
 
 
-def side(name: str, samples: Sequence[Sample], began_s: Sequence[float]) -> Side:
+def side(name: str, samples: Sequence[Sample], began_s: Sequence[float]) -> ProcessGrowth:
     """What looks at a process come to.
 
     Args:
@@ -110,7 +110,7 @@ def side(name: str, samples: Sequence[Sample], began_s: Sequence[float]) -> Side
     """
     first = settled(len(began_s) - 1)
     rss, disk = (slope(samples, figure, began_s, first) for figure in ("rss_bytes", "disk_bytes"))
-    return Side(name, tuple(samples), rss, disk)
+    return ProcessGrowth(name, tuple(samples), rss, disk)
 
 
 POLL_S = 2.0  # between two looks at how far they are
@@ -139,7 +139,7 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> SoakRun:
         stores = {SERVER: folder / "store"} | {one: folder / one for one in clients}
         with ExitStack() as stack:
             watches = {
-                one: stack.enter_context(Watch(processes.running[one].pid, store, {}))
+                one: stack.enter_context(ProcessWatch(processes.running[one].pid, store, {}))
                 for one, store in stores.items()
             }
             _wait(processes, clients, asked, say)
@@ -160,8 +160,6 @@ def measure(asked: Rounds, say: Callable[[str], None]) -> SoakRun:
 def _wait(
     processes: Processes, clients: Sequence[str], asked: Rounds, say: Callable[[str], None]
 ) -> None:
-    """Wait until the run is over."""
-
     def is_over() -> bool:
         lines = processes.lines(clients[0])
         done = sum(line.get("kind") == "train" for line in lines)
@@ -197,7 +195,7 @@ LEVELS = {"rss_growth_bytes": float(MOST_GROWTH_BYTES), "disk_growth_bytes": 512
 
 def soak_table(run: SoakRun) -> Table:
     """Figures by row, processes by column."""
-    rows: list[tuple[str, Callable[[Side], str]]] = [
+    rows: list[tuple[str, Callable[[ProcessGrowth], str]]] = [
         ("RSS at first", lambda one: size(one.samples[0].rss_bytes)),
         ("RSS at the end", lambda one: size(one.samples[-1].rss_bytes)),
         ("RSS, highest", lambda one: size(one.peak_rss_bytes)),
@@ -221,7 +219,7 @@ def soak_table(run: SoakRun) -> Table:
     )
 
 
-def _cpu_s(one: Side, run: SoakRun) -> float:
+def _cpu_s(one: ProcessGrowth, run: SoakRun) -> float:
     return (one.samples[-1].cpu_s - one.samples[0].cpu_s) / run.rounds
 
 

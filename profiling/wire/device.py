@@ -1,8 +1,8 @@
-"""A device that computes nothing: the client's own transport and state folder, and 0.01 added.
+"""A device without compute: the client's own transport and state folder; training adds 0.01.
 
-It does what the client loop does around its engine, with the same calls in the same order: what is
-received is kept, and what is sent lies in the outbox first. Training adds 0.01 to every number; it
-has no texts to evaluate on, and says so at once. It prints a JSON line when it gets work.
+It makes the client loop's calls around its engine, in the same order: downloads are kept, and
+answers are in the outbox before they are sent. It has no texts to evaluate on, and says so at once.
+It prints a JSON line when it gets work.
 
     python -m profiling.wire.device '{"url": "http://...", "token": "...", "name": "a", ...}'
 """
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import edge_client.client.loop  # noqa: F401 - what a client holds in memory, but for an engine
 from edge_client.client.settings import Settings
-from edge_client.client.state import Answer, ClientState, Identity
+from edge_client.client.state import ClientState, FinishedWork, Identity
 from edge_client.client.transport import Coordinator, patiently
 from edge_client.metering.work import WorkMeter
 from edge_client.planning.resources import memory_bytes, usable_cores
@@ -75,14 +75,13 @@ def _next(coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
 
 
 def _serve(coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter) -> None:
-    """Do one piece of work."""
     with meter.working():
         with meter.phase("download"):
             body = _adapter(coordinator, state, work.adapter_sha256, meter)
         adapter = decode_adapter(body)
         finished = answer(work, adapter)
     report, update = replace(finished.report, cost=meter.cost()), finished.update
-    state.keep_finished(Answer(report, update))
+    state.keep_finished(FinishedWork(report, update))
     if update is not None:
         with meter.phase("upload"):
             patiently(lambda: coordinator.upload(report.work_id, update, meter), math.inf)
@@ -99,13 +98,13 @@ def _adapter(coordinator: Coordinator, state: ClientState, digest: str, meter: W
     return body
 
 
-def answer(work: Work, adapter: AdapterState) -> Answer:
+def answer(work: Work, adapter: AdapterState) -> FinishedWork:
     """An update of 0.01 everywhere, or an evaluation on no texts."""
     if work.kind != "train":
-        return Answer(Report(work.work_id, "done", labelled=1), None)
+        return FinishedWork(Report(work.work_id, "done", labelled=1), None)
     delta = {name: (tensor + ADDED) - tensor for name, tensor in adapter.items()}
     update = encode_update(Update(work.work_id, 1, delta))
-    return Answer(Report(work.work_id, "done", 1, 0.0), update)
+    return FinishedWork(Report(work.work_id, "done", 1, 0.0), update)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The same rounds by Flower's deployment, in an environment of its own and through the same relay.
+"""Wire benchmark of Flower's deployment, in its own environment, through the same relay as ours.
 
 A SuperLink, a SuperNode for each client and `flwr run`, as its documentation starts them, without
-TLS as ours are here. The app (`profiling.peers.flwr_app`) trains alone: it is never asked to
-evaluate. What the SuperLink knows is in its memory, its default.
+TLS as ours are here. The app (`profiling.peers.flwr_app`) only trains and is never asked to
+evaluate. The SuperLink's state is in memory, its default.
 
 An exchange counts for the rounds in which it began, from the end of the warm-up round to that of
 the last one. A message leaves after its round's beginning and is averaged before its end, so none
@@ -89,8 +89,6 @@ def measure(
 
 
 class _Deployment:
-    """Its processes, and where they write."""
-
     def __init__(
         self, processes: Processes, folder: Path, ports: list[int], clients: int, rounds: int
     ) -> None:

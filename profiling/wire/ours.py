@@ -1,9 +1,9 @@
-"""Rounds without compute by our own server and transport, through a relay.
+"""Wire benchmark of our own server and transport, through a relay, without compute.
 
-`smidgen coordinator serve` is a process with a store on disk, every client a process that speaks
-with the device's transport (`profiling.wire.device`). A round is what a run does in it by default:
-every client trains, and then evaluates what came of it. The first round warms up: processor time is
-counted from the first `train` of the second one on.
+`smidgen coordinator serve` is a process with a store on disk, every client a process with the
+device's transport (`profiling.wire.device`). Rounds are a run's default: every client trains, then
+evaluates the result. The first round warms up: processor time is counted from the first `train` of
+the second one on.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""A relay between clients and a server: it counts what passes, and holds it back as distance would.
+"""A relay between clients and a server that counts bytes and adds latency.
 
-It is a process of its own, so it computes beside nobody. Each direction of a connection is a queue
-in which every piece waits half the round trip; what is in flight has no limit, so a body of
+It is a process of its own, so that its computing disturbs nobody. Each direction of a connection is
+a queue in which every piece waits half the round trip; what is in flight has no limit, so a body of
 megabytes takes one way longer, not one way per piece. The first bytes of a connection wait one
-round trip more, as they would for TCP's handshake. Bandwidth, loss and slow start are not imitated.
+round trip more, as for TCP's handshake. Bandwidth, loss and slow start are not imitated.
 
     with relaying("127.0.0.1", 8700, rtt_s=0.05) as relay:
         print(relay.url, traffic(relay.exchanges()))
@@ -57,7 +57,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RelayedBytes:
     """Sums over exchanges; payload of TCP, as the sockets gave it."""
 
     requests: int
@@ -66,9 +66,9 @@ class Traffic:
     connections: int
 
 
-def traffic(exchanges: Iterable[Exchange]) -> Traffic:
+def traffic(exchanges: Iterable[Exchange]) -> RelayedBytes:
     every = list(exchanges)
-    return Traffic(
+    return RelayedBytes(
         sum(bool(one.method) for one in every),
         sum(one.bytes_up for one in every),
         sum(one.bytes_down for one in every),
@@ -81,7 +81,7 @@ class Relay:
 
     Attributes:
         port: Where it listens, on 127.0.0.1.
-        url: The same for clients of HTTP.
+        url: Its address, for clients of HTTP.
     """
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
@@ -140,7 +140,7 @@ def relaying(host: str, port: int, rtt_s: float = 0.0) -> Iterator[Relay]:
 # In its process
 
 
-class Book:
+class ExchangeLog:
     """Sorts one connection's bytes into exchanges.
 
     HTTP/1.1 without pipelining takes turns: a client that speaks after it was answered begins a
@@ -227,7 +227,7 @@ async def relay(host: str, port: int, rtt_s: float) -> None:
 
     async def meet(client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         nonlocal connections
-        book = Book(connections, exchanges)
+        book = ExchangeLog(connections, exchanges)
         connections += 1
         open_s = time.monotonic() + rtt_s
         with suppress(OSError):  # a server that is not there, or a side that broke off

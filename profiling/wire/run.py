@@ -1,4 +1,4 @@
-"""What rounds without compute took: one kind of result for ours and for the peer."""
+"""Result of a wire benchmark: processor time, memory and bytes per round, for ours and the peer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace

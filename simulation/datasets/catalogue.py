@@ -1,7 +1,7 @@
-"""Labelled data sets for the experiments: known ones, files of one's own, any of the hub.
+"""Labelled data sets for experiments: known ones, your own files, or any from the hub.
 
-Each comes with its task, where it is from, its licence, a checksum of what was read, and how it
-differs from the set as published. No training text is also a test text.
+Each comes with its task, origin, licence, a checksum of what was read, and how it differs from the
+published set. No training text is also a test text.
 
     data = read_dataset("masakhanews", Path("data"), languages=("eng", "hau"))
 """
@@ -57,7 +57,6 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
 
 
 def _origin(files: Iterable[str]) -> str:
-    """The folders that files lie in."""
     folders = dict.fromkeys(name.split("/")[0] for name in files)
     return f"folder{'s' if len(folders) > 1 else ''} {', '.join(folders)}"
 

@@ -1,9 +1,8 @@
-"""A data set: what a reader found, put together, checked and hashed.
+"""A data set: examples from a reader, assembled, checked and hashed.
 
-Tasks of sets that keep two fields of a text apart: headline and body, question and answer.
-
-The first pattern of each is AUG-FedPrompt's own (its table 1), in lower case as all of ours are;
-the others are those of one text, with both fields in its place.
+Also the tasks of sets with two fields per text, such as headline and body. The first pattern of
+each is AUG-FedPrompt's own (its table 1), in lower case as all of ours are; the others are those
+for one text, with both fields in its place.
 """
 
 import hashlib

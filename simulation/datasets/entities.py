@@ -1,7 +1,7 @@
-"""Tagged sets for experiments: entities in medical abstracts, in case reports and in Wikipedia.
+"""Tagged data sets for experiments: entities in medical abstracts, case reports and Wikipedia.
 
-A word per line, its tag last, an empty line behind each text. Sets in several languages have a
-file of each.
+One word per line with its tag last, a blank line after each text. Sets in several languages have
+one file for each.
 """
 
 import gzip

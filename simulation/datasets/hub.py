@@ -1,15 +1,11 @@
-"""Data sets from the Hugging Face hub: its split files, read without the `datasets` library.
+"""Data sets from the Hugging Face hub: split files, read without the `datasets` library.
 
-Two files of a set are all that is wanted, so huggingface_hub gets them and pyarrow reads them;
-`datasets` would bring pandas, fsspec and multiprocess for the same rows. A set that is not yet a
-Parquet file is read from the copy that the hub itself converts. Nothing from the hub is executed.
+huggingface_hub downloads a set's two files and pyarrow reads them; `datasets` would bring pandas,
+fsspec and multiprocess for the same rows. A set that is not in Parquet is read from the hub's own
+conversion. Nothing from the hub is executed. Columns, splits and label numbers are known for the
+sets in `datasets.catalogue`; for others the user names the columns and gives a task.
 
     data = read_hub("masakhane/masakhanews@main", languages=("hau", "yor"))
-
-How data sets lie on the Hugging Face hub: which columns, which split, which numbers mean what.
-
-The known ones are the originals of the sets in `datasets.catalogue`; for any other set the user
-names the columns and gives a task.
 """
 
 import json

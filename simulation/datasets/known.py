@@ -1,7 +1,7 @@
-"""How each known data set lies in a folder, and how it becomes a training and a test part.
+"""Readers of the known data sets' folders, with their training and test parts.
 
-A reader takes the set's folder and says which files it read. Nothing here is random: where a part
-has to be drawn, the order of the texts' hashes draws it, so equal files give equal parts.
+A reader takes the set's folder and says which files it read. Nothing here is random: a part that
+has to be drawn is drawn by the texts' hashes, so equal files give equal parts.
 """
 
 import hashlib
@@ -178,7 +178,6 @@ def chosen(name: str, languages: Sequence[str], have: Sequence[str]) -> list[str
 
 
 def language_folders(folder: Path) -> list[str]:
-    """Names of the folders that hold a test part."""
     return sorted(path.parent.name for path in folder.glob("*/test.tsv.gz"))
 
 

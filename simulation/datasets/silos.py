@@ -1,9 +1,9 @@
-"""Texts of nine languages without labels, for silos that train a language model together.
+"""Unlabelled texts in nine languages, for silos that train a language model together.
 
-A sentence of the news set has one number in eight languages, and its number says on which side it
-is in all of them: no silo is judged by a translation of what another trains on. What silos train on
-is cut to the proportions in which the federated healthcare paper's silos hold texts (its table 1),
-as far as there are texts: English has them all.
+A sentence of the news set has one number in eight languages, which decides its side in all of them:
+no silo is scored on a translation of what another trains on. Training texts are cut to the
+proportions of the federated healthcare paper's silos (its table 1), as far as there are texts:
+English keeps all.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""What stands beside a demo's run: the same devices, each trained alone, and the base by itself.
-
-Adapters of a demo's homes: each on its own messages, beside the one of all.
-"""
+"""Baselines of a demo: each device trained alone, its personal adapter, and the base by itself."""
 
 import re
 from collections.abc import Mapping, Sequence

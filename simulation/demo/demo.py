@@ -1,6 +1,6 @@
-"""The whole system on one machine in about two minutes: a coordinator, four devices, one adapter.
+"""A demo of the whole system in two minutes: a coordinator, four devices, one adapter.
 
-Real processes and real HTTP on loopback; the same devices training alone stand beside the result.
+Real processes and real HTTP on loopback; the same devices trained alone stand beside the result.
 """
 
 import hashlib

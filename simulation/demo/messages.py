@@ -1,4 +1,4 @@
-"""The hub demo data: 3,600 labelled notifications of twelve writers, in three languages.
+"""The demo's data: 3,600 labelled notifications of twelve writers, in three languages.
 
 `simulation/data/README.md` is its data card.
 

@@ -1,4 +1,4 @@
-"""A coordinator and its clients as real processes on this machine, and none left behind."""
+"""A demo's coordinator and clients as real processes on this machine, all ended on exit."""
 
 import subprocess
 import sys

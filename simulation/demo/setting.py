@@ -1,4 +1,4 @@
-"""What a demo runs, and how far it is."""
+"""A demo's settings, and its progress."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

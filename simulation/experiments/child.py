@@ -1,4 +1,4 @@
-"""Work in a fresh process that ends with this one, and whose errors are this one's.
+"""Runs a function in a fresh process that ends with this one and whose errors are raised here.
 
 with child(footprint, 1000, name="footprint") as running:
     print(running.answer())

@@ -1,8 +1,8 @@
-"""One experiment, said completely: what is trained, on which texts, dealt out how, for how long.
+"""One experiment, completely specified: what is trained, on which texts, their partition, rounds.
 
-Everything follows from it: two runs of equal experiments on equal texts and an equal base give
-equal numbers, in one process, in several or on a Ray cluster of equal processors and libraries; on
-other processors and on a CUDA device equal ones but for rounding. It is also a TOML file:
+Law: equal experiments on equal texts and an equal base give equal numbers, in one process, several,
+or on a Ray cluster of equal processors and libraries; on other processors and on a CUDA device they
+are equal up to rounding. It is also a TOML file:
 
     name = "skewed"
     dataset = "ag_news"
@@ -21,16 +21,18 @@ other processors and on a CUDA device equal ones but for rounding. It is also a 
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from functools import partial
 from typing import Literal
 
-from coordinator.rounds.learning.settings import Learning, check_net, check_together
+from coordinator.rounds.learning.settings import check_net, check_together
+from coordinator.rounds.schedule import RunSpec
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED
 from edge_client.codecs.codec import AUTO
-from edge_client.errors import WrongInput
-from edge_client.personal.way import FROM_SHARED
+from edge_client.errors import WrongInput, demand
+from edge_client.personal.methods import FROM_SHARED
 from edge_client.tasks.registry import DEFAULT
 from edge_client.tasks.task import Task
 from edge_client.updates.settings import Updates
@@ -77,14 +79,12 @@ class ExperimentError(WrongInput):
     """An experiment that cannot be read or makes no sense."""
 
 
-def _demand(condition: bool, message: str) -> None:
-    if not condition:
-        raise ExperimentError(message)
+_demand = partial(demand, kind=ExperimentError)
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """One experiment.
+class Experiment(RunSpec):
+    """One experiment; what is said of runs too is explained in `RunSpec`.
 
     Attributes:
         name: The experiment's name, for people and file names.
@@ -92,18 +92,12 @@ class Experiment:
         languages: Languages of a set in several, kept sorted; none means all.
         base: `embedded`, a folder or a hub name.
         adapter: Such as `lora:8@q,v`, `prompt:8+head`; or `full`, `full+head`: every weight.
-        prompt_init: Text a soft prompt starts from; empty for random words.
         paradigm: `federated`; `centralised`, one client with all texts; `local`, every client for
             itself.
         deal: How texts are dealt to clients.
-        training: A client's training in one round.
-        learning: What becomes of a round's updates.
         ranks: The most rank that clients take, dealt to them in turn; none: all take the adapter's.
-        updates: In how many bytes updates and steps travel.
         rounds: Server steps; 0 asks the base as it is (zero-shot).
         cohort: Clients asked in a round, of those that hold labelled texts; 0 for all.
-        evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
-        patience: Evaluations in a row without an improvement that end an arm; 0: none do.
         evaluate_share: Share of its test texts that each client is judged by, drawn in each round;
             after the last round all are asked, and of the adapter that is kept.
         keep: Which adapter an arm ends with: the `last`, or the `best` of those that were judged.
@@ -114,7 +108,6 @@ class Experiment:
         hostile: Clients that forge their answers; None where all are honest.
         personal: What every client does for itself in the end, by which it is judged; None: the
             shared adapter is judged.
-        labelling: How clients label their own texts; None if they do not.
         gate_texts: With labelling: training texts kept aside, with their labels, on which adapters
             are judged before they label (AUG-FedPrompt's capacity gate); nobody trains on them.
         cache_bytes: Disk for what the layers below the lowest trained one give; 0 for none.
@@ -143,28 +136,18 @@ class Experiment:
 
     name: str
     dataset: str
+    _: KW_ONLY
     languages: tuple[str, ...] = ()
     base: str = EMBEDDED
-    adapter: str = "lora:8@q,v"
-    prompt_init: str = ""
     paradigm: Paradigm = "federated"
     deal: Deal = field(default_factory=Deal)
-    training: Training = field(default_factory=Training)
-    learning: Learning = field(default_factory=Learning)
     ranks: tuple[int, ...] = ()
-    updates: Updates = field(default_factory=Updates)
-    rounds: int = 10
     cohort: int = 0
-    evaluate_every: int = 1
-    patience: int = 0
-    evaluate_share: float = 1.0
-    keep: Literal["best", "last"] = "last"
     norm_bound: float | Literal["adaptive"] = 0.0
     max_examples: int | Literal["adaptive"] = 0
     is_guarded: bool = False
     hostile: Hostile | None = None
     personal: Personal | None = None
-    labelling: Labelling | None = None
     gate_texts: int = 64
     cache_bytes: int = 0
     train_texts: int = 0
@@ -176,36 +159,25 @@ class Experiment:
     alone: tuple[str, ...] = ()
     pattern: str = ""
     taught: "Experiment | None" = None
-    seed: int = 0
     engine: Literal["auto", "torch", "onnx"] = "auto"
     dtype: Literal["float32", "auto"] = "float32"
     threads: int = 1
 
     def __post_init__(self) -> None:
         _demand(0 < len(self.name) <= 200 and self.name.isprintable(), "name: 1 to 200 characters")
+        self.check_spec(ExperimentError)
         _demand(0 <= self.rounds <= 1_000_000, "rounds: 0 to 1000000")
         _demand(self.cohort >= 0, "cohort: 0 (all clients) or more")
-        _demand(self.evaluate_every >= 0, "evaluate_every: 0 or more")
-        _demand(0 <= self.patience <= 1_000_000, "patience: 0 to 1000000")
         _demand(
             not self.patience or (self.evaluate_every > 0 and self.labelling is None),
             "patience: counts evaluations of the test texts between rounds; evaluate_every above "
             "0, and no labelling, is expected",
         )
-        _demand(0.0 < self.evaluate_share <= 1.0, "evaluate_share: above 0 to 1")
         is_plain = self.keep == "last" and self.evaluate_share == 1.0
         _demand(
             is_plain or self.labelling is None,
             "keep, evaluate_share: are of test texts, and with labelling the gate's texts judge; "
             "leave out one of the two",
-        )
-        _demand(
-            self.norm_bound == "adaptive" or 0.0 <= self.norm_bound < 1e38,
-            "norm_bound: `adaptive`, a number above 0, or 0 for none",
-        )
-        _demand(
-            self.max_examples == "adaptive" or 0 <= self.max_examples <= 10**9,
-            "max_examples: `adaptive`, 1 to 10^9, or 0 for any",
         )
         _demand(
             self.hostile is None or (self.paradigm == "federated" and self.labelling is None),
@@ -233,7 +205,6 @@ class Experiment:
             "by them",
         )
         _demand(self.test_texts >= 0, "test_texts: 0 (all) or more")
-        _demand(0 <= self.seed < 2**63, "seed: 0 to 2^63 - 1")
         _demand(1 <= self.threads <= 1024, "threads: 1 to 1024")
         _demand(
             not self.is_judged_by_all or self.paradigm == "local",
@@ -343,5 +314,4 @@ class Experiment:
         for name in ADDED_TO_TRAINING:
             if getattr(self.training, name) == getattr(Training, name):
                 del said["training"][name]
-        text = json.dumps(said, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

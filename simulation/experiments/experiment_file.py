@@ -1,4 +1,4 @@
-"""An experiment as a TOML file: read, and refused where it says what no experiment has."""
+"""Reads an experiment from a TOML file and refuses what no experiment has."""
 
 import sys
 from dataclasses import fields

@@ -1,8 +1,8 @@
-"""Hostile virtual devices: they answer by the real wire types, and what they answer is forged.
+"""Hostile virtual devices, which send forged answers in valid wire messages.
 
-Admission, bounds, checks and roll-back meet them as they meet any device. They hold texts as
-others do, so that a forged update is no worse dressed than an honest one, and they know the bounds
-of a run as everybody does who reads its source.
+Admission, bounds, checks and rollback treat them as any device. They hold texts as others do, so
+that a forged update looks no worse than an honest one, and they know the bounds of a run, as
+everybody does who reads its source.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from coordinator.rounds.admission import Refusal, check_report
 from coordinator.rounds.events import Answered
 from coordinator.rounds.metrics import judged
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.errors import WrongInput, demand
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.kind import kind_of
@@ -122,7 +122,9 @@ def _noise(delta: AdapterState, seed: int) -> AdapterState:
     }
 
 
-def forged_answer(answer: Answer, adapter: bytes, work: Work, attack: Attack, name: str) -> Answer:
+def forged_answer(
+    answer: FinishedWork, adapter: bytes, work: Work, attack: Attack, name: str
+) -> FinishedWork:
     """An answer to training as a hostile device sends it; one that failed is forged from nothing.
 
     A device that cannot compute with a ruined adapter goes on sending: it needs no training.
@@ -136,16 +138,16 @@ def forged_answer(answer: Answer, adapter: bytes, work: Work, attack: Attack, na
     seed = derive_seed(work.seed, "hostile", name, str(work.round_index))
     sent = forged(honest, attack, seed)
     report = replace(answer.report, outcome="done", failure=None, num_examples=sent.num_examples)
-    return Answer(report, encode_update(sent))
+    return FinishedWork(report, encode_update(sent))
 
 
 def train_answers(
-    answers: Iterator[Answer],
+    answers: Iterator[FinishedWork],
     adapter: bytes,
     asked: Sequence[tuple[str, Work]],
     hostile: Hostile | None,
     names: frozenset[str],
-) -> Iterator[Answer]:
+) -> Iterator[FinishedWork]:
     """Answers to training, those of hostile devices forged on their way."""
     for (name, work), answer in zip(asked, answers, strict=True):
         if hostile is None or name not in names or hostile.attack == "evaluations":

@@ -1,8 +1,8 @@
-"""How many pseudo-labels a population holds, and how many are right, which no device can know."""
+"""Pseudo-label quality over a population: how many are held and right, which no device can know."""
 
 from collections.abc import Mapping
 
-from edge_client.labelling.book import Book
+from edge_client.labelling.label_journal import LabelJournal
 from edge_client.labelling.pseudo_labels import chosen, text_id
 from edge_client.wire.labelling import keep_of
 from simulation.experiments.federation.devices import Looking
@@ -22,7 +22,7 @@ class PseudoScore:
         self._gold = {text_id(one): one.label for one in on.dataset.train}
         self._texts = {client.name: len(client.unlabelled) for client in on.population}
 
-    def tally(self, books: Mapping[str, Book], looking: Looking, share: float) -> Tally:
+    def tally(self, books: Mapping[str, LabelJournal], looking: Looking, share: float) -> Tally:
         """Right ones among all that the clients would train on now.
 
         Args:

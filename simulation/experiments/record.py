@@ -1,15 +1,15 @@
-"""An experiment's results on disk: one row per round, and the adapter to go on from.
+"""An experiment's results on disk: one row per round, and the adapter to resume from.
 
     OUT/KEY/experiment.json     what was run
-    OUT/KEY/lock                whoever runs it holds this
+    OUT/KEY/lock                held by the process that runs it
     OUT/KEY/rows.jsonl          one row per round and arm, written when the round is closed
     OUT/KEY/ARM.HASH.safetensors  the adapter of each arm's last row
-    OUT/KEY/ARM.HASH.memory     what else is known then
-    OUT/KEY/finished            there is nothing left to run
-    OUT/KEY/base                while it runs: the weights that another experiment taught
+    OUT/KEY/ARM.HASH.memory     the server's and clients' state at that row
+    OUT/KEY/finished            nothing is left to run
+    OUT/KEY/base                while it runs: a base trained by another experiment
 
-An adapter is on disk before its row, and the one before goes after it; so a killed run goes on
-where its last whole row ends, and a finished one is not run again.
+An adapter is on disk before its row, and its predecessor is removed after it; so a killed run
+resumes where its last complete row ends, and a finished one is not run again.
 """
 
 import fcntl
@@ -224,7 +224,6 @@ def kept_adapter(folder: Path, row: Row) -> bytes:
 
 
 def memory_of(folder: Path, row: Row) -> Path:
-    """Where what is known beside a row's adapter lies."""
     found = _memory_in(folder, row)
     older = _adapter_in(folder, row.arm, row.adapter_sha256).with_suffix(".memory")
     return older if older.is_file() and not found.is_file() else found  # of an older smidgen

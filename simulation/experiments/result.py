@@ -1,4 +1,4 @@
-"""What an experiment gave: a row per round and arm, and what follows from all of them."""
+"""Result of an experiment: a row per round and arm, and summary figures of all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Runs experiments, one after the other or several processes at once, and goes on where they are.
+"""Runs experiments, in sequence or in parallel processes, and resumes interrupted ones.
 
 results = run_all(experiments, Place(data, out), jobs=2, tell=print)
 """
@@ -266,7 +266,6 @@ def _facts(on: Stage, weights: bytes) -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what numbers depend on."""
     found = {"python": platform.python_version()}
     for name in ("smidgen", "torch", "numpy", "onnxruntime", "transformers"):
         with suppress(PackageNotFoundError):

@@ -1,6 +1,6 @@
-"""How an adapter does on test texts: counts of right answers, so that parts add up exactly.
+"""Scores of an adapter on test texts, as counts of right answers, so that parts add up exactly.
 
-Texts with labels are scored by `score`, tagged ones and those whose words are masked by `judged`.
+`score` is for texts with labels, `judged` for tagged texts and those with masked words.
 """
 
 import math
@@ -12,14 +12,14 @@ import numpy as np
 from edge_client.engine.engine import Engine
 from edge_client.engine.scoring import answers_to, evaluation_of
 from edge_client.tasks.counts import Entities
-from edge_client.tasks.scores import Answers, Evaluation
+from edge_client.tasks.scores import Evaluation, TextAnswers
 from edge_client.texts.examples import Example
 from edge_client.wire.messages import Report
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Right answers among those asked."""
+    """Right answers among those asked for."""
 
     right: int
     asked: int
@@ -150,7 +150,7 @@ def _of_client(engine: Engine, client: str, texts: Sequence[Example]) -> Score:
     """Of all of a client's texts at once, told apart by language afterwards."""
     task, answers = engine.encoder.task, answers_to(engine, texts)
     whole = evaluation_of(task, answers)
-    parts: dict[str, list[Answers]] = {}
+    parts: dict[str, list[TextAnswers]] = {}
     for text, one in zip(texts, answers, strict=True):
         parts.setdefault(text.language, []).append(one)
     found = {language: evaluation_of(task, own) for language, own in sorted(parts.items())}

@@ -1,6 +1,6 @@
-"""What an experiment runs on, found and read: base, texts, clients, engine and first adapter.
+"""An experiment's loaded inputs (base, texts, clients, engine, first adapter), and bases it writes.
 
-Bases as folders that experiments begin from: written whole, each named by its hash as others.
+A base written by an experiment is a complete folder, named by its hash as any other.
 """
 
 import json
@@ -214,7 +214,6 @@ class Stage:
         return engine
 
     def first_adapter(self, engine: Engine) -> bytes:
-        """What the rounds start from, encoded."""
         experiment = self.experiment
         if experiment.adapter in FULL:
             return encode_adapter(engine.adapter())

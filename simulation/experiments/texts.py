@@ -1,4 +1,4 @@
-"""Which texts an experiment trains on, keeps aside and is judged by, drawn by its seed."""
+"""Training, held-out and test texts of an experiment, drawn by its seed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
-"""What one slow device costs: synchronous, over-selected and asynchronous rounds beside each other.
+"""Cost of one straggler: synchronous, over-selected and asynchronous rounds compared.
 
-Small homes with messages of their own train the embedded base for real; only the clock is virtual
-(`federation.clocked`). One home is so many times slower than the rest. The target is what
-synchronous rounds end with on average, minus one point.
+Small homes with their own messages train the embedded base for real; only the clock is virtual
+(`federation.clocked`). One home is a given number of times slower than the rest. The target is the
+mean final score of synchronous rounds, minus one point.
 """
 
 from collections.abc import Callable
@@ -165,7 +165,7 @@ def run(
 
 def schedule_of(name: str, clients: int, seed: int, training: Training) -> Rounds:
     """The settings of one way; each asks all homes, as many as it may at a time."""
-    rounds = Rounds(ANY, 1.0, 0, seed, training=training)
+    rounds = Rounds(rounds=ANY, evaluate_every=0, seed=seed, training=training)
     if name == "over-selected":
         return replace(rounds, fraction=1 / OVER, over_selection=OVER)
     if name == "asynchronous":

@@ -1,8 +1,8 @@
-"""Virtual clients: who holds which texts of a data set, as indices and nothing else.
+"""Virtual clients: who holds which texts of a data set, as indices alone.
 
-Every function here deals the texts `0 .. len - 1` of one data set (and those of its test set) out
-to clients: no text twice, none lost, equal arguments equal clients. Example, AUG-FedPrompt's
-setting, 64 labelled texts on 32 of 1,000 clients:
+Functions here partition the texts `0 .. len - 1` of one data set (and those of its test set) among
+clients: no text twice, none lost, equal arguments equal clients. Example, AUG-FedPrompt's setting,
+64 labelled texts on 32 of 1,000 clients:
 
     few_shot(labels, clients=1000, labelled_total=64, labelled_clients=32, gamma=inf, alpha=1.0,
              seed=0, tests=len(test_labels))

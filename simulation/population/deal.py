@@ -1,4 +1,4 @@
-"""How texts are dealt to clients: said in one value, and carried out.
+"""`Deal`: settings of a partition of texts among clients, and carrying it out.
 
 deal = Deal(clients=1000, labelled=64, labelled_clients=32, gamma=0.001)
 population = population_of(deal, train, test, seed=0)

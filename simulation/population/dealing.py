@@ -1,4 +1,4 @@
-"""Whole texts out of real shares: rounding and dealing, for every kind of partition.
+"""Rounds fractional shares to whole texts and assigns them, for every kind of partition.
 
 Counts are int64 matrices (hands, piles): hands receive, piles hold texts of one kind, such as the
 clients and the labels. Nothing here draws a random number but `dirichlet`.
@@ -116,5 +116,4 @@ def hand_out(piles: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray
     dealt = zip(piles, counts.sum(axis=0), strict=True)
     texts = np.concatenate([pile[:used] for pile, used in dealt])
     order = np.lexsort((texts, owners))
-    ends = np.cumsum(counts.sum(axis=1))[:-1]
-    return np.split(texts[order], ends)
+    return np.split(texts[order], np.cumsum(counts.sum(axis=1))[:-1])

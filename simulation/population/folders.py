@@ -1,4 +1,4 @@
-"""Client folders of a partition, as `smidgen client --data` reads them.
+"""Writes a partition as client folders, as `smidgen client --data` reads them.
 
 population = few_shot([e.label for e in train], clients=10, ..., tests=len(test))
 write_clients(Path("clients"), train, test, population, task)

@@ -1,7 +1,8 @@
-"""A partition as one picture: which client holds how many texts of which label (and language).
+"""Chart of a partition: how many texts of which label (and language) each client holds.
 
-Up to 40 clients: one dot a client and label, its area the number of labelled texts, on a pale one
-for the unlabelled. More: the labelled texts by client, the mixes of all, and their sizes, sorted.
+Up to 40 clients: one dot per client and label, with an area by the labelled texts, on a pale one
+for unlabelled texts. More clients: labelled texts by client, all clients' mixes, and their sorted
+sizes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +72,6 @@ def draw_partition(
 def partition_figure(
     population: Population, fields: Mapping[str, Sequence[str]], title: str
 ) -> Any:
-    """The picture, unsaved; see `draw_partition`."""
     tables = {field: count(population, values) for field, values in fields.items()}
     if len(population) <= MOST_DOT_CLIENTS:
         return _dots([client.name for client in population], tables, title)

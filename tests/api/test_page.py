@@ -14,8 +14,10 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
+from tests.docs.pages import HOOK
+
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text()
+PAGE = HOOK["filled"]((ROOT / "docs" / "python.md").read_text())
 NOTEBOOK = ROOT / "docs" / "examples" / "first_run.ipynb"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -16,13 +16,15 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.errors import Failed, WrongInput
-from edge_client.personal.way import FROM_SHARED, METHODS
+from edge_client.personal.methods import FROM_SHARED, METHODS
 from edge_client.planning.plan import Plan
 from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import encode_adapter
 from tests.command_line import smidgen as command
 from tests.edge_client.engine.engines import KINDS, TEXTS
+
+pytestmark = pytest.mark.few
 
 NAME = "lora:4@q,k,v,o,up,down+generator"
 NETS = {"fedp2eft": NAME, "fedl2p": "lora:2@q,k,v,o,up,down+rates"}

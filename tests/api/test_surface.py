@@ -27,6 +27,7 @@ COMMAND = {
     "predict": "client predict",
     "tag": "client predict",
     "fill": "client predict",
+    "generate": "client generate",
     "evaluate": "client evaluate",
     "run_client": "client run",
     "create_run": "coordinator create",
@@ -49,23 +50,28 @@ OTHER_DEFAULT = {
     ("run_client", "pack_mirrors"),
     ("serve", "trusted_proxies"),
     ("doctor", "bases"),
+    ("generate", "stop"),
     ("fill", "top"),
 }
 ONLY_PYTHON = {
     ("pack", "progress"),
     ("train", "tell"),
     ("simulate", "tell"),
+    ("evaluate", "advance"),
     ("doctor", "tell"),
     ("predict", "texts"),
     ("tag", "texts"),
     ("fill", "texts"),
+    ("generate", "texts"),
+    ("generate", "tell"),
+    ("generate", "on_piece"),
 }
 # A command that answers each kind of task has options that one kind alone needs.
 OTHER_KINDS = {"predict": {"top"}, "tag": {"top", "prior"}, "fill": {"prior"}}
 FILES = {"file", "out", "write", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {
     **{name: {"texts", *FILES, *more} for name, more in OTHER_KINDS.items()},
-    "evaluate": {"out"},
+    "generate": {"texts"},  # or those of stdin
     "serve": {"drain", "log_format", "workers"},  # signals, logging, processes: its caller's
 }
 

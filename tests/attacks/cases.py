@@ -53,17 +53,16 @@ class Case:
 
 
 CASES = [
-    Case("ten faults in turn", in_turn(10), MANY_ROUNDS, is_fast=True),
+    Case("ten faults in turn", in_turn(10), MANY_ROUNDS),
     Case("every fault in turn", in_turn(len(FAULTS)), MANY_ROUNDS),
     Case("swapped columns, at work", faulty("swapped columns", ("asked", 2)), is_fast=True),
-    Case("unknown label, once joined", faulty("unknown label", ("joined", 1)), is_fast=True),
-    Case("a budget too small", started(NO_PLAN, *SMALL, most_reports=2), is_fast=True),
+    Case("unknown label, once joined", faulty("unknown label", ("joined", 1))),
+    Case("a budget too small", started(NO_PLAN, *SMALL, most_reports=2)),
     Case("a revoked label", started_again(revoked), LABELLING),
     Case(
         "no room for an adapter",
         started(NO_ROOM, limit_blocks=ROOM_BLOCKS, most_reports=2),
         (*WIDE, "--adapter", "lora:32"),
-        is_fast=True,
     ),
     Case("a huge learning rate", started(FINISHED, "--limits", "lr=99.9"), HIGH_LR),
     Case("a learning rate over the limit", started("this device does 1 at most"), HIGH_LR),

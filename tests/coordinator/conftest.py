@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.operator.routes import add_operator_routes
+from coordinator.serving.app import Part
 from coordinator.serving.server import listen, serve, url_of
 from coordinator.serving.service import Service
 from coordinator.storage.place import StorePlace
@@ -25,6 +25,8 @@ from edge_client.client.connection import http_client, nobody
 from edge_client.tasks.task import Task
 from tests.coordinator.devices import Device, enrol, joined
 from tests.coordinator.servers import Buckets, Postgres
+
+TICK_S = 0.1  # what a server sees by itself, it sees soon
 
 
 @dataclass
@@ -59,14 +61,17 @@ def place(postgres: Postgres, buckets: Buckets, tmp_path: Path) -> StorePlace:
 
 @contextmanager
 def served(store: Store, **told: Any) -> Iterator[tuple[Service, httpx.Client]]:
-    """Serve a store; what serves it, and a client with its address."""
-    room = {"room": told.pop("room", None), "trusted": told.pop("trusted", ())}
+    """Serve a store; what serves it, and a client with its address.
+
+    `parts` is what is served beside devices: the operator's routes take a tenth of a second.
+    """
+    options: dict[str, Any] = {"tick_s": TICK_S}
+    options |= {name: told.pop(name) for name in ("room", "trusted", "parts") if name in told}
     service = Service(store, time.time(), **told)
     bound, stop, listening = listen("127.0.0.1", 0), threading.Event(), threading.Event()
     url = url_of(bound)
-    parts = {"parts": (add_operator_routes,), **room}
     given = (service, bound, listening.set, stop)
-    thread = threading.Thread(target=serve, args=given, kwargs=parts)
+    thread = threading.Thread(target=serve, args=given, kwargs=options)
     thread.start()
     try:
         assert listening.wait(60)  # a busy machine
@@ -86,12 +91,21 @@ def serving(store: Store, config: RunConfig, **told: Any) -> Iterator[Live]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, config: RunConfig) -> Iterator[Callable[..., Live]]:
+def parts() -> tuple[Part, ...]:
+    """What a coordinator serves beside devices."""
+    return ()
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, config: RunConfig, parts: tuple[Part, ...]
+) -> Iterator[Callable[..., Live]]:
     """Start a coordinator on a run with these settings."""
     with ExitStack() as stack:
 
         def started(**settings: Any) -> Live:
             store = stack.enter_context(closing(Store(tmp_path / "store")))
-            return stack.enter_context(serving(store, replace(config, **settings)))
+            run = replace(config, **settings)
+            return stack.enter_context(serving(store, run, parts=parts))
 
         yield started

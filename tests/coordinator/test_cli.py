@@ -122,6 +122,7 @@ def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) 
     assert exported(folder) == expected
 
 
+@pytest.mark.slow
 def test_kill_9_amid_labelling_asks_nobody_twice(tmp_path: Path, tiny_base: Base) -> None:
     expected = undisturbed(tmp_path / "calm", tiny_base, rounds=1)
     folder = tmp_path / "stormy"
@@ -207,6 +208,7 @@ def test_serve_ends_when_the_devices_have_heard_that_all_is_done(
     assert said["runs"][0]["phase"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", first_fast([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_ends_a_server_in_good_order(
     tmp_path: Path, tiny_base: Base, number: signal.Signals
@@ -241,6 +243,7 @@ def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> No
     assert done.exit_code == 2 and "another coordinator serves the store" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_file_is_created_once(tmp_path: Path, tiny_base: Base) -> None:
     (tmp_path / "run.toml").write_text(
         f'base = "{tiny_base.folder}"\nadapter = "prompt:4"\nname = "mine"\n[task]{TASK}'

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.rounds.choice import DeviceChoice
+from coordinator.rounds.eligibility import DeviceFilter
 from edge_client.adapters.spec import AdapterError
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.labelling import Labelling
@@ -94,8 +94,8 @@ def test_the_example_says_every_key_and_its_default() -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / "run.toml"
     config, text = read_run_config(path, {}), path.read_text()
     assert config.labelling == Labelling() and config.training == Training()
-    assert config.devices == DeviceChoice()
-    for kind in (Labelling, Training, DeviceChoice):
+    assert config.devices == DeviceFilter()
+    for kind in (Labelling, Training, DeviceFilter):
         for item in fields(kind):
             assert f"\n{item.name.removesuffix('_bytes')} = " in text
 
@@ -110,7 +110,7 @@ share = 0.5
     flags = {"tags": {"site": "attic"}, "least_memory": "512M"}
     config = read_run_config(written(tmp_path, text), flags)
     tags = {"site": "attic", "language": "en"}
-    assert config.devices == DeviceChoice(tags, least_memory_bytes=512 << 20, share=0.5)
+    assert config.devices == DeviceFilter(tags, least_memory_bytes=512 << 20, share=0.5)
     assert msgspec.json.decode(encode(config), type=RunConfig) == config
 
 

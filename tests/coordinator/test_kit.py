@@ -15,9 +15,9 @@ from coordinator.plugins import know_folder
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.extensions import Extension, PluginError, add, apart, counted
-from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.named import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
+from coordinator.rounds.learning.registry import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
+from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.policies import SELECTIONS, selection_of
 from coordinator.rounds.selections.selection import Asking, Chosen
@@ -179,7 +179,8 @@ def test_no_mean_of_an_extension_turns_the_norm_bound_off() -> None:
     deltas = [*4 * [{"w": np.ones(4, np.float32)}], {"w": np.full(4, -9, np.float32)}]
     opened = StepOpened("train", 2, 1, "0" * 64, (), 0.0, norm_bound=6.0, most_examples=10)
     answers = [
-        Answer(f"d{n}", Update("w", 1, delta), norm_of(delta)) for n, delta in enumerate(deltas)
+        AdmittedUpdate(f"d{n}", Update("w", 1, delta), norm_of(delta))
+        for n, delta in enumerate(deltas)
     ]
     found = [
         learn(Learning(mean=mean), opened, 10, answers, adapter, {}, [2.0]).adapter["w"]

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import pytest
 
 from coordinator.rounds.extensions import PluginError, called, calling_by
-from coordinator.serving.limit import LetGo, Limit
+from coordinator.serving.timeout import LetGo, Limit
 
 SAID = r"mean 'mine' did not return within 0.2 s \(now at .*\.py, line \d+\); mend it"
 
@@ -70,3 +70,17 @@ def test_nobody_waits_once_the_process_ends(never: threading.Event) -> None:
     finally:
         never.set()
         timer.join()
+
+
+def test_of_calls_within_calls_the_one_that_hangs_is_named(never: threading.Event) -> None:
+    limit = Limit(0.3)
+
+    def mean() -> int:
+        return called("step 'slow'", lambda: never.wait(30)) + 1
+
+    with calling_by(limit.call):
+        for _ in range(2):  # the second time without waiting: the step alone is barred
+            with pytest.raises(PluginError, match="step 'slow' did not return"):
+                called("mean 'mine'", mean)
+        assert called("mean 'mine'", lambda: 7) == 7
+        assert called("mean 'mine'", lambda: called("step 'quick'", lambda: 7)) == 7

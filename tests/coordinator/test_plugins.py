@@ -12,10 +12,10 @@ import pytest
 
 from coordinator import plugins
 from coordinator.api.create import create_run
-from coordinator.api.ready import Endpoint, Serving, ready
+from coordinator.api.ready import Serving, ready
 from coordinator.config import ConfigError, read_run_config
 from coordinator.rounds.extensions import apart
-from coordinator.rounds.learning.named import mean_of
+from coordinator.rounds.learning.registry import mean_of
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.place import StorePlace
 from edge_client.errors import WrongInput
@@ -65,7 +65,7 @@ def test_an_installed_package_s_entry_points_are_known(tmp_path: Path) -> None:
     code = (
         "from coordinator.plugins import check_known\n"
         "from coordinator.rounds.learning.settings import Learning\n"
-        "from coordinator.rounds.learning.named import mean_of\n"
+        "from coordinator.rounds.learning.registry import mean_of\n"
         "check_known(Learning(mean='first')); print(type(mean_of('first')).__name__)\n"
     )
     run = f"import sys; sys.path.insert(0, {str(site)!r})\n{code}"
@@ -168,8 +168,7 @@ def test_a_coordinator_says_at_its_start_which_run_names_what_it_does_not_know(
     create_run(store, file, task="agnews", plugins=folder)
     with apart():  # as in another process
         told = folder if with_folder else None
-        endpoint = Endpoint("127.0.0.1", 0, plain_http=True)
-        with ready(StorePlace(store), endpoint, serving=Serving(plugins=told)):
+        with ready(StorePlace(store), Serving("127.0.0.1", 0, plain_http=True, plugins=told)):
             pass
     said = [one.getMessage() for one in caplog.records if "will pause" in one.getMessage()]
     assert len(said) == (not with_folder)

@@ -1,6 +1,7 @@
 """The repository's pages and their blocks of code."""
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ SCRIPTS = ("scripts/jetson/README.md", "scripts/server/README.md")
 FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *SCRIPTS)
 PAGES = [*(ROOT / name for name in FRONT), *sorted(ROOT.glob("docs/**/*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+HOOK = runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))
+MADE = HOOK["PAGES"]  # by their names below docs; made while the site is built
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 
@@ -47,7 +50,7 @@ class Block:
 
 def blocks(page: str) -> Iterator[Block]:
     """All blocks of a page, in no particular order."""
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text: str = HOOK["filled"]((ROOT / page).read_text(encoding="utf-8"))
 
     def line_at(place: int) -> int:
         return text.count("\n", 0, place) + 1

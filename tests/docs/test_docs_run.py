@@ -39,7 +39,6 @@ from tests.command_line import Done, smidgen
 from tests.docs.pages import EVERY_BLOCK, ROOT, Block
 from tests.tiny import write_tiny_base
 
-GENERATED = "docs/reference/commands.md"  # its usage lines: tests/docs/test_command_reference.py
 # Console words that no test runs, and why.
 BY_HAND = {
     "make": "installs and tests for minutes; that the target is there is checked",
@@ -55,6 +54,7 @@ BY_HAND = {
     "mv": "moves a store; restoring is tried in tests/coordinator/upkeep/test_copying.py",
     "cp": "the same",
     "flower-supernode": "needs Flower; tests/end_to_end/flower starts it",
+    "llama-cli": "llama.cpp's; tests/parity/folders/test_gguf_adapter.py calls its library",
     "createuser": "changes a server; the role of tests/coordinator/servers.py is made likewise",
     "createdb": "changes a server; tests/coordinator/servers.py makes databases",
     "pg_dump": "copies a server's database",
@@ -73,7 +73,7 @@ LABELS = ("security", "delivery", "power", "weather", "family", "health")  # of 
 
 def console() -> Iterator[tuple[Block, tuple[str, ...]]]:
     for block in EVERY_BLOCK:
-        if block.is_console and block.page != GENERATED:
+        if block.is_console:
             yield from ((block, as_smidgen(words)) for words in block.commands())
 
 
@@ -90,13 +90,17 @@ def named(item: object) -> str:
 
 CONSOLE = list(console())
 TYPED = [(block, words[words.index("smidgen") :]) for block, words in CONSOLE if "smidgen" in words]
+TYPED += [(block, words[2:]) for block, words in CONSOLE if words[1:3] == ("-m", "benchmarks")]
 OTHER = [(block, words) for block, words in CONSOLE if "smidgen" not in words]
 
 
 def found(words: Sequence[str]) -> tuple[Any, list[str], str]:
     """The command that words call, what follows its name, and its name."""
-    command: Any = typer.main.get_command(import_module(COMMANDS[words[1]][0]).app)
-    name, rest = f"smidgen {words[1]}", list(words[2:])
+    if words[0] == "benchmarks":
+        name, module, rest = "python -m benchmarks", "benchmarks.cli", list(words[1:])
+    else:
+        name, module, rest = f"smidgen {words[1]}", COMMANDS[words[1]][0], list(words[2:])
+    command: Any = typer.main.get_command(import_module(module).app)
     while inner := getattr(command, "commands", None):
         assert rest and rest[0] in inner, f"{name} has no command {rest[:1]}"
         name, command = f"{name} {rest[0]}", inner[rest.pop(0)]
@@ -301,6 +305,13 @@ def test_the_python_of_partitions_runs(tmp_path: Path) -> None:
     )
     after = "print(len(clients), sum(len(client.labelled) for client in clients))\n"
     assert in_a_fresh_interpreter(before + block.text + after, tmp_path) == "1000 64\n"
+
+
+def test_the_python_of_tasks_writes_four_homes(tmp_path: Path) -> None:
+    (block,) = of("python", "docs/tasks")
+    in_a_fresh_interpreter(block.text, tmp_path)
+    task = read_task(tmp_path / "homes" / "home-1" / "task.toml")
+    assert len(read_folder(tmp_path / "homes" / "home-4", task).labelled) == 36
 
 
 def test_the_python_of_packs_runs(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """The page of PEFT's options says what the import goes by."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from edge_client.adapters.peft_options import READ, REFUSED, UNUSED
+from tests.docs.pages import HOOK, ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "peft-options.md").read_text()
+PAGE = HOOK["filled"]((ROOT / "docs" / "reference" / "peft-options.md").read_text())
 OUTCOMES = (("read", READ), ("not needed", UNUSED), ("refused unless off", REFUSED))
 
 
@@ -16,4 +16,4 @@ def test_the_page_has_the_rows_of_the_tables(kind: str) -> None:
     _, _, rest = PAGE.partition(f": `{kind}`\n")
     rows = re.findall(r"^\| `(.+?)` \| (.+?) \| (.*) \|$", rest.partition("\n## ")[0], re.MULTILINE)
     known = ((name, what, said) for what, of in OUTCOMES for name, said in of[kind].items())
-    assert rows == sorted(known), "docs/reference/peft-options.md is old"
+    assert rows == sorted(known)

@@ -1,6 +1,8 @@
-"""The pictures of docs/images name modules and functions that are there."""
+"""The pictures of docs/images name what is there, and those made from the code are as it is."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -40,3 +42,9 @@ def test_what_a_picture_names_is_there(picture: Path) -> None:
         for name in re.findall(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|[a-z]*_[a-z_]+", names):
             last = name.rpartition(".")[2]
             assert re.search(rf"\b(?:def|class) {last}\b", code), f"{name} is not in {modules}"
+
+
+def test_pictures_made_from_the_code_are_not_old() -> None:
+    command = [sys.executable, "scripts/pictures.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -139,6 +139,7 @@ UNLABELLED = [
 ]
 
 
+@pytest.mark.slow
 def test_unlabelled_texts_of_every_kind_stop_no_client(scene: Scene) -> None:
     scene.create(1, 1, 1, "--labelling")
     (scene.data("x") / "unlabelled.csv").write_bytes(b"\n".join(UNLABELLED))

@@ -26,7 +26,7 @@ def begun(scene: Scene, engine: str) -> str:
 
 
 GOOD = """
-from coordinator.rounds.learning.mean import WeightedMean
+from coordinator.rounds.learning.registry import WeightedMean
 MEANS = {"mine": WeightedMean}
 """
 BAD = """

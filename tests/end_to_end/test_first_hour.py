@@ -11,29 +11,23 @@ from tests.end_to_end.conftest import Scene, wait_for
 from tests.processes import ENTER, memory_group
 
 
-def test_a_lone_device_and_its_coordinator_say_what_they_wait_for(scene: Scene) -> None:
+def test_each_side_says_what_it_waits_for_and_every_device_is_left_with_the_adapter(
+    scene: Scene,
+) -> None:
     scene.create(1, 2, 1)
     url = scene.serve()
+    out = scene.folder / "mine"
     scene.client("a", url, "--engine", "onnx")
     wait_for(lambda: "waiting for 1 more device" in scene.log("a"), scene.fleet.check)
     assert "waiting for 1 more device before round 1 of 1; 2 needed" in scene.log("a")
     said = "hub: waiting for 1 more device (--min-clients 2); here: a"
     wait_for(lambda: said in scene.log("coordinator"), scene.fleet.check)
-    scene.client("b", url, "--engine", "onnx")
+    scene.client("b", url, "--engine", "onnx", "--out", str(out))
     scene.finish()
     (plan,) = [line for line in scene.log("a").splitlines() if "plan:" in line]
     assert "texts of a batch at once" in plan and plan[:4].isdigit() and plan[4] == "-"
     assert "round 1 of 1, training: a answered after" in scene.log("coordinator")
     assert "2 of 2 done, accuracy" in scene.log("coordinator")
-
-
-def test_every_device_is_left_with_the_finished_adapter(scene: Scene) -> None:
-    scene.create(1, 2, 1)
-    url = scene.serve()
-    out = scene.folder / "mine"
-    scene.client("a", url, "--engine", "onnx")
-    scene.client("b", url, "--engine", "onnx", "--out", str(out))
-    scene.finish()
     expected = scene.adapter()
     for name, folder in (("a", scene.folder / "state" / "a" / "adapter"), ("b", out)):
         assert (folder / "adapter_model.safetensors").read_bytes() == expected

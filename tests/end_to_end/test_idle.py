@@ -29,6 +29,7 @@ def idle_bytes(scene: Scene, works: int) -> int:
     return bytes_of(scene.fleet.processes["a"].pid, "VmRSS")
 
 
+@pytest.mark.slow
 def test_a_client_that_waits_for_another_holds_little(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:

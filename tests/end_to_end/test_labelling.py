@@ -134,6 +134,7 @@ def test_a_device_told_to_end_while_it_labels_ends_in_time_and_changes_no_byte(
         print(f"\nended while labelling: {took_s[0]:.2f} s")
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_damaged_file_stop_no_client(scene: Scene) -> None:
     scene.create(1, 3, 1, "--labelling", "--confidence", "0.5")
     url = scene.serve()

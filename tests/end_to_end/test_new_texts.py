@@ -29,7 +29,7 @@ def test_texts_added_in_one_round_are_trained_on_in_the_next(
     file.write_text("text,label\nthe front door opened,security\nstorm at nine,weather\n")
     training = Training(epochs=1, batch=4, tokens=32)
     config = RunConfig(
-        *("mail", hub_task, str(tiny_base.folder), "lora:2"), training=training, rounds=2
+        *("mail", hub_task, str(tiny_base.folder)), adapter="lora:2", training=training, rounds=2
     )
     with closing(Store(tmp_path / "store")) as store, serving(store, config) as live:
         settings = Settings(

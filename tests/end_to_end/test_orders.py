@@ -15,6 +15,7 @@ from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_run_paused_across_a_restart_of_both_sides_goes_on_to_the_same_bytes(
     scene: Scene, undisturbed_with: Callable[[str], bytes]
@@ -39,6 +40,7 @@ def test_a_run_paused_across_a_restart_of_both_sides_goes_on_to_the_same_bytes(
     assert scene.adapter() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("kills", first_fast([2, 6]))
 def test_an_order_is_carried_out_once_however_often_the_coordinator_is_killed(

@@ -28,6 +28,7 @@ def own(scene: Scene, name: str) -> list[str]:
     return [*small, "--name", name, "--state", str(scene.folder / "state" / name)]
 
 
+@pytest.mark.slow
 def test_three_devices_serve_a_run_by_the_pasted_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_three_devices_serve_a_run_by_the_pasted_line(
         assert "finished adapter" in scene.log(name)
 
 
+@pytest.mark.slow
 def test_a_device_of_another_coordinator_is_refused_in_one_line(scene: Scene) -> None:
     scene.coordinator_json("init", "--host", "127.0.0.1")
     scene.create(1, 1, 1)

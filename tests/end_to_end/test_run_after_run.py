@@ -30,6 +30,7 @@ def weights(folder: Path) -> bytes:
     return (folder / WEIGHTS).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_device_serves_three_runs_in_a_row_and_waits_for_the_next(scene: Scene) -> None:
     scene.create(1, 1, 1, "--name", "first")
     state, runs = scene.folder / "state" / "a", {"first": scene.run_id}
@@ -48,6 +49,7 @@ def test_a_device_serves_three_runs_in_a_row_and_waits_for_the_next(scene: Scene
     assert scene.fleet.processes["a"].poll() is None and not list((state / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_a_device_serves_two_runs_at_once_by_turns_as_if_each_were_alone(scene: Scene) -> None:
     """Both runs say the same of the same texts, so what one left behind would show."""
     runs = []
@@ -91,6 +93,7 @@ class Mute:
             self.heard.set()
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_device_killed_while_it_enrols_is_the_same_device_afterwards(
     scene: Scene, other_scene: Scene

@@ -24,6 +24,7 @@ from edge_client.adapters.peft_folder import CONFIG, ORIGIN, WEIGHTS, read_peft_
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
+from edge_client.bases.gguf.tokenizer import gguf_tokenizer
 from edge_client.bases.header import read_header
 from edge_client.bases.manifest import canonical, read_manifest
 from edge_client.client.retries import LONGEST_ASKED_S, asked_pause_s
@@ -141,6 +142,17 @@ def safetensors_header(ground: Ground, body: bytes) -> None:
     with path.open("rb") as file:
         entries = read_header(file, path)
     assert all(8 <= entry.start <= entry.end <= len(body) for entry in entries.values())
+
+
+def gguf(ground: Ground, body: bytes) -> None:
+    """A whole base of one file: its header, its tensors' rows, its tokenizer."""
+    base = open_base(str(ground.file("base.gguf", body)))
+    with base.open_weights() as weights:
+        for name in weights.names:
+            shape = weights.shape(name)
+            found = weights.vector(name) if len(shape) == 1 else weights.rows(name, range(shape[0]))
+            assert found.shape == shape
+    gguf_tokenizer(base.folder)
 
 
 def manifest(ground: Ground, body: bytes) -> None:
@@ -363,6 +375,7 @@ TARGETS = {
     "step": Target(step),
     "event": Target(event, (ValueError,)),
     "header": Target(safetensors_header),
+    "gguf": Target(gguf),
     "manifest": Target(manifest),
     "base-config": Target(base_config),
     "peft-origin": Target(peft_origin),

@@ -13,7 +13,7 @@ from edge_client.adapters.peft_folder import ORIGIN, read_peft_folder
 from edge_client.adapters.spec import AdapterError
 from edge_client.client.state import ClientState, StateError
 from edge_client.files import from_json
-from edge_client.labelling.book import Book, FileNotes
+from edge_client.labelling.label_journal import FileNotes, LabelJournal
 from edge_client.metering.traffic import Link
 from edge_client.personal.choice import CHOICE, FOLDER, chosen_in
 from simulation.experiments.record import ROWS, RecordError, read_rows
@@ -35,14 +35,14 @@ def test_no_value_is_deep() -> None:
 def test_what_can_be_made_anew_counts_as_absent(tmp_path: Path) -> None:
     assert Link(deep(tmp_path / "link.json")).rate() is None
     deep(tmp_path / disk_space.FILE)
-    assert disk_space.noted(tmp_path) == disk_space.Limits()
+    assert disk_space.noted(tmp_path) == disk_space.DiskLimits()
     deep(tmp_path / clock.FILE)
     assert clock.now_of(tmp_path) > 0.0
 
 
 def test_a_book_of_texts_is_put_aside(tmp_path: Path) -> None:
     path = deep(tmp_path / "texts.jsonl")
-    assert FileNotes(path).book == Book()
+    assert FileNotes(path).book == LabelJournal()
     assert path.with_name("texts.jsonl.bad").is_file()
 
 

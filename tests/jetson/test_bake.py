@@ -53,6 +53,7 @@ def bake(house: Path, *words: str | Path) -> object:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_install_whose_python_a_newer_system_took_away_is_told(
     rootfs: Path, env: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_an_image_of_another_machine_gets_wheels_of_that_machine(
     assert tree(rootfs) == before
 
 
+@pytest.mark.slow
 def test_an_image_holds_nothing_of_where_it_was_made_and_no_secret(
     house: Path, rootfs: Path, env: Path, tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_token_or_an_identity_in_an_image_is_refused(
     assert not (rootfs / "opt/smidgen").exists()
 
 
+@pytest.mark.slow
 def test_wheels_of_this_machine_do_not_get_into_an_image_of_another(
     rootfs: Path, env: Path, tmp_path: Path
 ) -> None:
@@ -117,6 +120,7 @@ def test_wheels_of_this_machine_do_not_get_into_an_image_of_another(
     refused(install(mine, rootfs, "--env", env, script="bake.sh"), told)
 
 
+@pytest.mark.slow
 def test_an_image_without_the_wheels_python_is_refused_or_gets_one(
     house: Path, rootfs: Path, env: Path, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_second_run_changes_nothing(house: Path, tmp_path: Path) -> None:
     assert smidgen_in(root, "--version") == "1.0.0"
 
 
+@pytest.mark.slow
 def test_who_waits_at_a_terminal_is_told_what_for(house: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     line = [str(JETSON / "install.sh"), str(house), "--root", str(empty_root(tmp_path / "root"))]
@@ -104,6 +105,7 @@ def test_what_is_installed_has_the_owners_and_modes_that_the_unit_needs(
     assert [p for p in others if not p.stat().st_mode & 0o004] == []
 
 
+@pytest.mark.slow
 def test_an_upgrade_keeps_settings_and_state_and_can_be_taken_back(
     root: Path, tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_two_releases_are_kept_and_no_more(root: Path, tmp_path: Path) -> None:
     assert names == ["1.1.0", "1.2.0"]
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_does_not_start_leaves_the_former_release(
     root: Path, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_an_install_killed_at_any_moment_leaves_one_release_whole(
         assert smidgen_in(root, "--version") == "1.0.0"
 
 
+@pytest.mark.slow
 def test_uninstalling_leaves_settings_and_state_alone(root: Path) -> None:
     assert install("--uninstall", "--root", root).returncode == 0
     left = {path for path, told in tree(root).items() if not stat.S_ISDIR(int(str(told[0])))}
@@ -193,12 +197,14 @@ def test_uninstalling_leaves_settings_and_state_alone(root: Path) -> None:
     assert not (root / "etc/smidgen.env").exists() and not (root / "var/lib/smidgen").exists()
 
 
+@pytest.mark.slow
 def test_two_installs_at_once_do_not_mix(root: Path, house: Path) -> None:
     line = ["flock", "-x", str(root / "opt/smidgen/lock"), str(JETSON / "install.sh"), str(house)]
     done = subprocess.run([*line, "--root", str(root)], capture_output=True, text=True)
     refused(done, "another install runs")
 
 
+@pytest.mark.slow
 def test_a_rebuilt_wheelhouse_of_the_same_version_is_another_release(
     root: Path, tmp_path: Path
 ) -> None:

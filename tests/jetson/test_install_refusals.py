@@ -174,6 +174,7 @@ def test_a_wheelhouse_of_a_newer_system_is_refused_and_says_its_own(
         refused(install(house, "--root", root), "which was built for jetpack9: .*tinydep")
 
 
+@pytest.mark.slow
 def test_too_little_disk_is_told_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
@@ -189,6 +190,7 @@ def test_too_little_disk_is_told_before_anything_is_written(whole: Path, tmp_pat
         subprocess.run(["umount", str(small)], check=True)
 
 
+@pytest.mark.slow
 def test_wheels_are_unpacked_beside_the_release_and_not_in_a_small_tmp(
     whole: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +213,7 @@ def test_wheels_are_unpacked_beside_the_release_and_not_in_a_small_tmp(
     assert sorted(path.name for path in release.iterdir()) == ["bin", "python", "site", "system"]
 
 
+@pytest.mark.slow
 def test_a_stick_from_which_nothing_may_be_started_will_do(root: Path, tmp_path: Path) -> None:
     stick = tmp_path / "stick"
     stick.mkdir()

@@ -85,6 +85,7 @@ def test_a_first_install_starts_the_service_and_a_second_run_leaves_it_alone(
     assert (done.returncode, board.asked()) == (0, []), done
 
 
+@pytest.mark.slow
 def test_a_board_that_knows_no_coordinator_is_told_what_to_write(
     board: Board, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_board_that_knows_no_coordinator_is_told_what_to_write(
     assert not [line for line in board.asked() if line.startswith("restart")]
 
 
+@pytest.mark.slow
 def test_a_system_without_systemd_is_told_that_nothing_starts_the_client(
     board: Board, tmp_path: Path, env: Path
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_system_without_systemd_is_told_that_nothing_starts_the_client(
     assert board.asked() == []
 
 
+@pytest.mark.slow
 def test_an_upgrade_whose_service_ends_at_once_is_taken_back(
     board: Board, tmp_path: Path, env: Path
 ) -> None:
@@ -118,6 +121,7 @@ def test_an_upgrade_whose_service_ends_at_once_is_taken_back(
     assert board.asked().count("restart --no-block smidgen-client.service") == 2
 
 
+@pytest.mark.slow
 def test_uninstalling_ends_the_service_first(board: Board, tmp_path: Path, env: Path) -> None:
     assert board.install(wheelhouse(tmp_path / "house"), "--env", env).returncode == 0
     board.asked()

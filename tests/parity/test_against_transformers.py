@@ -24,6 +24,8 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.few
+
 TEXTS = [
     Example("the door camera saw somebody", label="security"),
     Example("rain at nine", label="weather"),

@@ -24,6 +24,8 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.few
+
 BASES = ("embedded", "minilm-l6-mlm", "bert-tiny-mlm")
 
 

@@ -16,6 +16,8 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
 
+pytestmark = pytest.mark.few
+
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"]
 WORDS = [1010, 1020, 1030, 1040]
 
@@ -74,12 +76,27 @@ def test_adapters_of_top_layers_have_the_gradients_of_plain_peft(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
-@pytest.mark.parametrize(("adapter", "family"), covering(ADAPTERS[:3], DECODERS))
-def test_a_decoder_gives_the_gradients_of_its_causal_loss(
-    tiny_base: Base, tmp_path: Path, adapter: str, family: str
+@pytest.mark.parametrize("tokens", [24, 150])  # of one block of queries, and of two
+@pytest.mark.parametrize(
+    ("adapter", "family"),
+    covering([*ADAPTERS[:3], "lora:2@q,k,v,o,up,down,gate", "lora:3@gate,o/top2"], DECODERS),
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_decoder_gives_the_gradients_of_plain_peft_at_the_answers(
+    tiny_base: Base,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    adapter: str,
+    family: str,
+    tokens: int,
 ) -> None:
-    base = write_family(family, tiny_base, tmp_path)
-    for error in errors_of(base, adapter):
+    monkeypatch.setattr("edge_client.planning.layer_cost.WORD_ROWS", 300)
+    base, spec = write_family(family, tiny_base, tmp_path), parse_adapter(adapter)
+    batch = gradients.random_batch(base, batch=5, tokens=tokens, labels=4, seed=3)
+    batch = gradients.random_places(base, batch, seed=4)
+    plans = gradients.every_plan(base, spec, batch=5, tokens=tokens)
+    for error in gradients.gradient_errors(base, spec, plans, batch, None, engine):
         assert error.worst_error <= 1e-5, error
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
@@ -109,8 +126,8 @@ def test_all_words_asked_at_many_places_give_the_gradients_of_plain_peft(
     if bits != 32:
         pack_model(str(base.folder), bits, tmp_path / "pack")
         base = open_base(str(tmp_path / "pack"))
-    for module in ("frozen_base", "torch_backend.head"):  # several slices, and an uneven last one
-        monkeypatch.setattr(f"edge_client.engine.{module}.WORD_ROWS", 300)
+    # Several slices, and an uneven last one.
+    monkeypatch.setattr("edge_client.planning.layer_cost.WORD_ROWS", 300)
     spec = parse_adapter(adapter)
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
     batch = gradients.random_places(base, batch, seed=4)

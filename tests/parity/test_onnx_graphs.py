@@ -13,16 +13,18 @@ import pytest
 
 from edge_client.bases.quantization import quantize_int8
 from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
 from edge_client.engine.onnx_backend.model import Graph
 from edge_client.engine.onnx_backend.operators import LOWEST, Attention
 from edge_client.engine.onnx_backend.runtime import Runtime
-from edge_client.planning.chunks import SCORES
+from edge_client.engine.onnx_backend.workspace import open_bench
+from edge_client.planning.layer_cost import SCORES
 from tests.edge_client.engine.engines import needs_int8
 from tests.edge_client.engine.onnx_backend.graphs import ACTIVATIONS
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.few
 functional = torch.nn.functional
 
 REFERENCES: dict[str, Callable[[Any], Any]] = {

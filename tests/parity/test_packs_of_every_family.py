@@ -13,14 +13,16 @@ import pytest
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.bases.quantization import Stored, dequantize, quantize_int8, quantize_nf4
-from tests.families import FAMILIES, write_family
+from tests.families import DECODERS, FAMILIES, write_family
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.few
+
 
 def plain_model(folder: Path, family: str) -> Any:
-    is_decoder = family in ("llama", "qwen2")
+    is_decoder = family in DECODERS
     kind = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModelForMaskedLM
     return kind.from_pretrained(folder, dtype=torch.float32).eval()
 

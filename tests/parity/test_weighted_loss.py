@@ -21,6 +21,8 @@ pytest.importorskip("transformers")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
 reference = pytest.importorskip("profiling.benchmarks.gradients")
 
+pytestmark = pytest.mark.few
+
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "prompt:4", "bias"]
 WEIGHTS = (0.25, 1.0, 0.0, 0.6, 0.05)

@@ -1,26 +1,20 @@
-"""LoRA averaged as what it does to the base: exact for devices of any ranks.
+"""Exact LoRA averaging across ranks: the mean of the products B A, not of the factors.
 
-The mean of products B A is not the product of the means of A and of B; FedAvg on the factors is
-off by their covariance, and cannot add factors of several ranks at all. Here the mean is taken of
-the changes to the base's matrices, by stacked factors (as FLoRA does, Wang et al. 2024,
-arXiv:2409.05976) or, of many devices, by their sum, and brought back to the run's rank by the best
-approximation there is, so ranks do not grow from round to round and a device has only to take its
-own rank's part.
+FedAvg of the factors is off by the covariance of A and B, and cannot add factors of different ranks
+at all. Here the changes to the base's matrices are averaged, by stacked factors (FLoRA, Wang et al.
+2024, arXiv:2409.05976) or, for many devices, by their sum, and truncated to the run's rank by SVD.
+So ranks do not grow from round to round, and a device downloads only its own rank.
 
-What a device of rank r is handed is the first r components of each module (`at_rank`), the best
-form of that rank, and what counts is how it changed those: what it never had stays.
+`at_rank` truncates an adapter to the rank that a device accepts: the first r components of each
+module. Only how the device changed these counts; components it never had stay.
 
     at = at_rank(adapter, 4)
     found = product_mean(contributions, adapter)
     found.adapter, found.lost
 
-Means of mixed ranks that are wrong on purpose: what the exact one is compared with.
-
-A and B are averaged apart, so the mean of B times the mean of A stands where the mean of B A
-should: no run can ask for it, simulations can. What a device of a lower rank lacks is either
-zero (`padded`: HetLoRA's baseline, Cho et al. 2024, arXiv:2401.06432) or left out (`apart`).
-
-What a device is handed that takes less rank than the run has.
+`padded` (HetLoRA's baseline, Cho et al. 2024, arXiv:2401.06432: zeros for missing components) and
+`apart` (missing ones left out) average A and B separately. They are wrong on purpose: baselines for
+simulations, which no run can ask for.
 """
 
 import math
@@ -29,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.rounds.learning.mean import Sum
 from coordinator.rounds.learning.products import (
     LORA_A,
     LORA_B,
@@ -38,6 +31,7 @@ from coordinator.rounds.learning.products import (
     others,
     product_norm,
 )
+from coordinator.rounds.learning.registry import Sum
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import at_most, parse_adapter
 from edge_client.updates.step import Contribution

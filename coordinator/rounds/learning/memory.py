@@ -1,7 +1,7 @@
-"""What a coordinator remembers from one round to the next, beside the adapter, as one blob.
+"""Server state between rounds, beside the adapter, stored as one blob.
 
-It is named by its hash in the journal like the adapter that it goes with, so a replay and a
-coordinator that was killed have the same. Each part of it has a name of its own:
+The journal names it by its hash, as the adapter it belongs to, so a replay and a coordinator that
+was killed have the same. It has named parts:
 
     memory = with_part(memory, "optimizer", {"momentum.lora_A": moments})
     part_of(memory, "optimizer")["momentum.lora_A"]

@@ -1,15 +1,13 @@
-"""Server optimizers: what is made of a cohort's mean delta, which is a gradient's negative.
-
-FedAvgM, FedAdagrad, FedAdam and FedYogi: server optimizers that remember earlier rounds.
+"""Server optimizers: FedAvg's plain step, FedAvgM, FedAdagrad, FedAdam and FedYogi.
 
 Hsu et al. 2019 (arXiv:1909.06335) and Reddi et al. 2021 (arXiv:2003.00295), Algorithm 2. The
-pseudo-gradient is minus the cohort's mean delta; both signs are written out below as deltas, so
-that what is remembered points where the run goes. Conventions are those of flwr's strategies of
-the same names, which a test compares with: what is remembered starts from zero (Reddi et al. start
-the squares from tau^2 or more), tau is outside the root.
+pseudo-gradient is minus the cohort's mean delta; the code is written in deltas, so that momentum
+points where the run goes. Conventions are those of flwr's strategies of the same names, which a
+test compares with: moments start from zero (Reddi et al. start the squares from tau^2 or more), and
+tau is outside the root.
 
-Everything is computed in float64 and remembered as float32, 4 bytes for each number of the adapter
-and each kind of memory; no other bytes go in, so equal runs end in equal bytes.
+Computed in float64 and stored as float32, 4 bytes per moment and number of the adapter. No other
+bytes enter, so equal runs end in equal bytes.
 """
 
 from collections.abc import Callable
@@ -25,7 +23,7 @@ Decay: TypeAlias = float | Literal["none", "linear"]
 
 
 @dataclass(frozen=True)
-class Rates:
+class ServerRates:
     """The numbers of a server optimizer, by the names of Reddi et al. 2021 (arXiv:2003.00295).
 
     Attributes:
@@ -87,7 +85,7 @@ class ServerOptimizer(Protocol):
         """
 
 
-PLAIN = Rates()
+PLAIN = ServerRates()
 
 
 def is_scale_free(optimizer: object) -> bool:
@@ -102,7 +100,7 @@ def is_scale_free(optimizer: object) -> bool:
 class AddMean:
     """FedAvg's: lr times the mean is added; nothing is remembered."""
 
-    rates: Rates = PLAIN
+    rates: ServerRates = PLAIN
 
     def step(
         self,
@@ -144,7 +142,7 @@ class Momentum:
     No dampening: once rounds agree, a step is 1 / (1 - momentum) as long as their mean.
     """
 
-    rates: Rates
+    rates: ServerRates
 
     def step(
         self,
@@ -180,7 +178,7 @@ class Adaptive:
         is_scale_free: See `optimizers.is_scale_free`.
     """
 
-    rates: Rates
+    rates: ServerRates
     squares: Squares
     is_scale_free: ClassVar[bool] = True
 

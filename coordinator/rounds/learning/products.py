@@ -1,10 +1,10 @@
-"""LoRA's matrices as sums of products: what they are added, cut and known by.
+"""LoRA updates as sums of low-rank products: addition, truncation, norms.
 
 A module's change to its base is scaling * B A, with B (outputs, rank) and A (rank, inputs). A sum
 of such products is one product of stacked factors: the B side by side, times the A one below the
-other. Two thin QR decompositions and the SVD of a small core give its best form of any rank (Eckart
-and Young 1936). Where the factors would hold more numbers than the sum itself, they are multiplied
-out, and one SVD of the sum gives it. All in float64.
+other. Two thin QR decompositions and the SVD of a small core give its best approximation of any
+rank (Eckart and Young 1936). If the factors would hold more numbers than the sum, they are
+multiplied out and the sum gets one SVD. All in float64.
 
     stack = Stack(768, 768)
     stack.add(b, a, 0.25 * 16 / 8)
@@ -64,12 +64,10 @@ class Stack:
 
     @property
     def columns(self) -> int:
-        """How many it holds in factors."""
         return self._columns
 
     @property
     def numbers(self) -> int:
-        """How many float64 it has room for."""
         return self._pairs.size + (0 if self._sum is None else self._sum.size)
 
     def add(self, left: np.ndarray, right: np.ndarray, weights: np.ndarray | float) -> None:
@@ -117,7 +115,6 @@ class Stack:
         self._columns = end
 
     def _multiply_out(self) -> None:
-        """Make the factors part of the sum."""
         left, right = self._factors()
         if self._sum is None:
             self._sum = np.zeros((self._outputs, right.shape[1]))

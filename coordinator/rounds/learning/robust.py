@@ -1,18 +1,16 @@
-"""Means that a few hostile devices cannot move far, whatever they send.
+"""Byzantine-robust means: trimmed mean, median, Krum, geometric median.
 
-Each comes after the norm bound: an update longer than that is shortened first. In all of them
-every device has one voice: what it says of its number of examples does not count. The order of
-arrival changes no byte. What they hold is said below; `Krum` and `GeometricMedian`
-add a number for each pair of devices, or two for each number of the adapter.
+A few hostile devices cannot move these means far, whatever they send. They follow the norm bound,
+which first shortens long updates. Every device has one vote, whatever number of examples it claims;
+the order of arrival does not change a byte.
 
     TrimmedMean(0.2).mean(contributions, adapter)
 
-A cohort's updates side by side, for means that need all of them at each number of the adapter.
-
-They lie in a scratch file without a name (in `$TMPDIR`), 4 bytes for each number of each update; it
-is gone when the mean is there, or the process is. What is held in memory is a block of columns at
-a time, with what is computed of it at most 32 MiB whatever the cohort, and 12 bytes for each number
-of the adapter: the mean in float64, and as what goes on.
+`Cohort` holds all updates in an unnamed scratch file (in `$TMPDIR`), 4 bytes per number and update,
+which disappears with the mean or the process. In memory are one block of columns with its results,
+at most 32 MiB whatever the cohort, and 12 bytes per number of the adapter (the mean in float64, and
+its float32). `Krum` and `GeometricMedian` add one number per pair of devices, or two per number of
+the adapter.
 """
 
 import tempfile
@@ -152,7 +150,6 @@ class TrimmedMean:
         return min(wanted, (devices - 1) // 2)
 
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
-        """As `Mean` has it."""
         with gathered(updates, adapter) as cohort:
             _demand_cohort(cohort, self.least, f"trimmed:{self.share:g}")
             cut = self.cut(cohort.devices)
@@ -173,7 +170,6 @@ class Median:
     least: ClassVar[int] = 3
 
     def mean(self, updates: Iterable[Contribution], adapter: AdapterState) -> AdapterState:
-        """As `Mean` has it."""
         with gathered(updates, adapter) as cohort:
             _demand_cohort(cohort, self.least, "median")
             return cohort.state(_medians(cohort))

@@ -1,18 +1,22 @@
-"""The server halves of a run's update steps; those of other packages are looked at as extensions.
+"""Server halves of a run's update steps, with checks of those from other packages.
 
-What such a step raises becomes a `PluginError` that names it; what it gives has the adapter's names
-and shapes, and numbers that devices can compute with. Lengths are measured anew behind it, so that
-the bounds of a round hold whatever it does to an update.
+An error or timeout in such a step becomes a `PluginError` that names it (`called`). Its result must
+have the adapter's names and shapes, and finite numbers. Norms are measured again after it, so that
+a round's bounds hold whatever it does to an update.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from coordinator.rounds.extensions import PluginError, as_adapter, as_memory
+from coordinator.rounds.extensions import PluginError, as_adapter, as_memory, called
 from coordinator.rounds.learning.memory import Memory
 from edge_client.updates.registry import OURS, naming
 from edge_client.updates.step import Contribution, ServerContext, UpdateStep
 from edge_client.wire.tensors import AdapterState
+
+END: Any = object()  # of a cohort; a step that gives None fails as any that gives no update
 
 
 def incoming(
@@ -55,11 +59,12 @@ def _checked(
             failures.append(error)
             raise
 
+    what = f"update step {step.name}"
     try:
         with naming(step, PluginError):
-            for one in step.incoming(source(), context):
-                what = f"update step {step.name}: an update"
-                yield replace(one, delta=as_adapter(one.delta, like, what))
+            given = called(what, lambda: iter(step.incoming(source(), context)))
+            while (one := called(what, lambda: next(given, END))) is not END:
+                yield replace(one, delta=as_adapter(one.delta, like, f"{what}: an update"))
     except PluginError:
         if failures:
             raise failures[0] from None
@@ -68,23 +73,47 @@ def _checked(
 
 def finish(steps: Sequence[UpdateStep], mean: AdapterState, context: ServerContext) -> AdapterState:
     """The mean after all steps, last to first."""
+    return _through(steps, lambda step, state: step.finish(state, context), mean, "the mean")
+
+
+def settled(
+    steps: Sequence[UpdateStep], adapter: AdapterState, context: ServerContext
+) -> AdapterState:
+    """The next adapter after all steps, last to first."""
+    return _through(steps, lambda step, state: step.settled(state, context), adapter, "the adapter")
+
+
+def _through(
+    steps: Sequence[UpdateStep],
+    half: Callable[[UpdateStep, AdapterState], AdapterState],
+    state: AdapterState,
+    said: str,
+) -> AdapterState:
     for step in reversed(steps):
+        what = f"update step {step.name}"
+        if step.name in OURS:
+            state = half(step, state)
+            continue
         with naming(step, PluginError):
-            after = step.finish(mean, context)
-        what = f"update step {step.name}: the mean"
-        mean = after if step.name in OURS else as_adapter(after, mean, what)
-    return mean
+            after = called(what, partial(half, step, state))
+        state = as_adapter(after, state, f"{what}: {said}")
+    return state
 
 
 def kept(step: UpdateStep) -> Memory:
     """What a step's server half goes on from in the next round."""
     if step.name in OURS:
         return step.state or {}
-    return as_memory(step.state or {}, f"update step {step.name}")
+    what = f"update step {step.name}"
+    with naming(step, PluginError):
+        return as_memory(called(what, lambda: step.state or {}), what)
 
 
 def handed_out(step: UpdateStep) -> Memory:
     """What devices of the next round get from a step beside the adapter."""
+    if step.name in OURS:
+        return step.handed_out()
+    what = f"update step {step.name}"
     with naming(step, PluginError):
-        given = step.handed_out()
-    return given if step.name in OURS else as_memory(given, f"update step {step.name}")
+        given = called(what, step.handed_out)
+    return as_memory(given, what)

@@ -1,10 +1,11 @@
-"""How a run's coordinator learns from a round, as its run file says it."""
+"""Aggregation settings of a run, as its run file has them."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from coordinator.rounds.extensions import split
-from coordinator.rounds.learning.named import (
+from coordinator.rounds.learning.optimizers import Decay, ServerRates
+from coordinator.rounds.learning.registry import (
     MEANS,
     OPTIMIZERS,
     check_known,
@@ -12,7 +13,6 @@ from coordinator.rounds.learning.named import (
     least_of,
     mean_of,
 )
-from coordinator.rounds.learning.optimizers import Decay, Rates
 from edge_client.adapters.spec import Net
 from edge_client.codecs.codec import TOPK
 from edge_client.errors import demand
@@ -102,18 +102,18 @@ class Learning:
         )
         known = (*LORA_MEANS, *WRONG_MEANS)
         demand(self.lora_mean in known, f"lora_mean: one of {', '.join(LORA_MEANS)}")
-        is_plain = self.optimizer == "fedavg" and self.rates == Rates() and self.mean == "fedavg"
+        is_plain = (
+            self.optimizer == "fedavg" and self.rates == ServerRates() and self.mean == "fedavg"
+        )
         said = f"lora_mean = {self.lora_mean}: needs mean and optimizer fedavg, lr 1 and no decay"
         demand(self.lora_mean == LORA_MEANS[0] or is_plain, said)
 
     @property
     def least(self) -> int:
-        """Updates that the mean needs."""
         return least_of(self.mean)
 
     @property
     def is_ours(self) -> bool:
-        """Whether no extension takes part."""
         are_ours = self.optimizer in OPTIMIZERS and split(self.selection)[0] in SELECTIONS
         return are_ours and split(self.mean)[0] in MEANS
 
@@ -138,7 +138,7 @@ class Learning:
         check_known("selection", self.selection, SELECTION_FORMS)
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> ServerRates:
         """The server optimizer's numbers: those that were said, else its own."""
         said = {name: getattr(self, name) for name in NUMBERS}
         found = {
@@ -149,7 +149,7 @@ class Learning:
         }
         if self.optimizer == "fedavgm" and self.lr == "default":
             found["lr"] = 1.0 - found["momentum"]  # rounds that agree step as far as their mean
-        return Rates(
+        return ServerRates(
             found["lr"],
             found["beta_1"] or found["momentum"],
             found["beta_2"],

@@ -1,8 +1,7 @@
-"""Whom a step asks, and asynchronous training: whoever is idle is asked, from the newest version.
+"""Which devices a step asks; in asynchronous training, whoever is idle, from the newest version.
 
-Nothing here waits or loops; `rounds.machine.decide` asks when it is time.
-
-How a piece of work stands: of the open step, or of asynchronous training that goes on.
+Nothing here waits or loops; `rounds.machine.decide` calls it when it is time. Work belongs to the
+open step, or to asynchronous training in progress.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scheduling.async_buffer import Works, busy, given_up, room_for
 from coordinator.rounds.scheduling.participation import awake
 from coordinator.rounds.selection import candidates
-from coordinator.rounds.selections.choosing import FULL, RESTS, TRAINED, choose, passed_over
+from coordinator.rounds.selections.policies import FULL, RESTS, TRAINED, choose, passed_over
 from coordinator.rounds.selections.selection import Chosen, Facts
 from coordinator.rounds.state import State
 
@@ -117,13 +116,7 @@ def also_asked(
     could fill the buffer by itself.
 
     Args:
-        config: As `train_on` has it.
-        state: The same.
-        alive: The same.
-        least: The same.
-        secret: The same.
-        now_s: The same.
-        facts: The same.
+        config, state, alive, least, secret, now_s, facts: As `train_on` takes them.
     """
     step = state.step
     if step is None or config.asynchronous is None:

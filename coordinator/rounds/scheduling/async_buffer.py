@@ -1,7 +1,7 @@
-"""Work of several versions of the adapter at once, as asynchronous rounds have it.
+"""Buffered asynchronous training (FedBuff): work on several versions of the adapter at once.
 
-A training step closes when its buffer is full; what was asked by then and is not answered goes on,
-and counts in a step after it. So do answers that came beyond the buffer, or between two steps.
+A training step closes when its buffer is full. Work asked by then but unanswered goes on and counts
+in a later step. So do answers beyond the buffer, or between two steps.
 
     step, underway = ...
     underway = left_over(step)             # when the step closes
@@ -88,7 +88,6 @@ def moved(works: Works, by_s: float = 0.0, to_s: float | None = None) -> Works:
 
 
 def busy(works: Works) -> set[str]:
-    """Devices that are still at it."""
     return {one.device_id for one in works.values() if one.answer is None}
 
 

@@ -1,19 +1,13 @@
-"""Participation history of a run's devices.
+"""Early stopping, participation history and backoff for unresponsive devices.
 
-What asking each device to train last gave, as far as the choice of devices goes by it.
+The history holds the results of each device's last training, as far as selection uses them. A
+device that misses its step's deadline is left out of one step, then two, four and so on, at most
+`LONGEST_REST`, so it is never forgotten. Any answer in time ends the backoff.
 
-Devices that do not answer: how often in a row, and when they are asked again.
-
-A device whose step closes by its deadline without it has missed it, and rests: one step after the
-first miss, then two, four and so on, `LONGEST_REST` at most, so it is never forgotten. Any answer
-in time makes it as good as new.
-
-Early stopping: how many evaluations in a row have found nothing better.
-
-An evaluation is an improvement where its score is above the last improvement's by more than what
-asking a cohort explains (`scoring.is_worse`); where everybody is asked any difference is one. Many
-small gains add up: the mark that they are held against stays until they are one together. An
-evaluation of which nobody can tell how far it is off says nothing and is not counted.
+Early stopping counts evaluations in a row without improvement: a score above that of the last
+improvement by more than sampling a cohort explains (`scoring.is_worse`), or by any amount where all
+devices are asked. Small gains add up, since the reference stays until they exceed it together. An
+evaluation with an unknown error is not counted.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -66,8 +60,7 @@ def after_training(
 
 def with_loss(heard: Mapping[str, Heard], device_id: str, loss: float) -> Mapping[str, Heard]:
     """What is known once a device has told its loss, which may be before its step closes."""
-    known = heard.get(device_id, Heard(0, 0))
-    return {**heard, device_id: replace(known, loss=loss)}
+    return {**heard, device_id: replace(heard.get(device_id, Heard(0, 0)), loss=loss)}
 
 
 LONGEST_REST = 64  # steps

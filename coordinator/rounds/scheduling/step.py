@@ -1,17 +1,14 @@
-"""The open step: what was asked of whom, which answers count, and how long it waits.
+"""The open step: which work was asked of which device, which answers count, and its deadline.
 
-Answers of an open step, by work id: a mapping that never changes and grows at the cost of one.
+`StepAnswers` maps work ids to answers. It is immutable, and adding one costs O(1): mappings that
+grew from one another share their storage, and each knows how many entries are its own.
 
-All that grew from one another share what they hold; each knows how many of it are its own.
-
-How long it waits goes by how long the steps before it took, fixed and journaled as it opens.
-
-A fleet that answers within a minute need not wait ten for a device that hangs. So the deadline of a
-step is a multiple of what the last steps of its kind took nearly all who answered, never above the
-run's own `deadline_s`. It holds only once half of those asked are done: where most are slow, the
-work is, and the run's own deadline counts. Whoever comes back from a rest
-(`scheduling.participation`) is given longer each time, so a slow device gets to answer, and is
-measured then.
+The deadline is fixed and journaled as the step opens: a multiple of the time in which nearly all
+answered the last steps of its kind, never above the run's `deadline_s`, so that a fast fleet does
+not wait for one device that hangs. It holds only once half of those asked are done; if most are
+slow, the work is, and the run's own deadline counts. A device back from a backoff
+(`scheduling.participation`) gets more time with each miss, so that a slow one gets to answer and is
+measured.
 """
 
 import math
@@ -66,7 +63,7 @@ class Asynchronous:
 class _Values(ValuesView[Answered]):
     """In the order in which they came, without a look-up each."""
 
-    def __init__(self, answers: "Answers") -> None:
+    def __init__(self, answers: "StepAnswers") -> None:
         super().__init__(answers)
         self._answers = answers
 
@@ -74,7 +71,7 @@ class _Values(ValuesView[Answered]):
         return iter(self._answers.in_order())
 
 
-class Answers(Mapping[str, Answered]):
+class StepAnswers(Mapping[str, Answered]):
     """Answers by work id, in the order in which they came; equal to a dict of the same.
 
     Reading is free for every thread. Two threads must not grow the same one at once.
@@ -87,12 +84,12 @@ class Answers(Mapping[str, Answered]):
         self._places = {work_id: place for place, work_id in enumerate(known or {})}
         self._size = len(self._shared)
 
-    def plus(self, answer: Answered) -> "Answers":
+    def plus(self, answer: Answered) -> "StepAnswers":
         """With an answer to work that has none yet; a fork of an older one is copied first."""
         if answer.work_id in self:
             raise ValueError(f"work {answer.work_id} is answered already")
-        here = self if self._size == len(self._shared) else Answers(dict(self))
-        grown = Answers.__new__(Answers)
+        here = self if self._size == len(self._shared) else StepAnswers(dict(self))
+        grown = StepAnswers.__new__(StepAnswers)
         grown._shared, grown._places, grown._size = here._shared, here._places, here._size + 1
         # The place last: it is nobody's until `grown` is.
         grown._shared.append(answer)
@@ -100,7 +97,6 @@ class Answers(Mapping[str, Answered]):
         return grown
 
     def in_order(self) -> list[Answered]:
-        """The answers as they came."""
         return self._shared[: self._size]
 
     def __getitem__(self, work_id: str) -> Answered:
@@ -146,12 +142,10 @@ class Step:
 
     @property
     def is_answered(self) -> bool:
-        """Whether nobody is left to wait for."""
         return len(self.answers) == len(self.members) or self.is_full
 
     @property
     def is_failed(self) -> bool:
-        """Whether everyone has answered, and everyone failed."""
         answers = self.answers.values()
         return self.is_answered and all(one.outcome == "failed" for one in answers)
 
@@ -202,7 +196,6 @@ def step_of(opened: StepOpened, underway: Works) -> Step:
 
 
 def asking_also(step: Step, event: AlsoAsked) -> Step:
-    """An asynchronous step that asks more devices."""
     opened = replace(step.opened, members=(*step.opened.members, *event.members))
     works = {**step.works, **asked_of(opened, event.members, event.asked_at_s)}
     return replace(

@@ -1,47 +1,40 @@
-"""The policies of selection by their names, as a run file says them: ours, then extensions.
+"""Selection policies: `random`, `coverage`, `memory`, `balance:TAG`, `utility` (Oort), extensions.
 
-Draws in which some devices have better odds than others, within a bound that no claim moves.
-
-Every policy but `random` gives each device a weight from 1 to `MOST`, made of what devices say and
-do, and draws by it. So whoever lies wins odds of at most `MOST` to 1 against a device that says
-nothing; nobody is in for certain, and nobody is out.
+Every policy but `random` gives each device a weight between 1 and `MOST` and samples by weight. So
+a device that lies gets at most `MOST` to 1 odds; nobody is certain and nobody excluded.
 
     drawn_by({"a": 8.0, "b": 1.0, "c": 1.0}, 2, secret, "cohort", 1, 1)
 
-The policy `random`: everybody has the same chance, by the run's secret (`rounds.selection`).
+`random`: uniform, by the run's secret (`rounds.selection`).
 
-The policy `coverage`: rather devices that hold labels, and labels that few others hold.
+`coverage`: devices with labels, above all labels that few others hold. Under AUG-FedPrompt's label
+skew most devices have no gold label; what counts is what they report: labelled texts, else how many
+texts they are sure of, by label.
 
-Under the label skew of AUG-FedPrompt most devices hold no gold label at all. What is known of them
-is what they say anyway: how many labelled texts they hold, and for the others how many they are
-sure of, by label.
+`memory`: devices with more memory than the fleet's median, by their budget or else their machine.
+`balance:TAG`: equal shares for groups, such as languages; small groups get better odds.
 
-The policies `memory` and `balance:TAG`: by what is known of the devices themselves.
-
-`memory` prefers devices with room: their budget, or where they name none their machine's memory,
-beside the fleet's median. `balance:language` evens out who is heard: a device of a group of which
-there are few has better odds than one of a large group.
-
-The policy `utility`: rather devices whose texts are still hard, and who answer soon.
-
-Oort (Lai et al. 2021, arXiv:2010.06081): a device's statistical utility times how its speed
-compares, with a bonus for those not heard of lately, and a share of the cohort for those never
-asked. A device is explored once: if it fails, or comes late, it has the least weight until its
-training counts. Oort's |B| sqrt(mean of squared losses) is |B| times the mean loss here, all that
-a device reports. What it claims is held to a few times the median (`drawn_by`), so a
-claim of 1e30 wins no more than one of a few medians; and how long it took is measured, not said.
+`utility`: Oort (Lai et al. 2021, arXiv:2010.06081): statistical utility times relative speed, with
+a bonus for devices not heard of lately and a share of the cohort for those never asked. A device is
+explored once: if it fails or is late, it has the least weight until its training counts. Oort's
+|B| sqrt(mean of squared losses) is |B| times the mean loss here, all that a device reports. Claims
+are clipped to a few times the median (`drawn_by`); durations are measured, not reported.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import nsmallest
 from statistics import median
 
+from coordinator.rounds.events import Passed
 from coordinator.rounds.extensions import CheckedSelection, made, split
 from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.scheduling.participation import Heard
+from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.scheduling.participation import Heard, awake
 from coordinator.rounds.selection import drawn
-from coordinator.rounds.selections.selection import Asking, Chosen, Selection
+from coordinator.rounds.selections.selection import Asking, Chosen, Facts, Selection
+from coordinator.rounds.state import State
 from edge_client.wire.seeds import derive_seed
 
 MOST = 8.0
@@ -140,14 +133,13 @@ def _why_not(
     }
 
 
-class Memory:
+class MemoryPolicy:
     """In proportion to memory, within the bound."""
 
     def choose(self, asking: Asking) -> Chosen:
         """As `Selection` has it; of whom nothing is known has the smallest weight."""
         told = {name: float(asking.memory.get(name, 0)) for name in asking.candidates}
-        weights = beside_median(told)
-        return _drawn(asking, weights, "less memory than others")
+        return _drawn(asking, beside_median(told), "less memory than others")
 
 
 class Balance:
@@ -161,7 +153,6 @@ class Balance:
         self._tag = tag
 
     def choose(self, asking: Asking) -> Chosen:
-        """As `Selection` has it."""
         groups = {name: asking.tags.get(name, {}).get(self._tag) for name in asking.candidates}
         sizes = Counter(groups.values())
         largest = max(sizes.values(), default=1)
@@ -241,7 +232,7 @@ SELECTIONS: Mapping[str, Callable[..., Selection]] = {
     "random": Random,
     "coverage": Coverage,
     "utility": Utility,
-    "memory": Memory,
+    "memory": MemoryPolicy,
     "balance": Balance,
 }
 
@@ -256,3 +247,81 @@ def selection_of(learning: Learning) -> Selection:
     if name in SELECTIONS:
         return SELECTIONS[name](*arguments)
     return CheckedSelection(*made("selection", learning.selection))
+
+
+NAMED = 8  # devices of each reason
+RESTS, TRAINS, NO_TEXTS = "rests after silence", "still trains", "no text to train on"
+FULL, TRAINED = "enough updates are there already", "has trained from this adapter"
+
+
+def choose(
+    config: Schedule,
+    state: State,
+    names: Sequence[str],
+    size: int,
+    secret: str,
+    at: tuple[int, int],
+    least: Sequence[float],
+    facts: Facts,
+) -> Chosen:
+    """Ask the run's policy.
+
+    Args:
+        config: The run.
+        state: The run's state.
+        names: Who may be asked.
+        size: Most that are.
+        secret: The run's.
+        at: Round and attempt.
+        least: Least confidence of a pseudo-label, by label.
+        facts: What is known of devices.
+    """
+    if size < 1 or not names:
+        return (), {}
+    asking = Asking(
+        tuple(sorted(names)),
+        size,
+        secret,
+        *at,
+        texts=state.texts,
+        confidences=state.confidences,
+        thresholds=tuple(least),
+        heard=state.heard,
+        memory=facts.memory,
+        tags=facts.tags,
+    )
+    return selection_of(config.learning).choose(asking)
+
+
+def passed_over(
+    state: State,
+    alive: Collection[str],
+    names: Collection[str],
+    chosen: Collection[str],
+    why_not: Mapping[str, str],
+    at_work: Collection[str] = (),
+) -> tuple[Passed, ...]:
+    """Why devices that are there are not asked: each once, by reason, the most frequent first.
+
+    Args:
+        state: The run's state.
+        alive: Who is there.
+        names: Who of them could be asked.
+        chosen: Who is.
+        why_not: What the policy says of some.
+        at_work: Who still trains.
+    """
+    up, reasons = awake(alive, state.silences, state.steps + 1), dict[str, list[str]]()
+    able = set(names)  # a list would be walked through for each of those that are there
+    for name in set(alive) - set(chosen):
+        if name in at_work:
+            reason = TRAINS
+        elif name in able:
+            reason = why_not.get(name, NOT_DRAWN)
+        else:
+            reason = NO_TEXTS if name in up else RESTS
+        reasons.setdefault(reason, []).append(name)
+    ordered = sorted(reasons.items(), key=lambda one: (-len(one[1]), one[0]))
+    return tuple(
+        Passed(reason, len(some), tuple(nsmallest(NAMED, some))) for reason, some in ordered
+    )

@@ -1,4 +1,4 @@
-"""Who is asked to train: a policy sees who could be asked and says who is, and why not the others.
+"""`Selection`: a policy sees the devices that could train, and says which do and why others do not.
 
 chosen, why_not = Random().choose(Asking(("a", "b", "c"), 2, secret, 1, 1))
 """

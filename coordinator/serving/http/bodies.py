@@ -1,7 +1,4 @@
-"""Bodies of requests: as they come, which part of a whole, and reading on what nobody wants.
-
-A file that is asked for by its hash, whole or from some byte on.
-"""
+"""Request and response bodies: partial uploads, draining unread bodies, files by hash and range."""
 
 import math
 import re
@@ -66,7 +63,6 @@ async def drain(pieces: AsyncIterator[bytes]) -> None:
 
 
 def headers_of(name: str) -> dict[str, str]:
-    """What is said of a file by its SHA-256."""
     told = {"ETag": f'"{name}"', "Repr-Digest": digest_header(name)}
     return {**told, "Cache-Control": "immutable"}
 

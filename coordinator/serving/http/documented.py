@@ -1,6 +1,4 @@
-"""How the OpenAPI document shows what the web framework does not know: what `wire` decodes and
-encodes, refusals, and whose key is expected.
-"""
+"""OpenAPI schemas for what the web framework cannot see: `wire` messages, refusals, device keys."""
 
 from dataclasses import asdict
 from typing import Any, Literal

@@ -1,5 +1,6 @@
-"""What all routes share: bodies read within a limit, refusals as one line of detail, and the header
-by which devices tell the coordinator's own answers from those of something in between.
+"""What all routes share: bounded bodies, refusals as one line of detail, the protocol header.
+
+By that header devices tell the coordinator's own answers from those of a proxy in between.
 """
 
 import errno
@@ -17,8 +18,8 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.guests import site_of
-from coordinator.serving.http.paces import Paces
+from coordinator.serving.http.connection_limits import site_of
+from coordinator.serving.http.rate_limit import TokenBuckets
 from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
 from coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
@@ -109,7 +110,7 @@ def _waits(scope: Scope) -> bool:
     return bool(dict(scope["headers"]).get(b"expect", b"").lower() == b"100-continue")
 
 
-def add_handlers(app: FastAPI, attempts: Paces | None = None) -> None:
+def add_handlers(app: FastAPI, attempts: TokenBuckets | None = None) -> None:
     """Let errors end in an answer with one line of detail, and sign every answer.
 
     Args:

@@ -1,7 +1,7 @@
-"""Long polls: every waiting device has its own bell, so news wakes only whom it concerns.
+"""Long polls: every waiting device has its own event, so news wakes only those it concerns.
 
-A thousand that are woken at once would all ask at once, and each wait for all others. So they are
-called one after another, as fast as the requests that are under way let them.
+A thousand devices woken at once would all send requests at once and wait for each other. So they
+are woken one after another, as fast as the requests in progress allow.
 """
 
 import asyncio
@@ -106,7 +106,6 @@ class Bells:
         self._news.set()
 
     def ring_now(self, name: str) -> None:
-        """Call at once."""
         for bell in self._waiting.get(name, ()):
             bell.set()
 

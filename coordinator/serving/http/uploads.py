@@ -1,8 +1,8 @@
-"""Uploads: a body streams to a file beside the blobs, is hashed on the way, and can go on later.
+"""Resumable uploads: a body streams to a file beside the blobs and is hashed on the way.
 
-One body of a piece of work at a time: another one takes its place, and of two requests that send
-the same one the later goes on where the earlier was. What a cut left behind waits for an hour.
-Used on one event loop; files are touched in threads.
+Each piece of work has one upload: a different body replaces it, and of two requests that send the
+same body the later resumes where the earlier was. An interrupted upload is kept for an hour. Used
+on one event loop; files are touched in threads.
 
     HEAD ...  Repr-Digest                -> Upload-Offset, or Upload-Complete: ?1
     PUT ...   Repr-Digest                   the whole body
@@ -89,7 +89,6 @@ class _Place:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be one of the writers."""
         self.writers += 1
         self.quiet.clear()
         try:

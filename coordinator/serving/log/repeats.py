@@ -1,25 +1,27 @@
-"""Log lines that would repeat.
+"""Log lines that would repeat: logged once, and again when the state changes.
 
-Lines of the log on devices that rest because they did not answer, and that are back.
-
-What the log is told once: what cannot be done for now, and what runs wait for.
+For devices that back off because they did not answer, and are back; tasks that cannot be done for
+now; what runs wait for; clocks that disagree with the database server's, which would make devices
+look absent that another process has just heard, and close steps early or late.
 """
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from coordinator.rounds.events import Event, StepClosed, StepOpened
 from coordinator.rounds.scheduling.participation import Silence, rest_after
 from coordinator.rounds.state import State
+from coordinator.serving.device_messages import Names
 from coordinator.serving.ledger import Live
 from coordinator.serving.log.steps import lack_text, listed
-from coordinator.serving.telling import Names
 from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
-from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from coordinator.storage.database import Database, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.watch.logs import about
+from edge_client.errors import demand
 
 
 def pace_texts(live: Live, event: Event, after: State, names_of: Names) -> list[str]:
@@ -126,3 +128,62 @@ class Lacks:
     def forget(self, live: Live) -> None:
         """A run waits for nobody now: what it waits for next is said anew."""
         self._said.pop(live.run.run_id, None)
+
+
+MOST_APART_S = 10.0
+EVERY_S = 60.0  # between two looks
+SET = "set both by the network (NTP) and start it again"
+
+
+def check_clock(database: Database, now_s: Callable[[], float] = time.time) -> None:
+    """Refuse to serve beside others by a clock that is not theirs.
+
+    Raises:
+        WrongInput: Says how far it is off.
+    """
+    apart_s = database.apart_s(now_s)
+    demand(abs(apart_s) <= MOST_APART_S, f"this machine's clock is {told(apart_s)}; {SET}")
+
+
+def told(apart_s: float) -> str:
+    """How far a clock is off, in words."""
+    where = "ahead of" if apart_s > 0 else "behind"
+    return (
+        f"{abs(apart_s):.0f} s {where} the database server's, and clocks of one fleet may be "
+        f"{MOST_APART_S:.0f} s apart"
+    )
+
+
+class Clocks:
+    """Says when the clock of a process that serves is not the database server's; for one thread.
+
+    Args:
+        database: The fleet's.
+        now_s: The clock.
+    """
+
+    def __init__(self, database: Database, now_s: Callable[[], float]) -> None:
+        self._database, self._now_s = database, now_s
+        self._looked_s, self._is_apart = time.monotonic(), False
+
+    def look(self) -> None:
+        """Look once in a while, and say what has changed.
+
+        Raises:
+            DatabaseAway: It cannot be asked.
+        """
+        if time.monotonic() - self._looked_s < EVERY_S:
+            return
+        self._looked_s = time.monotonic()
+        apart_s = self._database.apart_s(self._now_s)
+        is_apart = abs(apart_s) > MOST_APART_S
+        if is_apart and not self._is_apart:
+            LOG.warning(
+                "the clock that this coordinator goes by is %s: devices are taken for gone, and "
+                "steps close early or late; %s",
+                told(apart_s),
+                SET,
+            )
+        if self._is_apart and not is_apart:
+            LOG.info("the clock that this coordinator goes by is the database server's again")
+        self._is_apart = is_apart

@@ -1,4 +1,4 @@
-"""Lines of the log on runs, their steps and devices' answers to them."""
+"""Log lines about runs, their steps and devices' answers."""
 
 from collections.abc import Collection
 
@@ -6,8 +6,8 @@ from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepC
 from coordinator.rounds.machine import devices_needed, kept_of
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.scoring import scored
+from coordinator.serving.device_messages import MOST_NAMES, Names, missing_of
 from coordinator.serving.ledger import Live
-from coordinator.serving.telling import MOST_NAMES, Names, missing_of
 from edge_client.tables import size
 from edge_client.tasks.kind import kind_named
 from edge_client.tasks.scores import perplexity
@@ -98,7 +98,6 @@ def _score(step: Step, kind: str) -> str:
 
 
 def round_text(live: Live, opened: StepOpened) -> str:
-    """A step's name for people."""
     if opened.round_index == 0:
         return "before round 1, evaluation"
     return f"round {opened.round_index} of {live.rounds}, {DOING[opened.kind]}"
@@ -152,7 +151,6 @@ def missing_in(live: Live) -> list[str]:
 
 
 def listed(names: Collection[str], most: int = MOST_NAMES) -> str:
-    """Names in a line, the first of many."""
     if not names:
         return "none"
     shown = list(names)[:most]

@@ -1,4 +1,4 @@
-"""Blobs: bytes named by their SHA-256, safe before anybody hears that they are there."""
+"""Blobs: bytes named by their SHA-256, stored durably before anything refers to them."""
 
 import re
 from collections.abc import Collection

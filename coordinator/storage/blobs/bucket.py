@@ -1,8 +1,8 @@
-"""Blobs as objects of a bucket, by fsspec; what was written or read last also lies on this disk.
+"""Blobs as objects of a bucket, by fsspec, with a local cache of those written or read last.
 
-An object is there as a whole or not at all, and stays what it is, so a copy of it never grows old.
-Credentials, region and endpoint are found as every program for S3 finds them: `AWS_PROFILE`,
-`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` and so on.
+An object is complete or absent and never changes, so cached copies never expire. Credentials,
+region and endpoint come from where every S3 program looks: `AWS_PROFILE`, `AWS_ACCESS_KEY_ID`,
+`AWS_ENDPOINT_URL` and so on.
 """
 
 import logging
@@ -98,12 +98,10 @@ class BucketBlobs:
         return self._here.path(name)
 
     def size(self, name: str) -> int:
-        """How many bytes a blob has."""
         size = self._sizes.get(name)
         return self._copied(name) if size is None else size
 
     def present(self) -> dict[str, int]:
-        """Blobs with their bytes."""
         with self._asked(), suppress(FileNotFoundError):
             # Not `find`: of a folder that it may not list it says that nothing is there.
             found = self._files.ls(self._root, detail=True, refresh=True)
@@ -112,7 +110,6 @@ class BucketBlobs:
         return {}
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove blobs, those that are gone already too."""
         self.forget(names)
         if names:
             self._delete(sorted(names))
@@ -140,7 +137,6 @@ class BucketBlobs:
                 self._sizes.pop(name, None)
 
     def sweep(self) -> None:
-        """Keep the newest copies alone."""
         for copies in (self._here, self._arrived):
             copies.sweep()
             _trim(copies)
@@ -174,7 +170,6 @@ class BucketBlobs:
         return ""
 
     def claim(self, fleet_id: str) -> None:
-        """Say which fleet the blobs belong to."""
         with self._asked():
             self._files.pipe_file(self._place(FLEET), fleet_id.encode())
 
@@ -189,7 +184,6 @@ class BucketBlobs:
         return len(body)
 
     def _fetched(self, name: str) -> bytes:
-        """The bytes that the bucket has."""
         for _ in range(LOOKS):  # an answer that was cut says nothing of the object
             try:
                 with self._asked():
@@ -245,7 +239,6 @@ def _files() -> Any:
 
 
 def _trim(copies: FolderBlobs) -> None:
-    """Keep the newest copies alone."""
     found = [copies.path(name) for name in copies.present()]
     if len(found) > MOST_CACHED:
         copies.remove([path.name for path in sorted(found, key=_age)[:-MOST_CACHED]])

@@ -1,7 +1,4 @@
-"""Blobs as files of a folder, on disk before anybody hears that they are there.
-
-What arrives piece by piece, until it is whole and becomes a blob.
-"""
+"""Blobs as files in a folder, on disk before they are announced; and partial uploads to it."""
 
 import hashlib
 import os
@@ -64,7 +61,6 @@ class FolderBlobs:
         sync_folder(self.folder)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a blob."""
         try:
             body = self.path(name).read_bytes()
         except FileNotFoundError as error:
@@ -92,11 +88,9 @@ class FolderBlobs:
         self._seen[name] = mark
 
     def path(self, name: str) -> Path:
-        """The file of a blob."""
         return self.folder / name
 
     def size(self, name: str) -> int:
-        """How many bytes a blob has."""
         try:
             return self.path(name).stat().st_size
         except FileNotFoundError as error:
@@ -112,7 +106,6 @@ class FolderBlobs:
         return found
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove blobs, those that are gone already too."""
         for name in names:
             self.path(name).unlink(missing_ok=True)
 
@@ -150,7 +143,6 @@ class FolderBlobs:
         return ""
 
     def claim(self, fleet_id: str) -> None:
-        """Say which fleet the blobs belong to."""
         write_atomically(self.folder / FLEET, fleet_id.encode(), mode=0o600)
 
 
@@ -193,7 +185,6 @@ class Partial:
                 self.size += len(block)
 
     def restart(self) -> None:
-        """Begin again, with an empty file."""
         self.path.unlink(missing_ok=True)
         open(self.path, "xb", opener=private).close()
         self.size, self._hash = 0, hashlib.sha256()
@@ -219,5 +210,4 @@ class Partial:
         return self._hash.hexdigest() == self.name
 
     def discard(self) -> None:
-        """Remove the file, if it is there."""
         self.path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Which of several coordinators of one fleet carries its rounds on, and how they hear news.
+"""Leader election among a fleet's coordinators, and notifications between them.
 
-Each has a thread with a connection of its own. Where nobody leads, the first that notices does, for
-as long as its connection lives: a process that is killed, stopped or cut off loses the lead within
-seconds. Whatever any of them writes, the others hear of it at once.
+The leader carries the rounds on. Each process has a thread with a connection of its own; without a
+leader, the first that notices leads, for as long as its connection lives: a process that is killed,
+stopped or cut off loses the lead within seconds. Writes are notified to all others at once.
 """
 
 import logging
@@ -35,9 +35,7 @@ class Lead(Protocol):
         """Try to get the lead; be told, in a thread, when it came or others have written."""
         ...
 
-    def end(self) -> None:
-        """Let others have it."""
-        ...
+    def end(self) -> None: ...
 
 
 class Sole:
@@ -75,7 +73,6 @@ class Standby:
         self._thread.start()
 
     def end(self) -> None:
-        """Let others have it."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()

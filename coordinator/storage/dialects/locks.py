@@ -1,4 +1,4 @@
-"""Locks of a store that hold across processes; a killed process holds none."""
+"""Store locks that hold across processes; a killed process holds none."""
 
 import fcntl
 import time

@@ -1,7 +1,7 @@
-"""What PostgreSQL alone needs: its settings, one writer at a time, and locks that all machines see.
+"""PostgreSQL: its settings, one writer at a time, and locks that all machines see.
 
-Writers take turns by a lock of their transaction, as SQLite has them do. So what one reads and then
-writes holds, also where several processes write, and revisions grow in the order of commits.
+Writers take turns by a lock of their transaction, as in SQLite. So a read followed by a write stays
+consistent, also with several processes, and revisions grow in the order of commits.
 """
 
 import hashlib

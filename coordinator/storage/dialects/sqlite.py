@@ -1,4 +1,4 @@
-"""What SQLite alone needs: its settings, and the words by which it tells of damage."""
+"""SQLite: its settings, and the error messages by which it reports damage."""
 
 import sqlite3
 import time
@@ -26,7 +26,6 @@ ADVICE = {  # for what it says where it is whole and cannot be used now
 
 
 def engine_of(url: sql.URL) -> sql.Engine:
-    """Opens connections to a database file."""
     engine = sql.create_engine(url, hide_parameters=True)  # secrets stay out of logs
     sql.event.listen(engine, "connect", _prepare)
     return engine

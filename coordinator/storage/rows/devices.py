@@ -1,7 +1,4 @@
-"""Rows of devices: who enrolled, under which name, with which tags and facts.
-
-Rows of memberships: how devices stand to runs, as they last said it.
-"""
+"""Rows of devices (name, tags, facts) and of their memberships in runs."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -181,19 +178,16 @@ def tag(
 
 
 def revoke(database: Database, device_id: str, now_s: float) -> None:
-    """Let a device in no more."""
     here = (DEVICES.c.device_id == device_id) & DEVICES.c.revoked_at_s.is_(None)
     database.write(sql.update(DEVICES).where(here).values(revoked_at_s=now_s, **_revised()))
 
 
 def note_cloned(database: Database, device_id: str, now_s: float) -> None:
-    """Two clients run with the key of a device."""
     here = DEVICES.c.device_id == device_id
     database.write(sql.update(DEVICES).where(here).values(cloned_at_s=now_s, **_revised()))
 
 
 def saw(database: Database, seen: Mapping[str, float]) -> None:
-    """Note when devices were last seen, in one transaction."""
     here = DEVICES.c.device_id == sql.bindparam("id")
     statement = sql.update(DEVICES).where(here).values(last_seen_s=sql.bindparam("at_s"))
     rows = [{"id": device_id, "at_s": at_s} for device_id, at_s in seen.items()]

@@ -1,4 +1,4 @@
-"""Rows of reports: added, by round as people read them, and the newest of a run or a device."""
+"""Rows of reports: adding them, by round, and the newest of a run or a device."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -84,7 +84,6 @@ def newest_of_run(
 
 
 def newest_of_device(database: Database, device_id: str, limit: int) -> list[Row]:
-    """A device's newest answers in all its runs."""
     return _rows(database, REPORTS.c.device_id == device_id, limit)
 
 

@@ -1,4 +1,4 @@
-"""Rows of enrolment tokens: counted, expiring, revocable; only their hash is stored."""
+"""Rows of enrolment tokens: limited in uses and time, revocable; only their hash is stored."""
 
 import secrets
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ class Token:
         expires_at_s: Unix time from which on it lets nobody in; None for never.
         uses: Devices that it lets in; None for any number.
         used: Devices that came with it.
-        revoked_at_s: Unix time from which on it lets nobody in; None while it does.
         tags: What devices that come with it are tagged, as by the operator.
+        revoked_at_s: Unix time from which on it lets nobody in; None while it does.
     """
 
     token_id: str
@@ -31,8 +31,8 @@ class Token:
     expires_at_s: float | None
     uses: int | None
     used: int
-    revoked_at_s: float | None
     tags: dict[str, str]
+    revoked_at_s: float | None
 
     def lack(self, now_s: float) -> str:
         """Why it lets nobody in; empty where it does."""
@@ -67,7 +67,6 @@ def insert_token(
 
 
 def tokens(database: Database) -> list[Token]:
-    """All tokens, oldest first."""
     order = (TOKENS.c.created_at_s, TOKENS.c.token_id)
     return [_token(row) for row in database.rows(sql.select(TOKENS).order_by(*order))]
 

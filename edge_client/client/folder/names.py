@@ -1,10 +1,8 @@
-"""The names that smidgen writes into a state folder: by them alone it is known, closed and swept.
+"""File names that smidgen owns in a state folder; only these files are chmodded or cleaned up.
 
-    foreign_in(folder)    # "photos": somebody's own folder; nothing in it is touched
-    sweep_halves(folder)
-    close_own(folder)
-
-What lies there by another name is somebody else's, and stays as it is.
+foreign_in(folder)    # "photos": not ours, so nothing in this folder is touched
+sweep_halves(folder)  # remove files that were not completely written
+close_own(folder)     # take from others the right to read ours
 """
 
 import logging

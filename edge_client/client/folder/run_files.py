@@ -1,20 +1,16 @@
-"""What a device keeps of its runs, a file each.
+"""Per-run files in the state folder: the state of update steps, and terms of joined runs.
 
-What a device's update steps go on from, on disk, one file per run and round; it is never sent.
+`StepStates` keeps what update steps carry from one round to the next (SCAFFOLD's control variate,
+a codec's residual), one file per run and round. It never leaves the device. The work names the
+round to continue from (`Work.updates`), because an update may arrive late or be refused; so the
+states that a training started from stay until the next work is done. New states are on disk before
+the update is sent: a device killed in between repeats the work from equal states to equal bytes.
 
     states.keep("RUN", 7, {5, 3}, {"scaffold": body, "codec": other})  # made in round 7
     states.of("RUN", 7, "scaffold")
 
-Which round's a step goes on from is said with the work (`Work.updates`), for an update may come
-late or not be taken: so those that a training began with stay beside the new ones until the next
-work is done. The new file is on disk before the update can be sent; a device that is killed in
-between does the same work again, from the same states to the same bytes.
-
-The terms of the runs that a device joined, on its disk: a run's end is understood by them.
-
-joined = Joined(folder / "runs")
-joined.keep(terms)
-joined.terms("RUN")  # until the run's adapter is at home: joined.forget("RUN")
+`Joined` keeps each run's terms, which are needed to handle its end, until the run's adapter has
+been downloaded: `joined.keep(terms)`, `joined.terms("RUN")`, `joined.forget("RUN")`.
 """
 
 import logging
@@ -100,12 +96,10 @@ class StepStates:
                 other.unlink(missing_ok=True)
 
     def forget(self, run: str) -> None:
-        """Drop those of a run."""
         self._held = {key: one for key, one in self._held.items() if key[0] != run}
         shutil.rmtree(self._folder / run, ignore_errors=True)
 
     def forget_all_but(self, runs: Collection[str]) -> None:
-        """Drop those of all other runs."""
         with suppress(OSError):
             for folder in list(self._folder.iterdir()):
                 if folder.name not in runs:
@@ -142,7 +136,6 @@ class Joined:
             return None
 
     def base_ids(self) -> set[str]:
-        """Bases of the runs whose terms are kept."""
         found = (self.terms(path.stem) for path in self.folder.glob("*.json"))
         return {terms.base_id for terms in found if terms is not None}
 
@@ -151,7 +144,6 @@ class Joined:
         self._file(run_id).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Drop every run's terms."""
         for path in self.folder.glob("*.json"):
             path.unlink()
 

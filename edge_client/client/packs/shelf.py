@@ -1,13 +1,13 @@
-"""The folder in which a device keeps the packs that it fetched, within a limit.
+"""The folder of downloaded packs, with a size limit.
 
-    PACKS/BASE_ID/             a whole pack, checked byte by byte before it got this name
-          .BASE_ID.fetching/   one that arrives; the next life of the client goes on with it
+    PACKS/BASE_ID/             a complete pack, checked byte by byte before it got this name
+          .BASE_ID.fetching/   an unfinished download, resumed at the client's next start
           lock                 held while a client runs
 
-The folder itself may be a link, as to a partition for data: it is followed once, when the client
-starts, and what it leads to has to be the owner's alone. Inside, a link in the place of a folder or
-a file is refused. Packs that nobody needs are removed for the room of one that is needed: first
-what came in part, then the pack whose last use was the longest ago, whatever the clock said.
+The folder itself may be a link, for example to a data partition: it is followed once, at start, and
+its target must belong to the owner alone. Inside, links are refused. To make room for a needed
+pack, unneeded ones are removed: first unfinished downloads, then the least recently used pack,
+independently of the clock.
 """
 
 import os

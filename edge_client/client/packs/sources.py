@@ -1,21 +1,17 @@
-"""How long a source may take to give something: httpx itself bounds each single read alone.
+"""Sources of base packs: a local folder, a URL, or the coordinator. None of them is trusted.
+
+    with source.opened(base_id, "weights.safetensors", 4096) as (first, pieces):
+        ...  # bytes from `first` on, which is 4096, or 0 if the source cannot resume
+
+`Unreachable` means not available now, `NotHere` never available there. A URL is requested without
+the device's key, without following redirects or decompressing, and each piece must arrive within
+`TIMEOUT_S`. httpx bounds only single reads, so a server that sends a header byte now and then could
+hold a device forever; `Deadline` bounds the whole request: another thread cuts the connection.
 
     deadline = Deadline(30.0)
     request = client.build_request("GET", url, extensions={"trace": deadline.trace})
     with deadline.running():
         response = client.send(request, stream=True)
-
-Who sends a byte of a header now and then would hold a device up for ever otherwise. Past its
-deadline the connection is cut, by another thread, so that whoever reads from it goes on.
-
-Where a pack's files come from: a folder, an address, or the coordinator; none is believed.
-
-    with source.opened(base_id, "weights.safetensors", 4096) as (first, pieces):
-        ...  # bytes from `first` on, which is 4096 or 0
-
-What cannot be had now raises `Unreachable`, and what will never be had there `NotHere`. An address
-is asked without the device's key, follows no redirect, and unpacks nothing. Nobody is waited for
-longer than `TIMEOUT_S`, neither for an answer's beginning nor for its next piece.
 """
 
 import os
@@ -107,13 +103,11 @@ class NotHere(Failed):
     """A source that does not have a file; another one may."""
 
 
-class Source(Protocol):
+class PackSource(Protocol):
     """Where files come from."""
 
     @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
+    def name(self) -> str: ...
 
     def opened(self, base_id: str, file: str, first: int) -> Opened:
         """A file from a byte on, or from its beginning where the source cannot do that.
@@ -133,7 +127,7 @@ class Folder:
 
     @contextmanager
     def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """See `Source`."""
+        """See `PackSource`."""
         path = self._folder
         try:
             path = self._found(base_id) / file
@@ -149,7 +143,6 @@ class Folder:
             raise Unreachable(f"{path} cannot be read: {error.strerror}") from error
 
     def _found(self, base_id: str) -> Path:
-        """The folder of a pack."""
         by_id = self._folder / base_id
         if is_pack(by_id):
             return by_id
@@ -202,7 +195,7 @@ class Web:
 
     @contextmanager
     def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """See `Source`."""
+        """See `PackSource`."""
         headers = {"User-Agent": "smidgen", "Accept-Encoding": "identity"}
         asked = headers | ({"Range": f"bytes={first}-"} if first else {})
         path, deadline = f"/{base_id}/{file}", Deadline(self._timeout_s)
@@ -267,7 +260,7 @@ class Served:
 
     @contextmanager
     def opened(self, base_id: str, file: str, first: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """See `Source`."""
+        """See `PackSource`."""
         headers = {"Range": f"bytes={first}-"} if first else {}
         path, meter = f"/v1/packs/{base_id}/{file}", WorkMeter()
         try:
@@ -314,7 +307,7 @@ def _all_of(response: httpx.Response, meter: WorkMeter, deadline: Deadline) -> I
         raise Unreachable(f"the connection broke: {error or type(error).__name__}") from error
 
 
-def source_of(said: str) -> Source:
+def source_of(said: str) -> PackSource:
     """A mirror as `--pack-mirror` gives it: an address, or a folder.
 
     Raises:

@@ -1,8 +1,6 @@
-"""How a device stands to its coordinator's runs: those it is in, declines, or has seen end.
+"""Joining runs: the device's membership in each, by invitation, or why it declines.
 
-What is said of it goes to the coordinator by `say`, as often as that asks.
-
-Joining runs: at an invitation, with a base that was fetched, or once a fault is mended.
+It joins when invited, when a missing base has been downloaded, or when a fault has been mended.
 """
 
 import logging
@@ -11,11 +9,17 @@ import time
 from collections.abc import Callable
 
 from edge_client.adapters.spec import parse_adapter
-from edge_client.client.failures import ERRORS, Declined, OtherBase, Standing, code_of, not_known
-from edge_client.client.packs.fetch import NotFetched
-from edge_client.client.packs.fetching import Fetching, Underway
+from edge_client.client.failures import (
+    ERRORS,
+    Declined,
+    OtherBase,
+    RunMembership,
+    code_of,
+    not_known,
+)
+from edge_client.client.packs.fetch import Fetching, NotFetched, PackDownloading
+from edge_client.client.progress_log import called
 from edge_client.client.state import ClientState
-from edge_client.client.telling import called
 from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
 from edge_client.client.worker import Worker
 from edge_client.planning.sizes import BudgetError
@@ -41,15 +45,15 @@ class Standings:
 
     def __init__(self, state: ClientState) -> None:
         self._state = state
-        self.joined: dict[str, Standing] = {}
+        self.joined: dict[str, RunMembership] = {}
         self.declined: dict[str, Declined] = {}
         self.finished: dict[str, str] = {}
         self._said: set[tuple[str, str]] = set()
 
-    def of(self, run_id: str) -> Standing:
+    def of(self, run_id: str) -> RunMembership:
         """How it stands to a run whose work it is given; it may have joined in an earlier life."""
         if run_id not in self.joined:
-            self.joined[run_id] = Standing(self._state.terms(run_id))
+            self.joined[run_id] = RunMembership(self._state.terms(run_id))
         return self.joined[run_id]
 
     def terms(self, run_id: str) -> Terms | None:
@@ -152,7 +156,7 @@ class Joining:
         if receipt is not None and receipt.accepted:
             if not was_in:
                 log.info("joined run %s%s", called(terms), _rank_text(terms, joined))
-            self._standings.joined.setdefault(run_id, Standing(terms)).terms = terms
+            self._standings.joined.setdefault(run_id, RunMembership(terms)).terms = terms
         elif receipt is not None and joined.most_rank:
             self._declined(terms, LowRank(receipt.reason))
         if not was_in and (receipt is None or not receipt.accepted):
@@ -186,7 +190,7 @@ class Joining:
     def _declined(self, terms: Terms, error: Exception) -> None:
         before = self._standings.declined.get(terms.run_id)
         is_news = before is None or code_of(before.error) != code_of(error)
-        if is_news and not isinstance(error, Underway):
+        if is_news and not isinstance(error, PackDownloading):
             told = "run %s cannot be joined: %s; it is looked at again every %.0f min "
             told += "while this client runs"
             log.error(told, called(terms), error, LOOK_AGAIN_S / 60)

@@ -1,9 +1,7 @@
-"""What follows a run on a device that wants it: an adapter of its own, made of its own texts.
+"""Downloads the adapters of finished runs and personalizes them on this device's own texts.
 
-`STATE/personal/due.json` says by what it is made until it is; a killed client makes it in its next
-life. Which of the two adapters answers then is written down beside it.
-
-How finished runs' adapters come home: fetched, written down, and said to be there.
+`STATE/personal/due.json` holds the settings until this is done; a client killed meanwhile resumes
+at its next start. Which of the two adapters answers afterwards is recorded beside it.
 """
 
 import logging
@@ -23,7 +21,7 @@ from edge_client.client.failures import (
     ERRORS,
     MOST_IN_A_ROW,
     PASSING,
-    Standing,
+    RunMembership,
     code_of,
     is_lasting,
 )
@@ -42,8 +40,7 @@ from edge_client.guest.steps import Paused
 from edge_client.metering.work import WorkMeter
 from edge_client.personal.choice import ADAPTER, FOLDER, choose, fall_back
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import Given
-from edge_client.personal.way import Method, Way
+from edge_client.personal.methods import Given, Method, Way
 from edge_client.texts.data_folder import DataFolder
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Over, Receipt, WireError
@@ -237,7 +234,7 @@ class Homecoming:
         receipt = self._say(run_id, Membership("home"))
         if receipt is not None and not receipt.accepted:  # it goes on, for its operator extended it
             del standings.finished[run_id]
-            standings.joined[run_id] = Standing(terms)
+            standings.joined[run_id] = RunMembership(terms)
         elif receipt is not None:
             self._state.forget_terms(run_id)
         return receipt is not None

@@ -1,7 +1,7 @@
-"""The onnx backend: ONNX Runtime and numpy, for devices where torch is too much.
+"""The onnx backend: ONNX Runtime and numpy, for devices where torch is too large.
 
-A process that has trained holds neither torch nor transformers nor PEFT. The graphs are written
-here (docs/decisions/006-graphs-from-code.md), so any pack and any plain folder will do.
+A training process loads neither torch nor transformers nor PEFT. Graphs are generated
+(docs/decisions/006-graphs-from-code.md), so any pack and any plain folder works.
 """
 
 import os
@@ -13,12 +13,12 @@ import numpy as np
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
-from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.early_stop import ExitMonitor
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.engine.onnx_backend.head import LOSSES
 from edge_client.engine.onnx_backend.network import Network
-from edge_client.engine.onnx_backend.optimizer import add_correction, open_optimizer
+from edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
 from edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
-from edge_client.engine.watch import Watch
 from edge_client.guest.process import cuttable
 from edge_client.guest.steps import Moments
 from edge_client.planning.plan import Plan
@@ -82,7 +82,7 @@ class OnnxBackend:
         return loss, found
 
     def read(
-        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+        self, batch: Batch, plan: Plan, watch: ExitMonitor | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows that went all the way, and their log-probabilities; always float32 or int8."""
         with cuttable():
@@ -164,5 +164,16 @@ def open_backend(
         training: The optimizer and its settings.
         loss: See `tasks.kind.HeadSpec`.
     """
-    network = Network(base, spec, state, label_words, threads(), loss)
+    network = open_network(base, spec, state, label_words, loss)
     return OnnxBackend(network, training, QuickInference(is_worth(base, flags_here())))
+
+
+def open_network(
+    base: Base,
+    spec: AdapterSpec,
+    state: AdapterState,
+    label_words: Sequence[Sequence[int]] | None,
+    loss: Loss = "softmax",
+) -> Network:
+    """What `open_backend` computes with, for whoever trains nothing."""
+    return Network(base, spec, state, label_words, threads(), loss)

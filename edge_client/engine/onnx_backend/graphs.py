@@ -1,7 +1,7 @@
-"""The graphs that a layer's forward and backward are made of; they hold no weights.
+"""ONNX graphs of a layer's forward and backward passes, without weights.
 
 Weights, adapters and states are inputs, so one graph serves every layer of every base, and the
-runtime has nothing to fold. Gradients are written out by hand; each is compared with PyTorch's
+runtime has no constants to fold. Gradients are derived by hand; each is compared with PyTorch's
 (`tests/parity/test_onnx_graphs.py`).
 
 Sizes: n rows (tokens of all texts), h hidden, i inputs and o outputs of a linear, r rank, b texts,
@@ -127,29 +127,46 @@ def bias_gradient() -> Graph:
     return graph
 
 
-def norm(eps: float) -> Graph:
-    """Layer normalization."""
+def norm(eps: float, is_rms: bool = False) -> Graph:
+    """A layer normalization, or one by the root mean square (Zhang & Sennrich 2019,
+    arXiv:1910.07467), which has no bias."""
     graph = Graph("norm")
-    x = graph.input("x", F32, ("n", "h"))
-    weight, bias = graph.input("weight", F32, ("h",)), graph.input("bias", F32, ("h",))
-    y = graph.node("LayerNormalization", x, weight, bias, epsilon=float(eps))
+    x, weight = graph.input("x", F32, ("n", "h")), graph.input("weight", F32, ("h",))
+    if is_rms:
+        y = graph.node("Mul", graph.node("Mul", x, _inverse_root(graph, x, eps)), weight)
+    else:
+        bias = graph.input("bias", F32, ("h",))
+        y = graph.node("LayerNormalization", x, weight, bias, epsilon=float(eps))
     graph.output(y, "y", F32, ("n", "h"))
     return graph
 
 
-def norm_back(eps: float, hidden: int, has_rest: bool = False) -> Graph:
-    """The gradient at a layer normalization's input [+ rest].
+def _inverse_root(graph: Graph, x: str, eps: float) -> str:
+    """1 / sqrt(mean(x^2) + eps) of each row, (n, 1)."""
+    mean = graph.node("ReduceMean", graph.node("Mul", x, x), axes=[-1])
+    return graph.node(
+        "Reciprocal", graph.node("Sqrt", graph.node("Add", mean, _number(graph, eps)))
+    )
 
-    With z the normalized input and d its deviation: (gw - mean(gw) - z mean(gw z)) / d.
+
+def norm_back(eps: float, hidden: int, has_rest: bool = False, is_rms: bool = False) -> Graph:
+    """The gradient at a normalization's input [+ rest].
+
+    With z the normalized input and d its deviation: (gw - mean(gw) - z mean(gw z)) / d; by the root
+    mean square d is that, and nothing is taken off in the mean: (gw - z mean(gw z)) / d.
     """
     graph = Graph("norm_back")
     x, g = graph.input("x", F32, ("n", hidden)), graph.input("g", F32, ("n", hidden))
-    ones = graph.constant(np.ones(hidden, np.float32))
-    z, _, inverse = graph.nodes("LayerNormalization", 3, x, ones, epsilon=float(eps))
+    if is_rms:
+        inverse = _inverse_root(graph, x, eps)
+        z = graph.node("Mul", x, inverse)
+    else:
+        ones = graph.constant(np.ones(hidden, np.float32))
+        z, _, inverse = graph.nodes("LayerNormalization", 3, x, ones, epsilon=float(eps))
     gw = graph.node("Mul", g, graph.input("weight", F32, (hidden,)))
-    mean = graph.node("ReduceMean", gw, axes=[-1])
     slope = graph.node("ReduceMean", graph.node("Mul", gw, z), axes=[-1])
-    inner = graph.node("Sub", graph.node("Sub", gw, mean), graph.node("Mul", z, slope))
+    inner = gw if is_rms else graph.node("Sub", gw, graph.node("ReduceMean", gw, axes=[-1]))
+    inner = graph.node("Sub", inner, graph.node("Mul", z, slope))
     dx = graph.node("Mul", inner, inverse)
     if has_rest:
         dx = graph.node("Add", dx, graph.input("rest", F32, ("n", hidden)))
@@ -284,35 +301,43 @@ _SLOPES = {
 # Attention
 
 
-def attention(head_dim: int, hidden: int, has_mask: bool) -> Graph:
+def attention(head_dim: int, hidden: int, has_mask: bool, kv_width: int = 0) -> Graph:
     """softmax(q k.T / sqrt(D) + mask) v by heads.
 
     Args:
         head_dim: D.
-        hidden: A * D, the width of `q` (b, t, h) and of `k` and `v` (b, s, h).
+        hidden: A * D, the width of `q` (b, t, h).
         has_mask: Whether `mask` (b or 1, A or 1, t or 1, s) comes in, to be added to the scores.
+        kv_width: K * D, the width of `k` and `v` (b, s, K * D), of which each of the K heads
+            answers A / K of the queries' (Ainslie et al. 2023, arXiv:2305.13245); 0: as `hidden`.
     """
     graph = Graph("attention")
-    heads = _Heads(graph, head_dim, hidden)
-    q, k, v = heads.split("q", "t"), heads.split("k", "s"), heads.split("v", "s")
-    p = _probabilities(graph, q, k, head_dim, has_mask)
+    heads, few = (
+        _Heads(graph, head_dim, hidden, kv_width),
+        _Heads(graph, head_dim, kv_width or hidden),
+    )
+    q, k, v = heads.split("q", "t"), few.split("k", "s"), few.split("v", "s")
+    p = _probabilities(graph, q, k, heads, has_mask)
     graph.output(heads.join(graph.node("MatMul", p, v)), "y", F32, ("b", "t", hidden))
     return graph
 
 
-def attention_back(head_dim: int, hidden: int, has_mask: bool) -> Graph:
+def attention_back(head_dim: int, hidden: int, has_mask: bool, kv_width: int = 0) -> Graph:
     """The gradients at queries, keys and values; the scores are recomputed.
 
     A softmax's gradient takes the mean off what comes back. Values are centered before, so that
     little is left to take off and little is lost (as `engine.torch_backend.layers` does).
     """
     graph = Graph("attention_back")
-    heads = _Heads(graph, head_dim, hidden)
-    q, k, v = heads.split("q", "t"), heads.split("k", "s"), heads.split("v", "s")
+    heads, few = (
+        _Heads(graph, head_dim, hidden, kv_width),
+        _Heads(graph, head_dim, kv_width or hidden),
+    )
+    q, k, v = heads.split("q", "t"), few.split("k", "s"), few.split("v", "s")
     g, scale = heads.split("g", "t"), head_dim**-0.5
-    p = _probabilities(graph, q, k, head_dim, has_mask)
+    p = _probabilities(graph, q, k, heads, has_mask)
     dv = graph.fused("FusedMatMul", p, g, transA=1)
-    graph.output(heads.join(dv), "dv", F32, ("b", "s", hidden))
+    graph.output(few.join(dv), "dv", F32, ("b", "s", few.width))
     centered = graph.node("Sub", v, graph.node("ReduceMean", v, axes=[2]))
     weighted = graph.node("Mul", graph.fused("FusedMatMul", g, centered, transB=1), p)
     axis = graph.constant(np.array([-1], np.int64))
@@ -320,32 +345,65 @@ def attention_back(head_dim: int, hidden: int, has_mask: bool) -> Graph:
     dq = graph.fused("FusedMatMul", ds, k, alpha=scale)
     graph.output(heads.join(dq), "dq", F32, ("b", "t", hidden))
     dk = graph.fused("FusedMatMul", ds, q, transA=1, alpha=scale)
-    graph.output(heads.join(dk), "dk", F32, ("b", "s", hidden))
+    graph.output(few.join(dk), "dk", F32, ("b", "s", few.width))
     return graph
 
 
 class _Heads:
-    """(b, t, A * D) to (b, A, t, D) and back."""
+    """(b, t, A * D) to (b, A, t, D) and back; of shared heads to (b, K, A / K * t, D).
 
-    def __init__(self, graph: Graph, head_dim: int, hidden: int) -> None:
-        self._graph, self._hidden = graph, hidden
-        self._apart = graph.constant(np.array([0, 0, hidden // head_dim, head_dim], np.int64))
-        self._whole = graph.constant(np.array([0, 0, hidden], np.int64))
+    Queries of a group lie one under the other, so that keys and values are multiplied as they are,
+    without copies of them for each head.
+    """
+
+    def __init__(self, graph: Graph, head_dim: int, width: int, shared_width: int = 0) -> None:
+        self._graph, self.head_dim, self.width = graph, head_dim, width
+        self.heads = width // head_dim
+        self.group = width // (shared_width or width)
+        apart = [0, 0, self.heads, head_dim]
+        if self.group > 1:
+            apart = [0, 0, self.heads // self.group, self.group, head_dim]
+        self._apart = graph.constant(np.array(apart, np.int64))
+        self._whole = graph.constant(np.array([0, 0, width], np.int64))
 
     def split(self, name: str, rows: str) -> str:
         graph = self._graph
-        x = graph.node("Reshape", graph.input(name, F32, ("b", rows, self._hidden)), self._apart)
-        return graph.node("Transpose", x, perm=[0, 2, 1, 3])
+        x = graph.node("Reshape", graph.input(name, F32, ("b", rows, self.width)), self._apart)
+        if self.group == 1:
+            return graph.node("Transpose", x, perm=[0, 2, 1, 3])
+        x = graph.node("Transpose", x, perm=[0, 2, 3, 1, 4])  # (b, K, A / K, t, D)
+        size = [0, self.heads // self.group, -1, self.head_dim]
+        return graph.node("Reshape", x, graph.constant(np.array(size, np.int64)))
+
+    def grouped(self, x: str) -> str:
+        """(b, A, t, columns) -> (b, K, A / K * t, columns)."""
+        return x if self.group == 1 else self._sized(x, self.heads // self.group)
+
+    def apart(self, x: str) -> str:
+        """(b, K, A / K * t, columns) -> (b, A, t, columns)."""
+        return x if self.group == 1 else self._sized(x, self.heads)
+
+    def _sized(self, x: str, heads: int) -> str:
+        size = self._graph.constant(np.array([0, heads, -1, 0], np.int64))
+        return self._graph.node("Reshape", x, size)
 
     def join(self, x: str) -> str:
-        rows = self._graph.node("Transpose", x, perm=[0, 2, 1, 3])
-        return self._graph.node("Reshape", rows, self._whole)
+        graph = self._graph
+        if self.group == 1:
+            rows = graph.node("Transpose", x, perm=[0, 2, 1, 3])
+        else:
+            size = np.array([0, 0, self.group, -1, self.head_dim], np.int64)
+            rows = graph.node("Reshape", x, graph.constant(size))
+            rows = graph.node("Transpose", rows, perm=[0, 3, 1, 2, 4])
+        return graph.node("Reshape", rows, self._whole)
 
 
-def _probabilities(graph: Graph, q: str, k: str, head_dim: int, has_mask: bool) -> str:
-    scores = graph.fused("FusedMatMul", q, k, transB=1, alpha=head_dim**-0.5)
+def _probabilities(graph: Graph, q: str, k: str, heads: _Heads, has_mask: bool) -> str:
+    scores = graph.fused("FusedMatMul", q, k, transB=1, alpha=heads.head_dim**-0.5)
     if has_mask:
-        scores = graph.node("Add", scores, graph.input("mask", F32, ("m", "a", "r", "s")))
+        mask = graph.input("mask", F32, ("m", "a", "r", "s"))
+        scores = graph.node("Add", heads.apart(scores), mask)
+        return heads.grouped(graph.node("Softmax", scores, axis=-1))
     return graph.node("Softmax", scores, axis=-1)
 
 

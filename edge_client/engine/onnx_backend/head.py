@@ -1,6 +1,6 @@
-"""What answers at the top, forward and back: label words at the mask, all words, or a classifier.
+"""Output heads, forward and backward: label words at the mask, whole vocabulary, or a classifier.
 
-Sizes: B answers, H hidden, E width of the word table, L labels. It sees one row per answer.
+Sizes: B answers, H hidden, E width of the word table, L labels. The head sees one row per answer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.bench import Bench
 from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
+from edge_client.engine.onnx_backend.workspace import Bench
 from edge_client.tasks.kind import Loss
 
 
@@ -70,23 +70,27 @@ class Words:
     """The base's own language-model head, for all its words, whose logits never lie together.
 
     Args:
-        transform: What comes before.
+        transform: What comes before, if anything.
         frozen: Has the words' rows and biases.
         bench: Where work is done.
     """
 
-    def __init__(self, transform: Transform, frozen: FrozenBase, bench: Bench) -> None:
+    def __init__(self, transform: Transform | None, frozen: FrozenBase, bench: Bench) -> None:
         self._transform, self._frozen, self._bench = transform, frozen, bench
         self._bias = frozen.vocabulary_bias()
 
     def forward(self, top: np.ndarray) -> np.ndarray:
         """Logits of all words at once, for whoever asks at few places."""
-        states = self._transform.forward(top)[2]
-        return np.concatenate([logits for _, _, logits in self._slices(states)], axis=1)
+        slices = self._slices(self._behind(top)[-1])
+        return np.concatenate([logits for _, _, logits in slices], axis=1)
+
+    def _behind(self, top: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What is compared with the words, (B, E), behind what the transform makes on the way."""
+        return (top,) if self._transform is None else self._transform.forward(top)
 
     def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Head` has it, slice by slice; of words that are equally likely the first counts."""
-        totals, right, likeliest = self._totals(self._transform.forward(top)[2], labels)
+        totals, right, likeliest = self._totals(self._behind(top)[-1], labels)
         return totals - right, likeliest == labels
 
     def backward(
@@ -98,22 +102,42 @@ class Words:
         into: Gradients,
         offsets: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray]:
-        """The mean weighted loss in nats, and `share` times its gradient at `top`."""
+        """The mean weighted loss in nats, and `share` times its gradient at `top`.
+
+        In one pass over the words: what is summed so far, of exponentials and of words by them,
+        is scaled down whenever a higher logit comes (Milakov & Gimelshein 2018, arXiv:1805.02867).
+        """
         assert offsets is None, "words have no offsets"
-        inner, active, states = self._transform.forward(top)
-        totals, right, _ = self._totals(states, labels)
-        losses, scale = totals - right, np.full(len(labels), share / len(labels), np.float32)
+        *way, states = self._behind(top)
+        losses, g = self._swept(states, labels)
+        scale = np.full(len(labels), share / len(labels), np.float32)
         if weights is not None:
             losses, scale = losses * weights, scale * weights
-        g = np.zeros_like(states)  # (B, E)
-        for start, rows, logits in self._slices(states):
-            logits -= totals[:, None]
-            logits_g = np.exp(logits, out=logits)  # their probabilities
-            answers, places = _inside(labels, start, len(rows))
-            logits_g[answers, places] -= 1
-            logits_g *= scale[:, None]
-            g += linear_back(self._bench, logits_g, rows)
-        return float(losses.mean()), self._transform.backward(inner, active, g, top)
+        g *= scale[:, None]
+        if self._transform is not None:
+            g = self._transform.backward(way[0], way[1], g, top)
+        return float(losses.mean()), g
+
+    def _swept(self, states: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each answer's cross-entropy in nats, (B,), and its gradient at the states, (B, E)."""
+        most, sums = np.full(len(states), -np.inf, np.float32), np.zeros(len(states), np.float32)
+        right, g = np.zeros_like(sums), np.zeros_like(states)
+        with np.errstate(invalid="ignore"):  # where training has diverged, the loss says so
+            for start, rows, logits in self._slices(states):
+                answers, places = _inside(labels, start, len(rows))
+                right[answers] = logits[answers, places]
+                highest = np.maximum(most, logits.max(axis=1))
+                shrunk, most = np.exp(most - highest), highest
+                logits -= most[:, None]
+                weights = np.exp(logits, out=logits)
+                sums = sums * shrunk + weights.sum(axis=1)
+                g *= shrunk[:, None]
+                g += linear_back(self._bench, weights, rows)
+            g /= sums[:, None]
+            losses = most + np.log(sums) - right
+        for part, rows in self._frozen.answer_rows(labels):
+            g[part] -= rows
+        return losses, g
 
     def _slices(self, states: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """The first word's number, rows and logits of as many words as lie together."""

@@ -1,11 +1,9 @@
-"""A layer's operations forward and back, over frozen, mapped weights.
+"""A layer's operations, forward and backward, over frozen memory-mapped weights.
 
-The same operations as `engine.torch_backend.layers` interprets. A tape keeps what is dear to
-recompute (what linears and attention give); what is cheap (normalized states, activations) is
-recomputed in backward.
-
-Buffers are reused as soon as their contents are dead: a register's gradient lies where its value
-did. `edge_client.planning.onnx_memory` counts these rooms.
+Interprets the same operations as `engine.torch_backend.layers`. A tape keeps what is expensive to
+recompute (outputs of linears and attention); normalized states and activations are recomputed in
+backward. A buffer is reused once its contents are dead: a register's gradient lies where its value
+did. `edge_client.planning.onnx_memory` counts these buffers.
 
 Sizes: B texts, T tokens, N = B * T rows, H hidden, F intermediate. All arrays are float32.
 """
@@ -17,7 +15,7 @@ import numpy as np
 
 from edge_client.bases import architectures as ops
 from edge_client.bases.architectures import Block, late_registers, reads, writes
-from edge_client.engine.onnx_backend.bench import Bench, Rooms
+from edge_client.engine.generation import KeyValueCache
 from edge_client.engine.onnx_backend.operators import (
     Activation,
     Attention,
@@ -27,6 +25,7 @@ from edge_client.engine.onnx_backend.operators import (
     Rotary,
     near_mask,
 )
+from edge_client.engine.onnx_backend.workspace import Bench, BufferPool
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Pass:
         rotary: Cosine and sine, each (T, D / 2), by the base of their angles.
         shares: Each token's share of the mean of its text's states that the head reads, (B, T);
             None: it reads rows.
+        cache: Keys and values of the one text's tokens before these; None: all are here.
     """
 
     ids: np.ndarray
@@ -56,6 +56,7 @@ class Pass:
     segments: np.ndarray | None = None
     rotary: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     shares: np.ndarray | None = None
+    cache: KeyValueCache | None = None
 
     @property
     def texts(self) -> int:
@@ -82,7 +83,7 @@ class Pass:
         mean: np.ndarray = (self.shares[:, None] @ self.by_text(h))[:, 0]  # (B, H)
         return mean
 
-    def mean_back(self, g: np.ndarray, rooms: Rooms) -> np.ndarray:
+    def mean_back(self, g: np.ndarray, rooms: BufferPool) -> np.ndarray:
         """A gradient at what `mean` gives, at what it gets."""
         if self.shares is None:
             return g
@@ -94,7 +95,7 @@ class Pass:
         """What the head reads of the top layer's states."""
         return x if self.places is None else x[self.places]
 
-    def unread(self, g: np.ndarray, rooms: Rooms) -> np.ndarray:
+    def unread(self, g: np.ndarray, rooms: BufferPool) -> np.ndarray:
         """A gradient at what the head reads, at the top layer's states; no row is read twice."""
         if self.places is None:
             return g
@@ -143,6 +144,7 @@ class PlacedLayer:
         below: The layer below; None for the lowest.
         theta: Base of its rotary angles.
         window: Tokens that it sees on either side of each; None: all.
+        index: Its number.
     """
 
     layer: Layer
@@ -151,6 +153,7 @@ class PlacedLayer:
     below: Layer | None
     theta: float
     window: int | None = None
+    index: int = 0
 
     def block_of(self, run: Pass) -> Block:
         return self.block if run.answers is None else self.short
@@ -168,6 +171,8 @@ class PlacedLayer:
             if isinstance(op, ops.Linears):
                 names = zip(op.results, op.names, strict=True)
                 widths |= {result: linears[name].matrix.shape[0] for result, name in names}
+            elif isinstance(op, ops.Norm) and op.is_kept:
+                widths[op.into] = widths[op.of]
             elif isinstance(op, ops.Attend):
                 widths["context"] = linears["q"].matrix.shape[0]
         # Attention's result is recomputed where nothing is learnt from it.
@@ -186,7 +191,6 @@ class PlacedLayer:
         return any(self.layer.linears[name].is_input_needed for name in op.names)
 
     def is_trained(self, op: ops.Op) -> bool:
-        """Whether an operation has something that is trained."""
         if isinstance(op, ops.Norm):
             return self.norm(op).is_bias_trained
         if not isinstance(op, ops.Linears):
@@ -213,11 +217,19 @@ class PlacedLayer:
                             rest = values.get(op.plus) if op.plus else None
                             linear = self.layer.linears[name]
                             linear.forward(values.get(op.of), target, rest, run.is_quick)
+                case ops.Norm() if op.is_kept:
+                    norm, target = self.norm(op), out if op.into == "out" else tape[op.into]
+                    if target is not None:
+                        norm.forward(by_row(tape[op.of], norm), by_row(target, norm))
+                        if op.plus:
+                            target += values.get(op.plus)
                 case ops.Rotary():
                     for name in op.of:
                         self.turn(tape[name], run, 1.0)
                 case ops.Attend():
                     q, k, v, context = (run.by_text(tape[n]) for n in ("q", "k", "v", "context"))
+                    if run.cache is not None:
+                        k, v = run.cache.extended(self.index, k, v)
                     seen = self.seen(run, q.shape[1])
                     self.layer.attention.forward(q, k, v, seen[0], context, seen[1])
 
@@ -235,7 +247,9 @@ class PlacedLayer:
         return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
 
     def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
-        """Turn queries or keys, (L, H), by their positions; -1: back."""
+        """Turn queries or keys, (L, H), by their positions; -1: back; not in a layer of base 0."""
+        if not self.theta:
+            return
         cosine, sine = run.rotary[self.theta]  # (T, D / 2)
         if len(x) < run.rows:
             assert run.answers is not None
@@ -345,6 +359,11 @@ class _Back:
                     self.placed.turn(self.gradients[name], values.run, -1.0)
             case ops.Answers():
                 self.late[op.of] = self.take(op.into)
+            case ops.Norm() if op.is_kept:
+                norm, g = self.placed.norm(op), self.take(op.into)
+                out = layer.bench.rooms.take("under_g", g.shape) if op.plus else g
+                norm.backward(*(by_row(x, norm) for x in (values.get(op.of), g, out)))
+                self.gradients |= {op.of: out} | ({op.plus: g} if op.plus else {})
             case ops.Norm():
                 norm, g = self.placed.norm(op), self.take(op.into)
                 norm.gradients(g, self.into)
@@ -404,6 +423,11 @@ class _Back:
             if rest is None or own.ctypes.data != rest.ctypes.data:
                 return own
         return take(f"{name}_g", shape)
+
+
+def by_row(x: np.ndarray, norm: Norm) -> np.ndarray:
+    """A view with a row for each of a norm's: (L, H) as it is, or (L, heads * D) by heads."""
+    return x.reshape(-1, len(norm.weight))
 
 
 def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Small ONNX models, written node by node and encoded without the `onnx` package.
+"""Builds small ONNX models node by node and encodes them without the `onnx` package.
 
-A device has ONNX Runtime but not `onnx`, which would take 40 MB of disk and 12 MB of memory there
-to write a few hundred bytes. What is needed of its format (onnx.proto, in protobuf's wire encoding)
-is here; the tests read it back with `onnx` itself and let its checker judge.
+`onnx` would take 40 MB of a device's disk and 12 MB of memory to write a few hundred bytes. The
+needed part of its format (onnx.proto, in protobuf's wire encoding) is here; tests read the result
+with `onnx` and run its checker.
 
     graph = Graph("scaled")
     x = graph.input("x", "float32", ("rows", 4))
@@ -62,7 +62,6 @@ class Graph:
         return name
 
     def constant(self, array: np.ndarray | np.generic) -> str:
-        """A value that is part of the graph."""
         name, whole = self._new(), np.asarray(array)
         dims = b"".join(_integer(1, size) for size in whole.shape)
         data = _text(8, name) + _field(9, whole.tobytes())
@@ -95,7 +94,6 @@ class Graph:
         self._outputs.append(_value(name, dtype, shape))
 
     def model(self) -> bytes:
-        """The graph as an ONNX file."""
         nodes = [node.encoded(self._names) for node in self._nodes]
         graph = _repeated(1, nodes) + _text(2, self.name) + _repeated(5, self._constants)
         graph += _repeated(11, self._inputs) + _repeated(12, self._outputs)

@@ -1,8 +1,8 @@
-"""A frozen encoder over its mapped weights, walked layer by layer, forward and back, without torch.
+"""A frozen model over memory-mapped weights, layer by layer, forward and backward, without torch.
 
-The counterpart of `engine.torch_backend.network`: the same plans, the same gradients, in float32. A
-layer's tape is either kept from forward or recomputed from the layer's input, as the plan says; an
-input may wait for backward in float16. After a layer its pages of the map are given back.
+The counterpart of `engine.torch_backend.network`: the same plans and gradients, in float32. As the
+plan says, a layer's tape is kept from forward or recomputed from the layer's input, which may be
+stored in float16. After each layer its mapped pages are released.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +18,22 @@ from edge_client.adapters.spec import (
     head_linears,
     lora_modules,
 )
+from edge_client.bases.architectures import Answers
 from edge_client.bases.base import Base
 from edge_client.bases.families import has_bias, has_embedding_map
+from edge_client.engine.early_stop import ExitMonitor, going_on
 from edge_client.engine.frozen_base import FrozenBase
-from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
+from edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
+from edge_client.engine.generation import KeyValueCache
 from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.bench import open_bench
 from edge_client.engine.onnx_backend.head import Classifier, Head, Transform, Words
-from edge_client.engine.onnx_backend.layers import Layer, Pass, PlacedLayer, Tape, compacted
+from edge_client.engine.onnx_backend.layers import (
+    Layer,
+    Pass,
+    PlacedLayer,
+    Tape,
+    compacted,
+)
 from edge_client.engine.onnx_backend.operators import (
     LOWEST,
     Activation,
@@ -37,7 +45,7 @@ from edge_client.engine.onnx_backend.operators import (
     Rotary,
     rotary_angles,
 )
-from edge_client.engine.watch import Watch, going_on
+from edge_client.engine.onnx_backend.workspace import open_bench
 from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
@@ -48,7 +56,7 @@ class Network:
     """A frozen base and one adapter's arrays, without a tokenizer and without an optimizer.
 
     Args:
-        base: Weights and shape; an encoder.
+        base: Weights and shape.
         spec: Adapter.
         state: The adapter's values, PEFT's names.
         label_words: Token ids asked for at the mask; empty for a classifier; None: all words are.
@@ -69,7 +77,6 @@ class Network:
         threads: int,
         loss: Loss = "softmax",
     ) -> None:
-        assert not base.shape.is_decoder, "decoders are the torch engine's"
         self.spec, self.shape, self.loss = spec, base.shape, loss
         self.prefix: FrozenPrefix | None = None
         self.layer_forwards = 0
@@ -101,9 +108,9 @@ class Network:
         return bias if rows is None else bias[rows], trained is not None
 
     def _norm(self, module: str) -> Norm:
-        weight, eps = self.frozen.vector(module, "weight"), self.shape.norm_eps
+        weight, eps = self.frozen.norm_weight(module), self.shape.norm_eps
         bias = self._bias(module, len(weight), has_bias(self.shape, "norm"))
-        return Norm(PREFIX + module, weight, *bias, eps, self._bench)
+        return Norm(PREFIX + module, weight, *bias, eps, self._bench, self.frozen.family.is_rms)
 
     def _linear(
         self, module: str, is_biased: bool = True, scaling: float = 0.0, rows: slice | None = None
@@ -132,7 +139,7 @@ class Network:
             linears,
             norms,
             Activation(self.shape.activation, self._bench),
-            Attention(self.shape.head_dim, self._bench),
+            Attention(self.shape.head_dim, self._bench, self.shape.is_decoder),
             Rotary(self.shape.head_dim, self._bench),
             self._bench,
         )
@@ -143,10 +150,14 @@ class Network:
         is_top, family = index == self.shape.layers - 1, self.frozen.family
         block, short = (family.block_of(index, is_short) for is_short in (False, is_top))
         theta, window = self.shape.theta_of(index), self.shape.window_of(index)
-        return PlacedLayer(layer, block, short, below if index else None, theta, window)
+        own = theta, window, index
+        return PlacedLayer(layer, block, short, below if index else None, *own)
 
-    def _transform(self) -> Transform:
+    def _transform(self) -> Transform | None:
+        """What a masked model's head does before it compares; a decoder's compares at once."""
         family = self.frozen.family
+        if not family.head_dense:
+            return None
         return Transform(
             self._linear(family.head_dense, has_bias(self.shape, "head")),
             Activation(self.frozen.head_activation, self._bench),
@@ -180,32 +191,36 @@ class Network:
         norm = self._norm_after(index)
         return x if norm is None else norm.forward(x, out)
 
-    def _pass(self, batch: Batch) -> Pass:
-        prompt, ids = self.spec.prompt_tokens, batch.ids
+    def _pass(self, batch: Batch, cache: KeyValueCache | None = None) -> Pass:
+        first, ids = 0 if cache is None else cache.tokens, batch.ids
+        prompt = 0 if first else self.spec.prompt_tokens
         attention = np.pad(batch.attention, ((0, 0), (prompt, 0)), constant_values=1)
         mask = None
-        if not attention.all():
+        if not attention.all() and not self.shape.is_decoder:  # whose padding nobody sees
             mask = np.where(attention == 1, np.float32(0), np.float32(LOWEST))[:, None, None, :]
         tokens, texts = attention.shape[1], batch.texts
         if (bias := self.frozen.score_bias(tokens)) is not None:
             mask = np.repeat(bias[None], len(ids), axis=0) if mask is None else bias + mask
         of = np.arange(len(ids)) if texts is None else texts
         places = batch.mask_positions + prompt + tokens * of
-        answers, several = (places, None) if texts is None else (None, places)
+        is_short = texts is None and self.frozen.family.has(Answers)
+        answers, several = (places, None) if is_short else (None, places)
         width, shape = self.shape.head_dim, self.shape
         shares = None
         if reads_mean(self.spec, shape, is_of_words=texts is not None):
             shares = (attention / attention.sum(axis=1, keepdims=True)).astype(np.float32)
             answers = None
         thetas = {shape.rope_theta, shape.local_rope_theta} - {0.0}
-        rotary = {theta: rotary_angles(tokens, width, theta) for theta in thetas}
-        return Pass(ids, tokens, mask, answers, several, False, batch.segments, rotary, shares)
+        turned = [(theta, (tokens, width, theta, shape.rope_scaling, first)) for theta in thetas]
+        rotary = {theta: rotary_angles(*known) for theta, known in turned}
+        rest = False, batch.segments, rotary, shares, cache
+        return Pass(ids, tokens, mask, answers, several, *rest)
 
     def _summed(self, run: Pass) -> np.ndarray:
         """Words, or a soft prompt before them, with their places, (N, embedding)."""
         h = self.frozen.words(run.ids)  # (B, T - P, embedding)
         prompt = self.adapter.get("prompt_embeddings")
-        if prompt is not None:
+        if prompt is not None and run.tokens > run.ids.shape[1]:  # else it is cached
             h = np.concatenate((np.broadcast_to(prompt, (len(h), *prompt.shape)), h), axis=1)
         # h: (B, T, embedding)
         for table in self.frozen.places(run.tokens, run.segments, self.spec.prompt_tokens):
@@ -276,7 +291,7 @@ class Network:
         return self.read(batch, is_quick)[1]
 
     def read(
-        self, batch: Batch, is_quick: bool = False, watch: Watch | None = None
+        self, batch: Batch, is_quick: bool = False, watch: ExitMonitor | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The texts that passed all layers, ascending, and their answers' logits.
 
@@ -286,12 +301,50 @@ class Network:
         rows, top = self._tops(batch, is_quick, watch)
         return rows, self._head.forward(top) if len(rows) else np.empty((0, 0), np.float32)
 
+    def extend(self, ids: np.ndarray, cache: KeyValueCache) -> np.ndarray:
+        """The state (1, H) of the last of some more tokens (T,) of one text.
+
+        Args:
+            ids: The tokens behind those that the cache holds.
+            cache: Gets their keys and values.
+        """
+        batch = Batch(ids[None], np.ones_like(ids[None]), np.array([len(ids) - 1]), np.array([-1]))
+        run = replace(self._pass(batch, cache), answers=None, places=None)
+        x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
+        self._embed(run, x)
+        for index in range(self.shape.layers):
+            x = self._up(index, x, run, self._tape(index, run))
+        cache.tokens += run.tokens
+        return self._top_norm.forward(x[-1:], np.empty_like(x[-1:]))
+
+    def answer(self, top: np.ndarray) -> np.ndarray:
+        """The head's logits (B, labels or vocabulary) of states (B, H)."""
+        return self._head.forward(top)
+
+    def keep_dense(self, room_bytes: int) -> float:
+        """Hold weights as float32, the head's first, as far as they fit; their share, 0 to 1.
+
+        For generation, which uses each weight for one token at a time.
+        """
+        linears = [one.matrix for layer in self._layers for one in layer.linears.values()]
+        words = 4 * self.shape.vocabulary * self.shape.embedding
+        total = left = words + sum(one.dense_bytes for one in linears)
+        if words <= room_bytes:
+            self.frozen.keep_vocabulary()
+            left, room_bytes = left - words, room_bytes - words
+        for matrix in linears:
+            if matrix.dense_bytes <= room_bytes:
+                matrix.keep()
+                self.frozen.release_all()  # what was read of the file would stay resident
+                left, room_bytes = left - matrix.dense_bytes, room_bytes - matrix.dense_bytes
+        return 1.0 - left / total
+
     def judge(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Each answer's cross-entropy in nats, and whether it is the likeliest; both (answers,)."""
         return self._head.judge(self._tops(batch, False, None)[1], batch.labels)
 
     def _tops(
-        self, batch: Batch, is_quick: bool, watch: Watch | None
+        self, batch: Batch, is_quick: bool, watch: ExitMonitor | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The texts that passed all layers, and the states that the head reads of them."""
         run = replace(self._pass(batch), is_quick=is_quick)

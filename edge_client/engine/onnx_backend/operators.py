@@ -1,22 +1,25 @@
-"""What a layer is made of: linears, normalization, activation, attention; forward and back.
+"""Operators of a layer: linear, normalization, activation, attention; forward and backward.
 
 Each is one small graph of `engine.onnx_backend.graphs`, run from arrays into arrays. A matrix is
-made dense where it is used, in a room that all matrices share; attention goes some texts at a time.
+dequantized where it is used, into a buffer that all matrices share; attention takes a few texts at
+a time.
 
 Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from edge_client.bases.quantization import PAIRS, Stored
+from edge_client.bases.gguf.blocks import BLOCKS
+from edge_client.bases.quantization import PAIRS, Stored, fill
+from edge_client.engine.frozen_base import scaled_frequencies
 from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.bench import Bench
-from edge_client.planning.chunks import PASS_ELEMENTS, SCORES, window_blocks, window_of
+from edge_client.engine.onnx_backend.workspace import Bench
+from edge_client.planning.layer_cost import PASS_ELEMENTS, SCORES, window_blocks, window_of
 from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
@@ -36,6 +39,16 @@ class FrozenMatrix:
     def __init__(self, stored: Stored, bench: Bench) -> None:
         self._stored, self._bench = stored, bench
         self.shape = stored.shape
+        self._kept: np.ndarray | None = None
+
+    def keep(self) -> None:
+        """Hold the dense weight from now on, for whoever uses it token by token."""
+        self._kept = self.dense().copy()
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes that `keep` takes."""
+        return 0 if self._stored.kind == "float32" else 4 * self.shape[0] * self.shape[1]
 
     @property
     def codes(self) -> dict[str, np.ndarray] | None:
@@ -48,10 +61,15 @@ class FrozenMatrix:
     def dense(self) -> np.ndarray:
         """The weight, (rows, columns); valid until another matrix of this bench is asked."""
         stored = self._stored
-        if stored.kind == "float32":
+        if self._kept is not None:
+            return self._kept
+        is_gguf = stored.kind in BLOCKS or stored.order is not None
+        if stored.kind == "float32" and not is_gguf:
             return stored.data
         out = self._bench.rooms.take("dense", self.shape)
-        if (codes := self.codes) is not None:
+        if is_gguf:
+            self._by_rows(fill, out)
+        elif (codes := self.codes) is not None:
             self._bench.runtime.run("dequantize", graphs.dequantize, codes, {"y": out})
         elif stored.kind == "float16":
             self._bench.runtime.run("widen", graphs.widen, {"x": stored.data}, {"y": out})
@@ -60,21 +78,21 @@ class FrozenMatrix:
             np.copyto(wide, stored.data)
             np.left_shift(wide, 16, out=wide)
         else:
-            self._nf4_dense(out)
+            self._by_rows(nf4_dense, out)
         return out
 
-    def _nf4_dense(self, out: np.ndarray) -> None:
-        """Dequantize nf4, some rows on each thread."""
+    def _by_rows(self, dense: Callable[[Stored, slice, np.ndarray], None], out: np.ndarray) -> None:
+        """Dequantize some rows on each thread."""
         helpers, threads = self._bench.helpers, self._bench.threads
         ends = [len(out) * part // threads for part in range(threads + 1)]
         parts = [slice(*span) for span in pairwise(ends)]
         try:
             waiting = [
-                helpers.submit(nf4_dense, self._stored, part, out) for part in parts[1:] if helpers
+                helpers.submit(dense, self._stored, part, out) for part in parts[1:] if helpers
             ]
         except RuntimeError as error:  # a thread is started when it is first needed
             raise MemoryError(f"no memory for a thread: {error}") from error
-        nf4_dense(self._stored, parts[0], out)
+        dense(self._stored, parts[0], out)
         for done in waiting:
             done.result()
 
@@ -121,12 +139,10 @@ class Linear:
 
     @property
     def is_input_needed(self) -> bool:
-        """Whether its gradients need its input."""
         return self.lora_a is not None
 
     @property
     def is_trained(self) -> bool:
-        """Whether something is trained beside it."""
         return self.is_bias_trained or self.is_input_needed
 
     def forward(
@@ -223,15 +239,16 @@ class Gradients:
 
 @dataclass
 class Norm:
-    """Layer normalization.
+    """Layer normalization, or root-mean-square normalization.
 
     Attributes:
         name: The module's name.
         weight: (H,).
-        bias: (H,), the adapter's own array in a bias adapter.
+        bias: (H,), the adapter's own array in a bias adapter; not read by the root mean square.
         is_bias_trained: Whether `bias` is trained.
         eps: Added to the variance.
         bench: Where work is done.
+        is_rms: Whether by the root mean square.
     """
 
     name: str
@@ -240,19 +257,22 @@ class Norm:
     is_bias_trained: bool
     eps: float
     bench: Bench
+    is_rms: bool = False
 
     def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Normalize each row of `x` into `out`, which is given back."""
-        inputs = {"x": x, "weight": self.weight, "bias": self.bias}
-        key = ("norm", self.eps)
-        self.bench.runtime.run(key, lambda: graphs.norm(self.eps), inputs, {"y": out})
+        fixed = {"weight": self.weight} | ({} if self.is_rms else {"bias": self.bias})
+        key = ("norm", self.eps, self.is_rms)
+        for rows in chunks(x) if self.is_rms else [slice(None)]:  # of several operators
+            inputs = fixed | {"x": x[rows]}
+            self.bench.runtime.run(key, lambda: graphs.norm(*key[1:]), inputs, {"y": out[rows]})
         return out
 
     def backward(
         self, x: np.ndarray, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
     ) -> np.ndarray:
         """The gradient at `x`, + rest; `out` may lie where `g` does."""
-        key = ("norm_back", self.eps, x.shape[1], rest is not None)
+        key = ("norm_back", self.eps, x.shape[1], rest is not None, self.is_rms)
         for rows in chunks(x):
             inputs = {"x": x[rows], "g": g[rows], "weight": self.weight}
             inputs |= {} if rest is None else {"rest": rest[rows]}
@@ -337,7 +357,7 @@ class Rotary:
         Args:
             x: (B, T, H).
             cosine: (T, D / 2), or (B, T, D / 2).
-            sine: Likewise.
+            sine: Of the same shape.
         """
         key, step = ("rotary", self.head_dim, x.shape[2]), max(1, PASS_ELEMENTS // x.shape[2])
         for text, states in enumerate(x):
@@ -350,10 +370,13 @@ class Rotary:
                 )
 
 
-def rotary_angles(tokens: int, width: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width / 2), float32."""
+def rotary_angles(
+    tokens: int, width: int, theta: float, scaling: Sequence[float] = (), first: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine for so many positions from the first, each (tokens, width / 2), float32."""
     steps = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    angles = np.outer(np.arange(tokens, dtype=np.float32), np.float32(theta) ** -steps)
+    frequencies = scaled_frequencies(np.float32(theta) ** -steps, scaling)
+    angles = np.outer(np.arange(first, first + tokens, dtype=np.float32), frequencies)
     return np.cos(angles), np.sin(angles)
 
 
@@ -362,12 +385,14 @@ class Attention:
     """Attention between queries (B, T, H), keys and values (B, S, H), some texts at a time.
 
     Attributes:
-        head_dim: Width of a head.
+        head_dim: Width of a head; keys and values may have fewer heads than queries.
         bench: Where work is done.
+        is_causal: Whether a token sees none behind it.
     """
 
     head_dim: int
     bench: Bench
+    is_causal: bool = False
 
     def forward(
         self,
@@ -383,7 +408,7 @@ class Attention:
         Window: tokens seen on either side of each, of as many queries as keys; None: all.
         """
         for part, keys, added in self._parts(q, k, mask, window):
-            key = ("attention", self.head_dim, q.shape[2], added is not None)
+            key = ("attention", self.head_dim, q.shape[2], added is not None, k.shape[2])
             inputs = _with_mask({"q": q[part], "k": k[keys], "v": v[keys]}, added)
             build = partial(graphs.attention, *key[1:])
             self.bench.runtime.run(key, build, inputs, {"y": out[part]})
@@ -400,11 +425,11 @@ class Attention:
         window: int | None = None,
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        is_whole = _parted(q, k, window) is None
+        is_whole = self._parted(q, k, window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
-            key = ("attention_back", self.head_dim, q.shape[2], added is not None)
+            key = ("attention_back", self.head_dim, q.shape[2], added is not None, k.shape[2])
             inputs = {"q": q[part], "k": k[keys], "v": v[keys], "g": g[part]}
             made = {"dq": outs[0][part], "dk": outs[1][keys], "dv": outs[2][keys]}
             found = made if is_whole else made | {n: np.empty_like(made[n]) for n in ("dk", "dv")}
@@ -418,36 +443,63 @@ class Attention:
     ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
-        if (window := _parted(q, k, window)) is None:
+        parted = self._parted(q, k, window)
+        if parted is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
+            if self.is_causal:  # of all texts: their padding lies behind, where nobody sees it
+                assert mask is None
+                last = np.arange(keys - queries, keys)[:, None]  # where some are cached, of all
+                mask = self._near(last, np.arange(keys), keys if window is None else window, None)
+                mask = np.broadcast_to(mask, (texts, 1, queries, keys))
             for start in range(0, texts, step):
                 part = (slice(start, start + step), slice(None))
-                yield part, part, None if mask is None else mask[part[0]]
+                yield part, part, None if mask is None else _shared(mask[part[0]])
             return
-        for rows, seen in window_blocks(queries, window):
+        for rows, seen in window_blocks(queries, parted, self.is_causal):
             places = np.arange(queries)[rows, None], np.arange(keys)[seen]
             for text in range(texts):
                 one, added = slice(text, text + 1), None
                 if mask is not None:
                     own = mask[text][:, rows if mask.shape[2] > 1 else slice(None), seen]
                     added = np.ascontiguousarray(own[None])  # (1, A or 1, T or 1, S)
-                if window < keys:
-                    near = near_mask(*places, window, added)
+                if parted < keys or self.is_causal:
+                    near = self._near(*places, parted, added)
                     added = near.reshape(1, -1, *near.shape[-2:])
                 yield (one, rows), (one, seen), added
 
+    def _parted(self, q: np.ndarray, k: np.ndarray, window: int | None) -> int | None:
+        """The window by which attention is in parts; None: all queries of a text at once."""
+        if q.shape[1] != k.shape[1]:
+            return None
+        return window_of(k.shape[1], window, self.is_causal)
 
-def _parted(q: np.ndarray, k: np.ndarray, window: int | None) -> int | None:
-    """The window by which attention is computed in parts; None: all queries of a text at once."""
-    return window_of(k.shape[1], window) if q.shape[1] == k.shape[1] else None
+    def _near(
+        self, rows: np.ndarray, columns: np.ndarray, window: int, mask: np.ndarray | None
+    ) -> np.ndarray:
+        return near_mask(rows, columns, window, mask, self.is_causal)
+
+
+def _shared(mask: np.ndarray) -> np.ndarray:
+    """A mask of some texts, or of one where all have the same."""
+    return mask[:1] if mask.strides[0] == 0 else mask
 
 
 def near_mask(
-    rows: np.ndarray, columns: np.ndarray, window: int, mask: np.ndarray | None
+    rows: np.ndarray,
+    columns: np.ndarray,
+    window: int,
+    mask: np.ndarray | None,
+    is_causal: bool = False,
 ) -> np.ndarray:
-    """The mask, and the lowest number where a column is further from a row than the window."""
+    """The mask, and the lowest number where a column is further from a row than the window.
+
+    Causal: where it is behind the row, too.
+    """
     seen = np.float32(0.0) if mask is None else mask
-    return np.where(np.abs(rows - columns) <= window, seen, np.float32(LOWEST))
+    is_near = np.abs(rows - columns) <= window
+    if is_causal:
+        is_near &= columns <= rows
+    return np.where(is_near, seen, np.float32(LOWEST))
 
 
 def _with_mask(inputs: dict[str, np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:

@@ -1,11 +1,11 @@
-"""Reading many texts with int8 arithmetic, but only where the answers stay the same.
+"""Int8 inference for long lists of texts, used only where it gives the same answers as float32.
 
-Rounding activations changes a model's numbers, and how often that changes an answer depends on the
-base. So the first texts of a long list, spread evenly over it, are read both ways. The others are
-read quickly only if the two agree on at least 99 % of these. A short list, such as a device's test
-texts, is always read in float32: it would gain nothing, and its figures stay comparable.
+Quantized activations change the logits, and how often that changes an answer depends on the base.
+So the first texts of a long list, spread evenly over it, are read both ways; the rest are read in
+int8 only if at least 99 % of those answers agree. Short lists, such as a device's test texts, are
+always read in float32: they would gain nothing, and their scores stay comparable.
 
-What comes out depends on the adapter and the texts alone, never on what was read before.
+Law: the answers depend on the adapter and the texts alone, never on what was read before.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""ONNX Runtime as this engine uses it: small graphs, one pool of threads, one arena for all.
+"""ONNX Runtime sessions for many small graphs, with one thread pool and one memory arena.
 
-Arrays are handed over by address, inputs and outputs alike: nothing is copied, and what a graph
-gives out lies where the caller wants it.
+Inputs and outputs are bound by address: nothing is copied, and outputs lie where the caller wants
+them.
 
     runtime = Runtime(threads=2)
     runtime.run(("norm", 1e-5), lambda: norm(1e-5), {"x": x, "weight": w, "bias": b}, {"y": out})

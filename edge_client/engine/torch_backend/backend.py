@@ -1,4 +1,4 @@
-"""The torch backend: torch and nothing else, over a pack's (or a plain folder's) mapped weights.
+"""The torch backend: torch alone, over the memory-mapped weights of a pack or a plain folder.
 
 transformers, PEFT and bitsandbytes are what its results are compared with, not what it loads:
 importing them costs 120 MB, half of what a whole training step may take on a small device
@@ -14,12 +14,12 @@ import torch
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.base import Base
 from edge_client.engine.backend import AnswerTexts, Backend
-from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.early_stop import ExitMonitor
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.engine.torch_backend.card import finish, give_back
 from edge_client.engine.torch_backend.head import log_probabilities
 from edge_client.engine.torch_backend.network import Network
-from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
-from edge_client.engine.watch import Watch
+from edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
 from edge_client.guest.process import cuttable
 from edge_client.guest.steps import Moments
 from edge_client.planning.cuda.accelerator import CPU
@@ -99,7 +99,7 @@ class TorchBackend:
         return loss, found
 
     def read(
-        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+        self, batch: Batch, plan: Plan, watch: ExitMonitor | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rows that passed all layers, and their log-probabilities; never in int8."""
         self.network.stream(plan.is_streamed)

@@ -1,8 +1,8 @@
-"""The CUDA device: whether there is one that computes, what it has, what torch takes of it.
+"""The CUDA device: whether one is usable, its properties, and the memory torch takes of it.
 
-`--device cuda` is the first that torch sees (CUDA_VISIBLE_DEVICES chooses another). The CUDA
-context, some hundreds of megabytes that the driver takes before anything of ours, is in no figure
-here: free memory is read when it is there already, and torch's allocator does not know it.
+`--device cuda` is the first one torch sees (CUDA_VISIBLE_DEVICES chooses another). The CUDA
+context, some hundreds of megabytes that the driver takes first, is in no figure here: free memory
+is read after it exists, and torch's allocator does not count it.
 """
 
 import platform

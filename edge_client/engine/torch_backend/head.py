@@ -1,6 +1,6 @@
-"""What answers at the top: label words at the mask, all words, or a trained classifier.
+"""Output heads: label words at the mask, the whole vocabulary, or a trained classifier.
 
-Sizes: B answers, H hidden, E width of the word table, L labels. It sees one row per answer.
+Sizes: B answers, H hidden, E width of the word table, L labels. The head sees one row per answer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_client.engine.torch_backend.layers import Linear, Norm, streamed_cross_entropy
-from edge_client.planning.chunks import WORD_ROWS
+from edge_client.planning.layer_cost import word_rows
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
 
@@ -85,14 +85,14 @@ class Words:
     """The base's own language-model head, for all its words, whose logits never lie together.
 
     Args:
-        transform: What comes before.
+        transform: What comes before, if anything.
         rows: Gives the words' rows [start, end) in a type.
         bias: The words' biases.
     """
 
     def __init__(
         self,
-        transform: Transform,
+        transform: Transform | None,
         rows: Callable[[int, int, torch.dtype], Tensor],
         bias: Tensor,
     ) -> None:
@@ -100,12 +100,15 @@ class Words:
 
     def logits(self, h: Tensor) -> Tensor:
         """Logits of all words at once, for whoever asks at few places; rows slice by slice."""
-        words = self._transform(h).float()
+        words = self._behind(h).float()
         return torch.cat([logits for _, logits in self._slices(words)], dim=1)
+
+    def _behind(self, h: Tensor) -> Tensor:
+        return h if self._transform is None else self._transform(h)
 
     def judge(self, h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """As `Head` has it, slice by slice; of words that are equally likely the first counts."""
-        words = self._transform(h).float()
+        words = self._behind(h).float()
         count = len(labels)
         total = words.new_full((count,), -torch.inf)
         highest, likeliest = total.clone(), torch.full_like(labels, -1)
@@ -121,15 +124,16 @@ class Words:
 
     def _slices(self, words: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The first word's number, and the logits, (B, slice), of as many as lie together."""
-        for start in range(0, len(self._bias), WORD_ROWS):
-            end = min(start + WORD_ROWS, len(self._bias))
+        step = word_rows(words.shape[1])
+        for start in range(0, len(self._bias), step):
+            end = min(start + step, len(self._bias))
             rows = self._rows(start, end, words.dtype)
             yield start, functional.linear(words, rows, self._bias[start:end])
 
     def backward(self, h: Tensor, batch: Batch, scale: float) -> float:
         """As `Head` has it, a block of words at a time."""
         assert batch.offsets is None, "words have no offsets"
-        words = self._transform(h)
+        words = self._behind(h)
         weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(h.device)
         labels = torch.from_numpy(batch.labels).to(h.device)
         losses, grad = streamed_cross_entropy(
@@ -137,7 +141,7 @@ class Words:
             labels,
             lambda start, end: self._rows(start, end, words.dtype),
             len(self._bias),
-            WORD_ROWS,
+            word_rows(words.shape[1]),
             self._bias,
             weights,
         )

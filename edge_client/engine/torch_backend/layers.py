@@ -1,16 +1,15 @@
-"""Layers over frozen, mapped weights, as plain functions of tensors.
+"""Layers over frozen memory-mapped weights, as plain functions of tensors.
 
-A frozen linear keeps nothing for backward: neither its weight, which is dequantized where it is
-used and dropped, nor its input, unless an adapter needs it. Attention keeps queries, keys and
-values, never the (heads, tokens, tokens) scores. So what a layer holds is what the adapter's exact
-gradient asks for (the idea of MeBP and MeSP, which
-have it for decoders).
+A frozen linear saves nothing for backward: not its weight, which is dequantized where it is used
+and dropped, nor its input, unless an adapter needs it. Attention saves queries, keys and values,
+never the (heads, tokens, tokens) scores. So a layer holds only what the adapter's exact gradient
+needs, the idea that MeBP and MeSP apply to decoders.
 
 Shapes: B texts, T tokens, H hidden, F intermediate, A heads, D width of a head.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +19,9 @@ from torch.nn import functional
 
 from edge_client.bases import architectures as ops
 from edge_client.bases.architectures import Block, dying_registers
+from edge_client.engine.frozen_base import scaled_frequencies
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
-from edge_client.planning.chunks import HEAD_ROWS, SCORES, window_blocks, window_of
+from edge_client.planning.layer_cost import SCORES, window_blocks, window_of
 
 
 class _Frozen(torch.autograd.Function):
@@ -98,7 +98,6 @@ class Norm:
     is_rms: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalize the last dimension."""
         weight = self.weight.to(x.dtype)
         if not self.is_rms:
             bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -117,29 +116,37 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        window: int | None,
+        is_causal: bool,
     ) -> Tensor:
-        # q: (B, A, T, D); k, v: (B, A, S, D)
+        # q: (B, A, T, D); k, v: (B, K, S, D)
         ctx.save_for_backward(q, k, v)
-        ctx.mask, ctx.window = mask, window
+        ctx.mask, ctx.window, ctx.is_causal = mask, window, is_causal
         out = torch.empty_like(q)
-        for part, keys in _chunks(q, k, window):
-            p = _probabilities(q[part], k[keys], _mask_of(mask, part, keys, window, q))
-            if window is None:
+        for part, keys in _chunks(q, k, window, is_causal):
+            added = _mask_of(mask, part, keys, window, is_causal, q)
+            p = _probabilities(q[part], k[keys], added)
+            if window is None and p.shape[1] == q.shape[1]:
                 torch.matmul(p, v[keys], out=out[part])
             else:
-                out[part] = p @ v[keys]
+                out[part] = (p @ v[keys]).view(q[part].shape)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v = ctx.saved_tensors
-        whole = ctx.window is None
+        whole = ctx.window is None and k.shape[1] == q.shape[1]
         empty = torch.empty_like if whole else torch.zeros_like  # keys of a window come again
         dq, dk, dv = torch.empty_like(q), empty(k), empty(v)
-        for part, keys in _chunks(q, k, ctx.window):
-            p = _probabilities(q[part], k[keys], _mask_of(ctx.mask, part, keys, ctx.window, q))
-            g = grads[0][part]  # p: (b, A, T, S)
+        for part, keys in _chunks(q, k, ctx.window, ctx.is_causal):
+            added = _mask_of(ctx.mask, part, keys, ctx.window, ctx.is_causal, q)
+            p = _probabilities(q[part], k[keys], added)
+            g = _grouped(grads[0][part], k)  # p: (b, A, T, S), or (b, K, A / K * T, S)
             if whole:
                 torch.matmul(p.transpose(-1, -2), g, out=dv[keys])
             else:
@@ -151,14 +158,22 @@ class _Attention(torch.autograd.Function):
                 torch.matmul(ds, k[keys], out=dq[part])
                 torch.matmul(ds.transpose(-1, -2), q[part], out=dk[keys])
             else:
-                dq[part] = ds @ k[keys]
-                dk[keys] += ds.transpose(-1, -2) @ q[part]
-        return dq, dk, dv, None, None
+                dq[part] = (ds @ k[keys]).view(q[part].shape)
+                dk[keys] += ds.transpose(-1, -2) @ _grouped(q[part], k)
+        return dq, dk, dv, None, None, None
+
+
+def _grouped(q: Tensor, k: Tensor) -> Tensor:
+    """Queries of a group one under the other, (b, K, A / K * T, D): keys are not repeated."""
+    return q if q.shape[1] == k.shape[1] else q.reshape(len(q), k.shape[1], -1, q.shape[-1])
 
 
 def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    scores = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)  # (b, A, T, S)
-    return torch.softmax(scores if mask is None else scores.add_(mask), dim=-1)
+    """(b, A, T, S), or (b, K, A / K * T, S) where heads share their keys."""
+    scores = (_grouped(q, k) @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)
+    if mask is not None:
+        scores.view(*q.shape[:3], -1).add_(mask)
+    return torch.softmax(scores, dim=-1)
 
 
 Part = tuple[slice, slice, slice]  # texts, all heads, tokens
@@ -166,31 +181,43 @@ ALL = slice(None)
 
 
 def _mask_of(
-    mask: Tensor | None, part: Part, keys: Part, window: int | None, q: Tensor
+    mask: Tensor | None, part: Part, keys: Part, window: int | None, is_causal: bool, q: Tensor
 ) -> Tensor | None:
     """What is added to the scores of a part; where neither is seen, the lowest number once."""
     if mask is not None:
         mask = mask if len(mask) == 1 else mask[part[0]]
     if mask is not None and window is not None:
         mask = mask[..., part[2] if mask.shape[2] > 1 else ALL, keys[2]]
-    if window is None or window >= q.shape[2]:
+    if not is_causal and (window is None or window >= q.shape[2]):
         return mask
-    rows, columns = (torch.arange(s.start, s.stop, device=q.device) for s in (part[2], keys[2]))
-    return near_mask(rows[:, None], columns, window, mask, q.dtype)
+    places = torch.arange(q.shape[2], device=q.device)
+    rows, columns = places[part[2], None], places[keys[2]]
+    near = q.shape[2] if window is None else window
+    return near_mask(rows, columns, near, mask, q.dtype, is_causal)
 
 
 def near_mask(
-    rows: Tensor, columns: Tensor, window: int, mask: Tensor | None, dtype: torch.dtype
+    rows: Tensor,
+    columns: Tensor,
+    window: int,
+    mask: Tensor | None,
+    dtype: torch.dtype,
+    is_causal: bool = False,
 ) -> Tensor:
-    """The mask, and the type's lowest number where a column is further than the window."""
+    """The mask, and the type's lowest number where a column is further than the window.
+
+    Causal: where it is behind the row, too.
+    """
     seen = mask if mask is not None else torch.zeros((), dtype=dtype, device=rows.device)
-    return torch.where((rows - columns).abs() <= window, seen, torch.finfo(dtype).min)
+    is_near = (rows - columns).abs() <= window
+    is_near = is_near & (columns <= rows) if is_causal else is_near
+    return torch.where(is_near, seen, torch.finfo(dtype).min)
 
 
-def _chunks(q: Tensor, k: Tensor, window: int | None) -> list[tuple[Part, Part]]:
+def _chunks(q: Tensor, k: Tensor, window: int | None, is_causal: bool) -> list[tuple[Part, Part]]:
     """Queries that are computed together, and the keys that they see."""
     texts, heads, queries, _ = q.shape
-    blocks = [(ALL, ALL)] if window is None else window_blocks(queries, window)
+    blocks = [(ALL, ALL)] if window is None else window_blocks(queries, window, is_causal)
     found: list[tuple[Part, Part]] = []
     for rows, keys in blocks:
         scores = len(range(queries)[rows]) * len(range(k.shape[2])[keys])
@@ -206,33 +233,27 @@ def attend(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    kv_heads: int,
     window: int | None = None,
+    is_causal: bool = False,
 ) -> Tensor:
     """Attention with shared heads of keys and values.
 
     Args:
         q: (B, A, T, D).
-        k: (B, `kv_heads`, S, D).
-        v: (B, `kv_heads`, S, D).
-        mask: Added to the scores; (B or 1, 1, T or 1, S), or None.
-        kv_heads: Divides A; queries of one group are put one under the other.
+        k: (B, K, S, D) with K that divides A.
+        v: (B, K, S, D).
+        mask: Added to the scores; (B or 1, A or 1, T or 1, S), or None.
         window: Tokens seen on either side of each, of as many queries as keys; None: all.
+        is_causal: Whether a token sees none behind it, of as many queries as keys.
 
     Returns:
         (B, T, A * D).
     """
-    texts, heads, queries, width = q.shape
-    group = heads // kv_heads
-    if queries == k.shape[2] and group == 1:
-        window = window_of(queries, window)
-    assert window is None or group == 1, "shared heads see all tokens"
-    if group > 1:
-        q = q.reshape(texts, kv_heads, group * queries, width)
-        mask = mask if mask is None or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
-    out: Tensor = _Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), mask, window)
-    # out: (B, kv_heads, group * T, D)
-    return out.view(texts, heads, queries, width).transpose(1, 2).reshape(texts, queries, -1)
+    if q.shape[2] == k.shape[2]:
+        window = window_of(q.shape[2], window, is_causal)
+    parts = (x.contiguous() for x in (q, k, v))
+    out: Tensor = _Attention.apply(*parts, mask, window, is_causal)  # (B, A, T, D)
+    return out.transpose(1, 2).flatten(2)
 
 
 def split_heads(x: Tensor, width: int) -> Tensor:
@@ -259,14 +280,14 @@ class Layer:
         norms: By name: `attention_norm`, and `output_norm`.
         activation: One of `ACTIVATIONS`.
         head_dim: D.
-        kv_heads: Heads of keys and values.
+        is_causal: Whether a token sees none behind it.
     """
 
     linears: dict[str, Linear]
     norms: dict[str, Norm]
     activation: str
     head_dim: int
-    kv_heads: int
+    is_causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -325,14 +346,15 @@ def run_layer(
             case ops.Norm():
                 owner = place.below if op.is_below else layer
                 assert owner is not None
-                values[op.into] = owner.norms[op.module](values[op.of])
+                y = owner.norms[op.module](values[op.of])
+                values[op.into] = y + values[op.plus] if op.plus else y
             case ops.Linears():
                 _run_linears(op, layer, values, is_value_needed or op.into != "out")
             case ops.Answers():
                 assert context.answers is not None
                 values[op.into] = at(values[op.of], context.answers)
             case ops.Rotary():
-                for name in op.of:
+                for name in op.of if place.theta else ():
                     values[name] = rotate(values[name], _angles(values[name], place, context))
             case ops.Attend():
                 values["context"] = _run_attend(values, layer, place, context)
@@ -364,7 +386,7 @@ def _run_attend(values: dict[str, Tensor], layer: Layer, place: Place, context: 
         columns = torch.arange(k.shape[2], device=k.device)
         mask = near_mask(context.answers[:, None, None, None], columns, window, mask, q.dtype)
         window = None
-    return attend(q, k, v, mask, layer.kv_heads, window)
+    return attend(q, k, v, mask, window, layer.is_causal)
 
 
 def _angles(x: Tensor, place: Place, context: Context) -> tuple[Tensor, Tensor]:
@@ -388,32 +410,34 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def rotary_angles(
-    tokens: int, width: int, theta: float, device: torch.device, dtype: torch.dtype
+    tokens: int,
+    width: int,
+    theta: float,
+    device: torch.device,
+    dtype: torch.dtype,
+    scaling: Sequence[float] = (),
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width)."""
     steps = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    angles = torch.outer(torch.arange(tokens, device=device).float(), theta**-steps)  # (T, D / 2)
+    frequencies = theta**-steps
+    if scaling:
+        scaled = scaled_frequencies(frequencies.cpu().numpy(), scaling)
+        frequencies = torch.from_numpy(scaled).to(device)
+    angles = torch.outer(torch.arange(tokens, device=device).float(), frequencies)  # (T, D / 2)
     both = torch.cat((angles, angles), dim=-1)
     return both.cos().to(dtype), both.sin().to(dtype)
 
 
-def additive_mask(attention: Tensor, is_causal: bool, dtype: torch.dtype) -> Tensor | None:
-    """0 where a token is seen and the type's lowest number where not.
+def additive_mask(attention: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """0 where a token is seen and the type's lowest number where not; None: all are.
 
     Args:
         attention: (B, T), 1 for real tokens.
-        is_causal: Whether a token sees only what precedes it.
         dtype: The scores' own.
     """
-    tokens = attention.shape[1]
-    seen = attention.bool()[:, None, None, :]  # (B, 1, 1, T)
-    if is_causal:
-        square = torch.ones(tokens, tokens, dtype=torch.bool, device=attention.device).tril()
-        seen = seen & square  # (B, 1, T, T)
-        if bool(attention.all()):
-            seen = seen[:1]
-    elif bool(attention.all()):
+    if bool(attention.all()):
         return None
+    seen = attention.bool()[:, None, None, :]  # (B, 1, 1, T)
     zero = torch.zeros((), dtype=dtype, device=attention.device)
     return torch.where(seen, zero, torch.finfo(dtype).min)
 
@@ -423,11 +447,14 @@ def streamed_cross_entropy(
     targets: Tensor,
     rows: Callable[[int, int], Tensor],
     vocabulary: int,
-    together: int = HEAD_ROWS,
+    together: int,
     bias: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropies over a whole vocabulary without ever holding (N, vocabulary) logits.
+
+    In one pass: what is summed so far, of exponentials and of words by them, is scaled down
+    whenever a higher logit comes (Milakov & Gimelshein 2018, arXiv:1805.02867).
 
     Args:
         h: (N, H), any float type.
@@ -441,26 +468,23 @@ def streamed_cross_entropy(
     Returns:
         The weighted losses in nats, (N,), and their mean's gradient with respect to `h`.
     """
-
-    def logits_of(weight: Tensor, start: int, end: int) -> Tensor:
-        found = functional.linear(h, weight).float()  # (N, together)
-        return found if bias is None else found + bias[start:end]
-
-    total = torch.full((len(h),), -math.inf, device=h.device)
-    right = torch.zeros(len(h), device=h.device)
-    spans = [(start, min(start + together, vocabulary)) for start in range(0, vocabulary, together)]
-    for start, end in spans:
-        logits = logits_of(rows(start, end), start, end)
-        total = torch.logaddexp(total, logits.logsumexp(-1))
+    most = torch.full((len(h),), -math.inf, device=h.device)
+    sums, right = torch.zeros_like(most), torch.zeros_like(most)
+    grad, own = (torch.zeros(h.shape, device=h.device) for _ in range(2))  # own: right words' rows
+    for start in range(0, vocabulary, together):
+        end = min(start + together, vocabulary)
+        weight = rows(start, end)
+        logits = functional.linear(h, weight).float()  # (N, together)
+        logits = logits if bias is None else logits.add_(bias[start:end])
         inside = (targets >= start) & (targets < end)
         right[inside] = logits[inside, targets[inside] - start]
-    grad = torch.zeros_like(h)
-    for start, end in spans:
-        weight = rows(start, end)
-        p = (logits_of(weight, start, end) - total[:, None]).exp_()  # (N, together)
-        inside = (targets >= start) & (targets < end)
-        p[inside, targets[inside] - start] -= 1
-        p = p if weights is None else p * weights[:, None]
-        grad += p.to(h.dtype) @ weight  # (N, H)
-    losses = total - right
-    return losses if weights is None else losses * weights, grad / len(h)
+        own[inside] = weight[targets[inside] - start].float()
+        highest = torch.maximum(most, logits.amax(-1))
+        shrunk, most = (most - highest).exp_(), highest
+        p = logits.sub_(most[:, None]).exp_()
+        sums = sums * shrunk + p.sum(-1)
+        grad = grad.mul_(shrunk[:, None]).add_(p.to(h.dtype) @ weight)  # (N, H)
+    losses, grad = most + sums.log() - right, grad.div_(sums[:, None]).sub_(own)
+    if weights is not None:
+        losses, grad = losses * weights, grad.mul_(weights[:, None])
+    return losses, grad.div_(len(h)).to(h.dtype)

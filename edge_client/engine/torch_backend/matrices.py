@@ -1,7 +1,7 @@
-"""Frozen weights as they are stored, made dense where they are used, and their two products.
+"""Frozen matrices as stored, dequantized on use, and their forward and backward products.
 
-On the processor they are used where they are mapped. A card needs copies: of all of them, or, when
-they are streamed, of one at a time.
+A CPU uses them where they are mapped. A GPU needs copies: of all of them or, when streamed, of one
+at a time.
 """
 
 from functools import cache
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases.quantization import BLOCK, NF4, Stored
+from edge_client.bases.gguf.blocks import BLOCKS
+from edge_client.bases.quantization import BLOCK, NF4, Stored, fill
 
 
 class Data(NamedTuple):
@@ -81,6 +82,8 @@ class FrozenMatrix:
 
     def __init__(self, stored: Stored, device: torch.device, scratch: Scratch) -> None:
         self.shape, self.kind = stored.shape, stored.kind
+        is_gguf = stored.kind in BLOCKS or stored.order is not None
+        self._blocks = stored if is_gguf else None
         values = torch.from_numpy(stored.data)
         if self.kind == "bfloat16":
             values = values.view(torch.bfloat16)
@@ -88,8 +91,7 @@ class FrozenMatrix:
         self.mapped, self._device, self._scratch = Data(values, scale), device, scratch
 
     def _data(self) -> Data:
-        """Its data where they are used."""
-        is_here = self._device == self.mapped.values.device
+        is_here = self._blocks is not None or self._device == self.mapped.values.device
         return self.mapped if is_here else self._scratch.copy(self.mapped, self._device)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
@@ -99,7 +101,20 @@ class FrozenMatrix:
         """
         return self._dense(self._data(), dtype)
 
+    def _blocks_dense(self, stored: Stored, dtype: torch.dtype) -> Tensor:
+        """A matrix of a GGUF, made dense in float32 by the processor wherever it is used."""
+        rows, columns = self.shape
+        wide = self._scratch.take(rows * columns, torch.float32).view(self.shape)
+        fill(stored, slice(0, rows), wide.numpy())
+        if self._device.type != "cpu":
+            return wide.to(self._device, dtype)
+        if dtype == torch.float32:
+            return wide
+        return self._scratch.take(rows * columns, dtype).view(self.shape).copy_(wide)
+
     def _dense(self, data: Data, dtype: torch.dtype) -> Tensor:
+        if self._blocks is not None:
+            return self._blocks_dense(self._blocks, dtype)
         values, scale = data
         is_on_card = values.device.type != "cpu"
         if self.kind == "nf4":

@@ -1,4 +1,4 @@
-"""A micro-batch on its way through the torch engine's layers."""
+"""State of one micro-batch on its way through the torch engine's layers."""
 
 from dataclasses import dataclass, replace
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from edge_client.bases.architectures import Answers
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.torch_backend.layers import Context, additive_mask, rotary_angles
 from edge_client.texts.batches import Batch
@@ -67,18 +68,20 @@ def open_pass(
     ids = torch.from_numpy(batch.ids).to(device)
     attention = torch.from_numpy(batch.attention).to(device)
     attention = functional.pad(attention, (prompt, 0), value=1)
-    mask = additive_mask(attention, shape.is_decoder, dtype)
+    # A decoder's padding lies behind its text, where nobody sees it.
+    mask = None if shape.is_decoder else additive_mask(attention, dtype)
     if (bias := base.score_bias(attention.shape[1])) is not None:
         added = torch.from_numpy(bias).to(device, dtype).expand(len(ids), *bias.shape)
         mask = added if mask is None else added + mask
     rotary = {
-        theta: rotary_angles(attention.shape[1], shape.head_dim, theta, device, dtype)
+        theta: rotary_angles(
+            attention.shape[1], shape.head_dim, theta, device, dtype, shape.rope_scaling
+        )
         for theta in {shape.rope_theta, shape.local_rope_theta} - {0.0}
     }
-    if shape.is_decoder:
-        return Pass(ids, attention, Context(mask, None, rotary), dtype)
     answers = torch.from_numpy(batch.mask_positions).to(device) + prompt
-    if batch.texts is None:
+    if batch.texts is None and base.family.has(Answers):
         return Pass(ids, attention, Context(mask, answers, rotary), dtype, None, batch.segments)
-    places = answers + torch.from_numpy(batch.texts).to(device) * attention.shape[1]
+    of = np.arange(len(ids)) if batch.texts is None else batch.texts
+    places = answers + torch.from_numpy(of).to(device) * attention.shape[1]
     return Pass(ids, attention, Context(mask, None, rotary), dtype, places, batch.segments)

@@ -1,8 +1,8 @@
-"""A frozen model over its mapped weights, walked layer by layer, forward and back.
+"""A frozen model over memory-mapped weights, layer by layer, forward and backward.
 
-Backward is written out, not left to one big graph: a layer is a small graph of its own, either
-kept from forward or recomputed from the layer's input, as the plan says. Gradients are exact
-either way (`tests/parity/test_gradients.py`). After a layer its pages of the map are given back.
+Backward does not use one big graph: each layer is a small graph of its own, kept from forward or
+recomputed from the layer's input, as the plan says. Gradients are exact either way
+(`tests/parity/test_gradients.py`). After each layer its mapped pages are released.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,9 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
+from edge_client.engine.early_stop import ExitMonitor, going_on
 from edge_client.engine.frozen_base import FrozenBase
-from edge_client.engine.frozen_prefix import FrozenPrefix, some_of
+from edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
 from edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words
 from edge_client.engine.torch_backend.layers import (
     ACTIVATIONS,
@@ -34,11 +35,9 @@ from edge_client.engine.torch_backend.layers import (
     Place,
     at,
     run_layer,
-    streamed_cross_entropy,
 )
 from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
 from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
-from edge_client.engine.watch import Watch, going_on
 from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
@@ -55,8 +54,7 @@ class Network:
         base: Weights and shape.
         spec: Adapter.
         state: The adapter's values, PEFT's names.
-        label_words: Token ids asked for at the mask; empty for a classifier and for decoders;
-            None: all words are.
+        label_words: Token ids asked for at the mask; empty for a classifier; None: all words are.
         device: `cpu` or a CUDA device.
 
     Attributes:
@@ -91,8 +89,7 @@ class Network:
             self._embedding_map = self._linear(self.family.embedding_map)
         if self.family.final_norm:
             self._final_norm = self._norm(self.family.final_norm)
-        if not self.shape.is_decoder:
-            self._head = self._open_head(label_words)
+        self._head = self._open_head(label_words)
         self.frozen.release_all()
 
     # Parts
@@ -109,7 +106,7 @@ class Network:
         return self._tensor(bias if rows is None else bias[rows])
 
     def _norm(self, module: str) -> Norm:
-        weight = self._tensor(self.frozen.vector(module, "weight"))
+        weight = self._tensor(self.frozen.norm_weight(module))
         bias = self._bias(module, has_bias(self.shape, "norm"))
         return Norm(weight, bias, self.shape.norm_eps, self.family.is_rms)
 
@@ -133,7 +130,7 @@ class Network:
             linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
         norms = {name: self._norm(module) for name, module in self.family.norms(index).items()}
         shape = self.shape
-        return Layer(linears, norms, shape.activation, shape.head_dim, shape.kv_heads)
+        return Layer(linears, norms, shape.activation, shape.head_dim, shape.is_decoder)
 
     def _place(self, index: int) -> Place:
         below = self.layer_of(index - 1) if index else None
@@ -142,7 +139,10 @@ class Network:
         theta, window = self.shape.theta_of(index), self.shape.window_of(index)
         return Place(block, short, below, theta, window)
 
-    def _transform(self) -> Transform:
+    def _transform(self) -> Transform | None:
+        """What a masked model's head does before it compares; a decoder's compares at once."""
+        if not self.family.head_dense:
+            return None
         return Transform(
             self._linear(self.family.head_dense, has_bias(self.shape, "head")),
             ACTIVATIONS[self.frozen.head_activation],
@@ -233,7 +233,7 @@ class Network:
 
     @torch.no_grad()
     def read(
-        self, batch: Batch, dtype: str, watch: Watch | None = None
+        self, batch: Batch, dtype: str, watch: ExitMonitor | None = None
     ) -> tuple[np.ndarray, Tensor]:
         """The texts that passed all layers, ascending, and their label logits, float32.
 
@@ -310,19 +310,13 @@ class Network:
         loss, dtype = 0.0, getattr(torch, plan.dtype)
         for start in range(0, len(batch.ids), plan.micro_batch):
             part = batch.some(slice(start, start + plan.micro_batch))
-            share = self._share(part, batch)
+            share = len(part.labels) / len(batch.labels)
             loss += share * self._backward_part(part, plan, dtype, share)
         if scale := LOSS_SCALE.get(dtype):
             for tensor in self.adapter.values():
                 if tensor.grad is not None:
                     tensor.grad /= scale
         return loss
-
-    def _share(self, part: Batch, batch: Batch) -> float:
-        """A part's weight in the mean: how many answers, or predicted tokens, it has."""
-        if self.shape.is_decoder:
-            return float(part.attention[:, 1:].sum() / batch.attention[:, 1:].sum())
-        return len(part.labels) / len(batch.labels)
 
     def _backward_part(self, batch: Batch, plan: Plan, dtype: torch.dtype, share: float) -> float:
         run, layers = self._pass(batch, dtype), self.shape.layers
@@ -373,33 +367,11 @@ class Network:
 
     def _loss(self, x: Tensor, batch: Batch, run: Pass, scale: float) -> tuple[float, Tensor]:
         """The part's mean loss, and `scale` times its gradient at the top layer's sum."""
-        if self.shape.is_decoder:
-            return self._causal_loss(x, run, scale)
         x = x.requires_grad_()
         with torch.enable_grad():
             loss = self._head.backward(self._seen(x, run), batch, scale)
         assert x.grad is not None
         return loss, x.grad
-
-    def _causal_loss(self, x: Tensor, run: Pass, scale: float) -> tuple[float, Tensor]:
-        """Next-token cross-entropy over real tokens; the head streams over the vocabulary."""
-        prompt = self.spec.prompt_tokens
-        x = x.requires_grad_()
-        with torch.enable_grad():
-            h = self._final_norm(x)[:, prompt:-1]  # (B, T - 1, H)
-        is_real = run.attention[:, prompt + 1 :].bool()
-        targets = run.ids[:, 1:][is_real]  # (real tokens,)
-        losses, grad = streamed_cross_entropy(
-            h.detach()[is_real],
-            targets,
-            lambda a, b: self._head_rows(a, b, run.dtype),
-            self.shape.vocabulary,
-        )
-        whole = torch.zeros_like(h)  # (B, T - 1, H)
-        whole[is_real] = grad * scale
-        h.backward(whole)
-        assert x.grad is not None
-        return float(losses.mean()), x.grad
 
     def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
         """Rows [start, end) of every word's, whose pages go back before the next are read."""

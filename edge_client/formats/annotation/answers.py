@@ -1,20 +1,94 @@
-"""What annotators answered, and what it comes to: one label, one set of spans, or nothing.
+"""Annotators' answers, reduced to one label, one set of spans, or nothing.
 
-Rows of one key are one text that several people answered. Where labels are wanted and all answers
-agree, the first row is read and the others are left out as its duplicates; where they disagree all
-are left out: which answer is right, a person has to say in the tool.
+Rows with one key are one text answered by several people. For labels, if all answers agree the
+first row is read and the others are left out as duplicates; if they disagree all are left out, for
+a person to decide in the tool.
+
+Spans become BIO tags of words and back. A span is its first code point, the one after its last, and
+its type. A text with a span that does not end at word boundaries is refused, never moved.
+
+    tagged("Ann Lee left.", [(0, 7, "PER")])  # (("Ann", "Lee", "left", "."), ("B-PER", "I-PER", ...
 """
 
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
-from edge_client.formats.annotation.spans import Span, Unaligned, trimmed
 from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.reader import LeftOut, Reason, Row, Rows
+from edge_client.formats.reader import SEVERAL, LeftOut, Reason, Row, Rows
+from edge_client.formats.tags import OUTSIDE
 from edge_client.tables import plain
+
+WORD = re.compile(r"\w+|[^\w\s]")
+
+Span: TypeAlias = tuple[int, int, str]
+
+
+class Unaligned(ValueError):
+    """Spans that tags of words cannot express; says why, and quotes no text."""
+
+
+def places_in(text: str) -> list[tuple[int, int]]:
+    """Where each word of a text begins and ends: letters and digits in a row, or another sign."""
+    return [match.span() for match in WORD.finditer(text)]
+
+
+def tagged(text: str, spans: Iterable[Span]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A text's words and their BIO tags.
+
+    Laws: as many tags as words; the words' places and the tags give the spans again,
+    without white space at their ends and each once, in the text's order.
+
+    Raises:
+        Unaligned: A span is empty or leaves the text, cuts a word, or overlaps another.
+    """
+    places, wanted = places_in(text), sorted({trimmed(text, span) for span in spans})
+    for one, other in pairwise(wanted):
+        if other[0] < one[1]:
+            raise Unaligned("two of its spans overlap; a word has one tag")
+    starts = {start: number for number, (start, _) in enumerate(places)}
+    ends = {end: number for number, (_, end) in enumerate(places)}
+    tags = [OUTSIDE] * len(places)
+    for start, end, label in wanted:
+        if start not in starts or end not in ends:
+            raise Unaligned(f"its span {start} to {end} cuts a word")
+        first, last = starts[start], ends[end]
+        tags[first : last + 1] = [f"B-{label}", *[f"I-{label}"] * (last - first)]
+    return tuple(text[start:end] for start, end in places), tuple(tags)
+
+
+def trimmed(text: str, span: Span) -> Span:
+    """A span without white space at its ends.
+
+    Raises:
+        Unaligned: It is empty, or leaves the text.
+    """
+    start, end, label = span
+    if not 0 <= start < end <= len(text):
+        raise Unaligned(f"its span {start} to {end} is not within its {len(text)} characters")
+    inner = text[start:end].strip()
+    if not inner:
+        raise Unaligned(f"its span {start} to {end} is white space alone")
+    start += len(text[start:end]) - len(text[start:end].lstrip())
+    return start, start + len(inner), label
+
+
+def from_utf16(text: str, offset: int) -> int | None:
+    """The code point that lies so many UTF-16 units (as JavaScript counts) into a text.
+
+    None: the offset is behind the text, or within a pair of surrogates.
+    """
+    units = text.encode("utf-16-le", "surrogatepass")
+    if not 0 <= offset <= len(units) // 2:
+        return None
+    try:
+        return len(units[: 2 * offset].decode("utf-16-le"))
+    except UnicodeDecodeError:
+        return None
+
 
 TEXTS = ("text", "text_b")
 MOST_NAMED, LONGEST_NAME = 12, 60
@@ -22,7 +96,7 @@ KEY = re.compile(r'(?<!\\)"(\w+)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Annotation:
     """What one annotator said of a text.
 
     Attributes:
@@ -35,7 +109,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnnotatedRow:
     """A row of a file with all that annotators said of it.
 
     Attributes:
@@ -48,7 +122,7 @@ class Answered:
     """
 
     row: Row
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Annotation, ...] = ()
     reason: Reason = "unanswered"
     said: str = "nobody has answered it yet"
     key: Hashable = None
@@ -56,7 +130,7 @@ class Answered:
 
 
 def settled(
-    rows: Iterable[Answered], wants: Wants, notes: list[str], is_several: bool = False
+    rows: Iterable[AnnotatedRow], wants: Wants, notes: list[str], is_several: bool = False
 ) -> Rows:
     """What each row comes to, in order.
 
@@ -71,10 +145,10 @@ def settled(
     if wants == "text":
         yield from (one.fault or one.row for one in rows)
         return
-    none = set() if is_several else {Answer()}
+    none = set() if is_several else {Annotation()}
     every = [(one, {_wanted(answer, wants) for answer in one.answers} - none) for one in rows]
     cut = sum(_count_trimmed(one) for one, _ in every) if wants == "tags" else 0
-    together: dict[Hashable, set[Answer]] = {}
+    together: dict[Hashable, set[Annotation]] = {}
     for number, (one, answers) in enumerate(every):
         together.setdefault(_key(one, number), set()).update(answers)
     read: set[Hashable] = set()
@@ -86,16 +160,18 @@ def settled(
         notes.append(f"{cut} spans without the white space at their ends")
 
 
-def _key(one: Answered, number: int) -> Hashable:
+def _key(one: AnnotatedRow, number: int) -> Hashable:
     return ("row", number) if one.key is None else ("key", one.key)
 
 
-def _settled(one: Answered, answers: set[Answer], is_read: bool, is_several: bool) -> Row | LeftOut:
+def _settled(
+    one: AnnotatedRow, answers: set[Annotation], is_read: bool, is_several: bool
+) -> Row | LeftOut:
     line = one.row.line
     if one.fault is not None:
         return one.fault
     if not answers:
-        is_other = bool(set(one.answers) - {Answer()})
+        is_other = bool(set(one.answers) - {Annotation()})
         said = "an answer of another kind than what is asked for" if is_other else one.said
         return LeftOut(line, one.reason, said)
     if len(answers) > 1:
@@ -104,20 +180,21 @@ def _settled(one: Answered, answers: set[Answer], is_read: bool, is_several: boo
         return LeftOut(line, "duplicate", "the same text and answer as in a row before")
     (answer,) = answers
     if len(answer.labels) > 1 and not is_several:
-        return LeftOut(line, "ambiguous", f"{len(answer.labels)} labels; one is expected")
+        said = f"{len(answer.labels)} labels; one is expected; {SEVERAL}"
+        return LeftOut(line, "ambiguous", said)
     labels = list(answer.labels) if is_several else next(iter(answer.labels), None)
     label = {"label": labels} if labels or is_several else {}
     return replace(one.row, columns={**one.row.columns, **label}, spans=answer.spans)
 
 
-def _wanted(answer: Answer, wants: Wants) -> Answer:
+def _wanted(answer: Annotation, wants: Wants) -> Annotation:
     """What of an answer is looked for, whatever the order in which it was given."""
     if wants == "label":
-        return Answer(tuple(sorted(set(answer.labels))))
-    return Answer((), None if answer.spans is None else tuple(sorted(set(answer.spans))))
+        return Annotation(tuple(sorted(set(answer.labels))))
+    return Annotation((), None if answer.spans is None else tuple(sorted(set(answer.spans))))
 
 
-def _count_trimmed(one: Answered) -> int:
+def _count_trimmed(one: AnnotatedRow) -> int:
     """How many spans have white space at their ends; faulty spans are left out elsewhere."""
     text, count = str(one.row.columns.get("text", "")), 0
     for span in (span for answer in one.answers for span in answer.spans or ()):
@@ -200,7 +277,6 @@ def string_fields(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def id_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The id of a row, if it has one."""
     return {"id": fields["id"]} if fields.get("id") is not None else {}
 
 
@@ -212,7 +288,7 @@ def named(names: Sequence[str]) -> str:
 
 def answered_in(
     items: Iterable[Row | LeftOut],
-    reading: Callable[[Sequence[Row]], Iterable[Answered]],
+    reading: Callable[[Sequence[Row]], Iterable[AnnotatedRow]],
     wants: Wants,
     notes: list[str],
     is_several: bool = False,
@@ -224,14 +300,12 @@ def answered_in(
     Args:
         items: What JSON or a table holds, as its own reader has it.
         reading: What annotators answered, for each row.
-        wants: See `settled`.
-        notes: Likewise.
-        is_several: Likewise.
+        wants, notes, is_several: As `settled` takes them.
     """
     every = list(items)
     answers = iter(reading([one for one in every if isinstance(one, Row)]))
     rows = [
-        Answered(Row(one.line), fault=one) if isinstance(one, LeftOut) else next(answers)
+        AnnotatedRow(Row(one.line), fault=one) if isinstance(one, LeftOut) else next(answers)
         for one in every
     ]
     return settled(rows, wants, notes, is_several)

@@ -1,21 +1,21 @@
-"""Argilla's exports: records of 2.x (`to_json`, `to_list`, flat or not), and of 1.x.
+"""Argilla exports: records of 2.x (`to_json`, `to_list`, flat or not), and of 1.x.
 
     {"id": "1", "fields": {"text": "charged twice"}, "status": "completed",
      "responses": {"topic": [{"value": "bill", "user_id": "..."}]}, "suggestions": {...}}
     {"id": "1", "text": "charged twice", "topic.responses": ["bill"],
      "topic.responses.status": ["submitted"], ...}
 
-Only submitted responses count, and suggestions never do. What is nested does not say of a response
-whether it was submitted, discarded or is a draft (2.8.0): where the record is not completed on its
-server, it is left out.
+Only submitted responses count, and suggestions never do. Nested exports (2.8.0) do not tell whether
+a response was submitted, discarded or is a draft; a record that is not completed on its server is
+left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from edge_client.formats.annotation.answers import (
-    Answer,
-    Answered,
+    AnnotatedRow,
+    Annotation,
     first_object,
     id_of,
     labels_of,
@@ -53,7 +53,7 @@ class Response(NamedTuple):
     status: str
 
 
-class Record(NamedTuple):
+class ArgillaRecord(NamedTuple):
     """A record of any version.
 
     Attributes:
@@ -69,7 +69,7 @@ class Record(NamedTuple):
 
 def answered(
     rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
-) -> Iterator[Answered]:
+) -> Iterator[AnnotatedRow]:
     """Each record with its text and what was submitted.
 
     Raises:
@@ -86,7 +86,7 @@ def answered(
         yield _answered(texts, record, question, kinds.get(question) == SPANS)
 
 
-def record_of(row: Mapping[str, Any]) -> Record:
+def record_of(row: Mapping[str, Any]) -> ArgillaRecord:
     """What a row says, whichever version wrote it."""
     if "annotation" in row:
         return _of_first(row)
@@ -102,10 +102,10 @@ def record_of(row: Mapping[str, Any]) -> Record:
             value = _object(given).get("value")
             found.append(Response(question, value, _string(one.get("status"))))
     is_open = row.get("_server_id") is not None and row.get("status") == "pending"
-    return Record(row["fields"], found, is_open)
+    return ArgillaRecord(row["fields"], found, is_open)
 
 
-def _of_flat(row: Mapping[str, Any]) -> Record:
+def _of_flat(row: Mapping[str, Any]) -> ArgillaRecord:
     questions = [name.removesuffix(FLAT) for name in row if name.endswith(FLAT)]
     found = []
     for question in questions:
@@ -119,10 +119,10 @@ def _of_flat(row: Mapping[str, Any]) -> Record:
                 found.append(Response(question, one["value"], _string(one["status"])))
     # Other columns are fields, metadata or suggestions; those with a dot belong to a question.
     fields = {name: one for name, one in row.items() if "." not in name and name not in OF_RECORD}
-    return Record(fields, found)
+    return ArgillaRecord(fields, found)
 
 
-def _of_first(row: Mapping[str, Any]) -> Record:
+def _of_first(row: Mapping[str, Any]) -> ArgillaRecord:
     """A record of 1.x for one task, whose annotation counts once it is validated."""
     text = row.get("text")
     fields = {"text": text} if isinstance(text, str) else _object(row.get("inputs"))
@@ -130,7 +130,7 @@ def _of_first(row: Mapping[str, Any]) -> Record:
     value = row["annotation"]
     if isinstance(value, list) and value and not isinstance(value[0], str):
         value = [_first_span(one) for one in value]
-    return Record(fields, [] if value is None else [Response("annotation", value, status)])
+    return ArgillaRecord(fields, [] if value is None else [Response("annotation", value, status)])
 
 
 def _first_span(value: Any) -> Any:
@@ -140,7 +140,7 @@ def _first_span(value: Any) -> Any:
     return value
 
 
-def _kinds(records: Sequence[Record]) -> dict[str, str]:
+def _kinds(records: Sequence[ArgillaRecord]) -> dict[str, str]:
     """What each question is answered by, in words."""
     kinds: dict[str, str] = {}
     for response in (one for record in records for one in record.responses):
@@ -182,13 +182,13 @@ def _question(kinds: Mapping[str, str], wanted: str) -> str:
     return readable[0] if readable else ""
 
 
-def _is_unsaid(row: Row, record: Record) -> bool:
+def _is_unsaid(row: Row, record: ArgillaRecord) -> bool:
     """Whether neither its responses nor its server say that they were submitted."""
     are_bare = any(not one.status for one in record.responses)
     return are_bare and not record.is_open and row.columns.get("status") != "completed"
 
 
-def _answered(texts: Row, record: Record, question: str, are_spans: bool) -> Answered:
+def _answered(texts: Row, record: ArgillaRecord, question: str, are_spans: bool) -> AnnotatedRow:
     responses = [one for one in record.responses if one.question == question]
     submitted = [one for one in responses if one.status == "submitted"]
     unsaid = [one for one in responses if not one.status]
@@ -201,12 +201,12 @@ def _answered(texts: Row, record: Record, question: str, are_spans: bool) -> Ans
     counted = submitted if record.is_open else [*submitted, *unsaid]
     try:
         given = (_answer(one.value, are_spans) for one in counted)
-        return Answered(texts, tuple(one for one in given if one is not None), reason, said)
+        return AnnotatedRow(texts, tuple(one for one in given if one is not None), reason, said)
     except ValueError as error:
-        return Answered(texts, (), "ambiguous", str(error))
+        return AnnotatedRow(texts, (), "ambiguous", str(error))
 
 
-def _answer(value: Any, are_spans: bool) -> Answer | None:
+def _answer(value: Any, are_spans: bool) -> Annotation | None:
     """What a response says; None: nothing.
 
     Raises:
@@ -214,9 +214,9 @@ def _answer(value: Any, are_spans: bool) -> Answer | None:
     """
     values = value if isinstance(value, list) else [value]
     if not are_spans:
-        return Answer(labels_of(values)) if values else None
+        return Annotation(labels_of(values)) if values else None
     spans = map(_object, values)
-    return Answer(
+    return Annotation(
         (), tuple(span_of(one.get("start"), one.get("end"), one.get("label")) for one in spans)
     )
 

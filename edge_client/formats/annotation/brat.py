@@ -1,10 +1,10 @@
-"""brat's standoff: a folder of texts (`.txt`), each with its annotations (`.ann`) beside it.
+"""brat standoff: a folder of texts (`.txt`), each with its annotations (`.ann`) beside it.
 
     T1  Person 0 7  Ann Lee
 
-Each line of a text is a row: brat shows them apart, and sentences end there. A span in several
-parts, or over several lines, cannot be said by tags of words: rows that it touches are left out.
-Whatever is not a span (relations, events, attributes, notes) is counted and left aside.
+Each line of a text is a row, since brat shows lines separately and sentences end there. Word tags
+cannot express a span in several parts or over several lines: rows it touches are left out.
+Annotations other than spans (relations, events, attributes, notes) are counted and ignored.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_client.formats.annotation.spans import Span
+from edge_client.formats.annotation.answers import Span
 from edge_client.formats.dialect import Wants
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.paragraphs import files_in
@@ -23,7 +23,7 @@ SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}
 
 
-class Entity(NamedTuple):
+class BratEntity(NamedTuple):
     """A `T` line.
 
     Attributes:
@@ -37,9 +37,9 @@ class Entity(NamedTuple):
     fault: str = ""
 
 
-def entities_of(annotations: str, text: str) -> tuple[list[Entity], list[str]]:
+def entities_of(annotations: str, text: str) -> tuple[list[BratEntity], list[str]]:
     """The entities that an `.ann` file names, and what else is in it, in words."""
-    found, others = list[Entity](), dict[str, None]()
+    found, others = list[BratEntity](), dict[str, None]()
     for line in annotations.splitlines():
         match = SPAN.fullmatch(line)
         if match is None:
@@ -53,11 +53,11 @@ def entities_of(annotations: str, text: str) -> tuple[list[Entity], list[str]]:
         fault = "a span that is in several parts" if len(parts) > 1 else ""
         if kept.split() != match[3].split():
             fault = "a span whose own text is not at its place"
-        found.append(Entity(match[1], parts, fault))
+        found.append(BratEntity(match[1], parts, fault))
     return found, list(others)
 
 
-def rows_of(text: str, entities: Sequence[Entity], labelled: bool) -> Iterator[Row | LeftOut]:
+def rows_of(text: str, entities: Sequence[BratEntity], labelled: bool) -> Iterator[Row | LeftOut]:
     """A row for each line of a text that is not blank.
 
     Law: its spans are the entities within it, counted from its first character; where one is
@@ -81,7 +81,9 @@ def _lines(text: str) -> list[str]:
     return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
 
 
-def _row(number: int, line: str, start: int, entities: Sequence[Entity] | None) -> Row | LeftOut:
+def _row(
+    number: int, line: str, start: int, entities: Sequence[BratEntity] | None
+) -> Row | LeftOut:
     if entities is None:
         return Row(number, {"text": line})
     spans, stop = list[Span](), start + len(line)
@@ -112,7 +114,7 @@ class Brat:
         """See `Reader`; each line of each text is a row, blank ones aside."""
         labelled, left_aside = source.wants == "tags", dict[str, None]()
         for path in files_in(source.path):
-            found = list[Entity]()
+            found = list[BratEntity]()
             text, annotations = _whole(source, path), path.with_suffix(".ann")
             if labelled and annotations.is_file():
                 found, others = entities_of(_whole(source, annotations), text)

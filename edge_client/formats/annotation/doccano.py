@@ -1,12 +1,12 @@
-"""doccano's exports (JSONL, JSON), and the same form to correct there.
+"""doccano exports (JSONL, JSON), and files for correction in doccano.
 
     {"id": 1, "text": "charged twice", "label": ["bill"], "Comments": []}
     {"id": 2, "text": "Ann Lee left", "label": [[0, 7, "PER"]]}
     {"id": 3, "text": "Ann Lee left", "entities": [{"id": 1, "label": "PER", "start_offset": 0, ...
 
-A project with shared annotation puts all that several people chose for a text into one list: two
-labels may be one person's or two people's. Whether anybody has looked at a text is not said: one
-without a span is read as a text without entities, and counted in a note.
+A project with shared annotation puts everybody's choices for a text into one list: two labels may
+be one person's or two people's. Exports do not say whether a text was looked at; one without a span
+is read as a text without entities, and counted in a note.
 """
 
 import json
@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 from edge_client.errors import demand
 from edge_client.formats.annotation.answers import (
-    Answer,
-    Answered,
+    AnnotatedRow,
+    Annotation,
     Proposal,
+    Span,
     first_object,
     id_of,
     labels_of,
@@ -27,9 +28,8 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.annotation.spans import Span
 from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.reader import Row
+from edge_client.formats.reader import GENERIC, Row
 
 LABELS = ("label", "labels", "cats")
 SPANS = ("entities", "label", "labels", "annotations")
@@ -37,7 +37,7 @@ SPANS = ("entities", "label", "labels", "annotations")
 
 def answered(
     rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
-) -> Iterator[Answered]:
+) -> Iterator[AnnotatedRow]:
     """Each row with its text and its labels.
 
     Where labels are wanted, a field that holds names is not one of spans, whatever else it holds.
@@ -60,9 +60,10 @@ def answered(
         try:
             given = _answer(row.columns, label, span)
         except ValueError as error:
-            yield Answered(texts, (), "ambiguous", str(error))
+            yield AnnotatedRow(texts, (), "ambiguous", str(error))
         else:
-            yield Answered(texts, () if given is None else (given,))
+            none = f"no `{label or span or LABELS[0]}`: nobody has labelled it yet"
+            yield AnnotatedRow(texts, () if given is None else (given,), said=none)
 
 
 def _named(dialect: Dialect, usual: Sequence[str]) -> Sequence[str]:
@@ -75,7 +76,7 @@ def _holds(rows: Sequence[Mapping[str, Any]], name: str, *kinds: type) -> bool:
     return any(isinstance(one, kinds) for found in lists for one in found)
 
 
-def _answer(fields: Mapping[str, Any], label: str, span: str) -> Answer | None:
+def _answer(fields: Mapping[str, Any], label: str, span: str) -> Annotation | None:
     """What a row says; None: nothing.
 
     Raises:
@@ -86,9 +87,9 @@ def _answer(fields: Mapping[str, Any], label: str, span: str) -> Answer | None:
     demand(not has_numbers, f"`{label}` holds numbers; names of labels are expected")
     labels = labels_of(values) if isinstance(values, list) else ()
     if not span:
-        return Answer(labels) if labels or values == [] else None
+        return Annotation(labels) if labels or values == [] else None
     found = fields.get(span)
-    return Answer(labels, tuple(map(_span, found if isinstance(found, list) else ())))
+    return Annotation(labels, tuple(map(_span, found if isinstance(found, list) else ())))
 
 
 def _span(value: Any) -> Span:
@@ -119,9 +120,15 @@ def writing(file: TextIO, version: str) -> Iterator[Callable[[Proposal], None]]:
 
 
 def sniff(text: str) -> float:
-    """How surely a file that begins so is doccano's: it has lists for labels beside a text."""
+    """How surely a file that begins so is doccano's: it has lists for labels beside a text.
+
+    Names alone in them, without the id that doccano gives each text, are anybody's.
+    """
     first = first_object(text)
     is_text = isinstance(first.get("text", first.get("data")), str) and "tokens" not in first
     is_text = is_text and not isinstance(first.get("label"), str)  # which is a label by itself
-    has_list = any(isinstance(first.get(name), list) for name in {*LABELS, *SPANS})
-    return 0.8 + 0.1 * ("Comments" in first) if is_text and has_list else 0.0
+    lists = [one for name in {*LABELS, *SPANS} if isinstance(one := first.get(name), list)]
+    if not (is_text and lists):
+        return 0.0
+    is_own = "id" in first or any(not isinstance(one, str) for found in lists for one in found)
+    return (0.8 if is_own else GENERIC) + 0.1 * ("Comments" in first)

@@ -1,4 +1,4 @@
-"""The readers of annotation tools' exports, each known by its own marks.
+"""Readers of annotation tools' exports, recognized by their contents.
 
 read(Source(Path("labelled.json"), "label"))  # a Label Studio export, by what is in it
 """
@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 from edge_client.errors import demand
 from edge_client.formats.annotation import argilla, doccano, label_studio, prodigy
 from edge_client.formats.annotation import label_studio_rows as rows
-from edge_client.formats.annotation.answers import Answered, answered_in
+from edge_client.formats.annotation.answers import AnnotatedRow, answered_in
 from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
 from edge_client.formats.lines import LongLine
 from edge_client.formats.opened import MARK, MOST_ARRAY, DataError, Source, head_of
 from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 
-Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[Answered]]
+Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[AnnotatedRow]]
 
 JSON = (".json", ".jsonl", ".ndjson")
 ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
@@ -30,8 +30,8 @@ class Export:
     """What a tool exports.
 
     Attributes:
-        name: See `Reader`.
-        endings: Likewise.
+        name: What people call the format.
+        endings: Endings of its files, such as `.json`.
         marks: How surely a file that begins so is of this format.
         items: The rows of a file as JSON or a table has them.
         beginning: The same of a file's beginning, as far as it holds rows whole.
@@ -67,7 +67,7 @@ class Export:
         said = f"{source.path} is larger than {MOST_ARRAY >> 20} MiB, and an export is held whole"
         demand(is_small, f"{said}; split it", DataError)
 
-        def reading(some: Sequence[Row]) -> Iterator[Answered]:
+        def reading(some: Sequence[Row]) -> Iterator[AnnotatedRow]:
             return self.reading(some, dialect, source.wants, source.notes)
 
         try:
@@ -139,7 +139,7 @@ def table_beginning(head: Head) -> Iterator[Row]:
 
 
 def _studio(
-    reading: Callable[[Sequence[Row], Dialect, bool], Iterator[Answered]],
+    reading: Callable[[Sequence[Row], Dialect, bool], Iterator[AnnotatedRow]],
 ) -> Reading:
     return lambda some, dialect, wants, _: reading(some, dialect, wants != "text")
 

@@ -1,11 +1,11 @@
-"""Label Studio's exports (JSON, JSON_MIN, CSV, TSV), and pre-annotations to correct there.
+"""Label Studio exports (JSON, JSON_MIN, CSV, TSV), and pre-annotations for correction there.
 
 JSON holds a task with all its annotations; JSON_MIN and CSV hold a row per annotation, without
-those that were cancelled. None of them says which field is the text, and a CSV does not say which
-column was imported and which answered: what cannot be known is asked for.
+cancelled ones. None says which field is the text, and a CSV does not tell imported columns from
+answers: what cannot be known is asked of the user.
 
 Offsets count code points; in files from before Label Studio 1.4 they may count UTF-16 units, which
-the text that is kept with each span tells.
+the text stored with each span reveals.
 """
 
 import json
@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias
 
 from edge_client.formats.annotation.answers import (
-    Answer,
-    Answered,
+    AnnotatedRow,
+    Annotation,
     Proposal,
+    Span,
     first_object,
+    from_utf16,
     id_of,
     labels_of,
     named,
@@ -28,7 +30,6 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.annotation.spans import Span, from_utf16
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
 
@@ -47,7 +48,7 @@ GAP = re.compile(r"(?:\s|\\n)+")  # Label Studio writes a line end within a span
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StudioTask:
     """A task of a project, or the row of one annotation of it.
 
     Attributes:
@@ -55,7 +56,7 @@ class Task:
         fields: What was imported.
         annotations: What each annotation holds, by control; without those that were cancelled.
         is_cancelled: Whether there are such.
-        key: See `Answered`.
+        key: See `AnnotatedRow`.
         about: Names of what its answers are about; often called as the fields.
     """
 
@@ -67,7 +68,7 @@ class Task:
     about: tuple[str, ...] = ()
 
 
-def tasks_of(rows: Iterable[Row]) -> list[Task]:
+def tasks_of(rows: Iterable[Row]) -> list[StudioTask]:
     """The tasks of a JSON export."""
     found = []
     for row in rows:
@@ -79,7 +80,7 @@ def tasks_of(rows: Iterable[Row]) -> list[Task]:
         about = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
         data = record.get("data")
         found.append(
-            Task(
+            StudioTask(
                 row.line,
                 {"id": record.get("id"), **(data if isinstance(data, dict) else {})},
                 tuple(map(_by_control, results)),
@@ -150,7 +151,7 @@ def _kinds_said(kinds: Mapping[str, str]) -> str:
     return f"`{named([name])}` is of type {named([kind])}"
 
 
-def kinds_of(tasks: Iterable[Task]) -> dict[str, str]:
+def kinds_of(tasks: Iterable[StudioTask]) -> dict[str, str]:
     """What each control of a file holds, by its first answer."""
     found: dict[str, str] = {}
     for annotation in (one for task in tasks for one in task.annotations):
@@ -172,7 +173,9 @@ def kind_of(value: Mapping[str, Any]) -> str:
     return (names or others or ["unknown"])[0]
 
 
-def answered(tasks: Sequence[Task], dialect: Dialect, labelled: bool) -> Iterator[Answered]:
+def answered(
+    tasks: Sequence[StudioTask], dialect: Dialect, labelled: bool
+) -> Iterator[AnnotatedRow]:
     """Each task with its text and all that was answered.
 
     Raises:
@@ -196,20 +199,22 @@ def _is_address(text: Any) -> bool:
     return isinstance(text, str) and bool(ADDRESS.fullmatch(text.strip()))
 
 
-def _answered(task: Task, columns: tuple[str, str | None], controls: Controls) -> Answered:
+def _answered(
+    task: StudioTask, columns: tuple[str, str | None], controls: Controls
+) -> AnnotatedRow:
     found = text_of(task.fields, columns)
     row = Row(task.line, found | id_of(task.fields))
     try:
         answers = [_answer(one, controls, str(found["text"])) for one in task.annotations]
     except ValueError as error:
-        return Answered(row, (), "ambiguous", str(error), task.key)
+        return AnnotatedRow(row, (), "ambiguous", str(error), task.key)
     given = tuple(one for one in answers if one is not None)
     if given or not task.is_cancelled:
-        return Answered(row, given, key=task.key)
-    return Answered(row, (), "rejected", "its annotation was cancelled", task.key)
+        return AnnotatedRow(row, given, key=task.key)
+    return AnnotatedRow(row, (), "rejected", "its annotation was cancelled", task.key)
 
 
-def _answer(annotation: Mapping[str, Values], controls: Controls, text: str) -> Answer | None:
+def _answer(annotation: Mapping[str, Values], controls: Controls, text: str) -> Annotation | None:
     """What one annotation says; None: nothing that is read.
 
     Raises:
@@ -218,8 +223,8 @@ def _answer(annotation: Mapping[str, Values], controls: Controls, text: str) -> 
     chosen = annotation.get(controls.label or "", [])
     labels = labels_of(one for value in chosen for one in _list(value.get("choices")))
     if controls.spans is None:
-        return Answer(labels) if labels else None
-    return Answer(labels, _spans(annotation.get(controls.spans, []), text))
+        return Annotation(labels) if labels else None
+    return Annotation(labels, _spans(annotation.get(controls.spans, []), text))
 
 
 def _spans(values: Values, text: str) -> tuple[Span, ...]:
@@ -253,7 +258,7 @@ def _is_at(text: str, span: Span, kept: Any) -> bool:
     return GAP.sub(" ", text[span[0] : span[1]]) == GAP.sub(" ", kept)
 
 
-def in_json(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[Answered]:
+def in_json(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[AnnotatedRow]:
     """What a JSON export says; see `answered`."""
     return answered(tasks_of(rows), dialect, labelled)
 

@@ -1,6 +1,6 @@
-"""Label Studio's exports with a row per annotation: JSON_MIN, CSV and TSV.
+"""Label Studio exports with one row per annotation: JSON_MIN, CSV and TSV.
 
-Imported fields and answers stand beside each other, and nothing marks which is which.
+Imported fields and answers stand side by side, and nothing marks which is which.
 """
 
 import json
@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_client.formats.annotation.answers import Answered, first_object
-from edge_client.formats.annotation.label_studio import Task, Values, answered, objects
+from edge_client.formats.annotation.answers import AnnotatedRow, first_object
+from edge_client.formats.annotation.label_studio import StudioTask, Values, answered, objects
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.reader import Row
 
@@ -20,7 +20,7 @@ MARKS = {"annotation_id", "annotator", "lead_time"}
 IMPORTED = "_data_"  # before the name of an imported column of a CSV that a control is called as
 
 
-def rows_as_tasks(rows: Iterable[Row], controls: Collection[str]) -> list[Task]:
+def rows_as_tasks(rows: Iterable[Row], controls: Collection[str]) -> list[StudioTask]:
     """The annotations of a JSON_MIN export, or of a CSV one; those of one task have one key.
 
     Its id alone will not do: in a CSV an imported `id` stands in the place of the task's.
@@ -33,7 +33,7 @@ def rows_as_tasks(rows: Iterable[Row], controls: Collection[str]) -> list[Task]:
         values = {name: _values(row[name]) for name in controls if row.get(name) not in (None, "")}
         key = (str(row.get("id")), *(one for one in fields.values() if isinstance(one, str)))
         is_answered = row.get("annotation_id") not in (None, "")
-        found.append(Task(line, fields, (values,) if is_answered else (), key=key))
+        found.append(StudioTask(line, fields, (values,) if is_answered else (), key=key))
     return found
 
 
@@ -102,7 +102,7 @@ def _is_json(value: Any) -> bool:
     return isinstance(cell(value) if isinstance(value, str) else value, dict | list)
 
 
-def in_json_min(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[Answered]:
+def in_json_min(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[AnnotatedRow]:
     """What a JSON_MIN export says; see `answered`.
 
     Raises:
@@ -125,7 +125,7 @@ def _is_reordered(names: list[str]) -> bool:
     return {"id", "annotator"} <= {*names} and names.index("annotator") < names.index("id")
 
 
-def in_table(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[Answered]:
+def in_table(rows: Sequence[Row], dialect: Dialect, labelled: bool) -> Iterator[AnnotatedRow]:
     """What a CSV or TSV export says; see `answered`."""
     controls = controls_by_content([row.columns for row in rows], dialect, labelled)
     read = [replace(row, columns=_with_cells(row.columns, controls)) for row in rows]

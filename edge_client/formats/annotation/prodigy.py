@@ -1,17 +1,18 @@
-"""Prodigy's JSON lines: a text with a `label`, `accept`ed options or `spans`, and an `answer`.
+"""Prodigy JSON lines: a text with a `label`, `accept`ed options or `spans`, and an `answer`.
 
     {"text": "charged twice", "label": "bill", "answer": "accept", "_input_hash": 12}
 
-A row is a question and its answer; only accepted rows say what a text is. Rows of one `_input_hash`
-are one text that was asked about several times, such as once per label or annotator.
+A row is a question with its answer; only accepted rows count. Rows with one `_input_hash` are one
+text that was asked several times, such as once per label or annotator.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edge_client.formats.annotation.answers import (
-    Answer,
-    Answered,
+    AnnotatedRow,
+    Annotation,
+    Span,
     first_object,
     id_of,
     labels_of,
@@ -20,7 +21,6 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.annotation.spans import Span
 from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
 
@@ -31,7 +31,7 @@ NOT_TEXTS = ("answer", "label", "id", "html")  # fields of strings
 
 def answered(
     rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
-) -> Iterator[Answered]:
+) -> Iterator[AnnotatedRow]:
     """Each row with its text and what was answered.
 
     Raises:
@@ -63,27 +63,27 @@ def _answered(
     label: str,
     refused: set[tuple[Hashable, Any]],
     has_answers: bool,
-) -> Answered:
+) -> AnnotatedRow:
     fields, key = row.columns, _key(row.columns)
     texts = Row(row.line, text_of(fields, columns) | id_of(fields))
     answer = fields.get("answer") if has_answers else "accept"
     if answer in ("reject", "ignore"):
-        return Answered(texts, (), "rejected", f"its answer is {answer}", key)
+        return AnnotatedRow(texts, (), "rejected", f"its answer is {answer}", key)
     if answer != "accept":
-        return Answered(texts, key=key)
+        return AnnotatedRow(texts, key=key)
     if fields.get("_is_binary") and fields.get("spans"):
         said = "a yes or no about one span; annotate all spans of a text, as ner.manual does"
-        return Answered(texts, (), "ambiguous", said, key)
+        return AnnotatedRow(texts, (), "ambiguous", said, key)
     if key is not None and (key, str(fields.get(label))) in refused and label in fields:
-        return Answered(texts, (), "ambiguous", "its label was both accepted and rejected", key)
+        return AnnotatedRow(texts, (), "ambiguous", "its label was both accepted and rejected", key)
     try:
         given = _answer(fields, label)
     except ValueError as error:
-        return Answered(texts, (), "ambiguous", str(error), key)
-    return Answered(texts, () if given is None else (given,), key=key)
+        return AnnotatedRow(texts, (), "ambiguous", str(error), key)
+    return AnnotatedRow(texts, () if given is None else (given,), key=key)
 
 
-def _answer(fields: Mapping[str, Any], label: str) -> Answer | None:
+def _answer(fields: Mapping[str, Any], label: str) -> Annotation | None:
     """What an accepted row says; None: nothing.
 
     Raises:
@@ -97,7 +97,7 @@ def _answer(fields: Mapping[str, Any], label: str) -> Answer | None:
     elif fields.get(label) is not None:
         labels = labels_of([fields[label]])
     spans = _spans(fields.get("spans"), bool(labels))
-    return None if spans is None and not labels else Answer(labels, spans)
+    return None if spans is None and not labels else Annotation(labels, spans)
 
 
 def _spans(values: Any, has_label: bool) -> tuple[Span, ...] | None:

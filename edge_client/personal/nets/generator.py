@@ -1,28 +1,22 @@
-"""Which ranks a device needs, told from its texts: FedP2EFT's strategy generator.
+"""FedP2EFT's strategy generator: a net that gives a device LoRA ranks by its texts' statistics.
 
-A net of one hidden layer reads the means and deviations of what the base's layers get, and gives a
-factor for every rank of every module of a bank (Lee et al. 2026, arXiv:2502.04387):
+From means and deviations of the inputs of the base's layers, a net with one hidden layer gives a
+factor for each rank of each module of a bank (Lee et al. 2026, arXiv:2502.04387):
 
     features -> linear (twice as many) -> PReLU -> linear -> lambda
 
-Its numbers are an adapter's (`edge_client.adapters.nets`). Numpy forward and backward, in
-float64.
+In a round a device first trains a bank from the generator's lambdas, then moves the generator
+towards the lambdas that came out. Only the generator's weights leave the device: no features,
+lambdas or adapters. They are an adapter's tensors (`edge_client.adapters.nets`); forward and
+backward are numpy in float64.
 
-What the spread of a device's texts is held against: that of texts which nobody wrote.
+Features are relative to reference statistics of random text, since a base's layers differ far more
+than languages do: groups of random words, each group from a small vocabulary of its own, as a
+language is. Every device draws the same groups and computes them on its own base; no device's texts
+enter, and nothing of it is sent.
 
     ground = ground_of(engine, bank)
     features = ground.standard(engine.spread(examples))
-
-Means and deviations of a base's layers differ far more between layers than between languages. So
-each is taken relative to drawn texts: groups of random words of the base's vocabulary, each group
-of a small vocabulary of its own, as a language is. Every device draws the same groups and works the
-ground out on its own base: no device's texts enter it, and nothing of it travels.
-
-What a device does for the generator in a round: find out what it needs, and teach it that.
-
-First it trains a bank from the lambdas that the generator gives for its texts; then it moves the
-generator towards the lambdas that came out (FedP2EFT's two stages). Only the generator's numbers
-leave the device: neither features nor lambdas nor adapters do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,17 +24,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.nets import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
+from edge_client.adapters.banks import LORA_A
+from edge_client.adapters.nets import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator, rates_of
+from edge_client.adapters.spec import net_in
 from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.errors import Failed, demand
-from edge_client.personal.bank import Bank, bank_numbers, lambdas_of, within
-from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.labelling.own_texts import OwnTexts
+from edge_client.personal.bank import Bank, bank_numbers, drawn_bank, lambdas_of, modules_of, within
+from edge_client.personal.fitting import Fitted, FitTerms, fit
+from edge_client.personal.interpolation import kept_aside
+from edge_client.personal.nets.rates import RatesTraining, learned
 from edge_client.tasks.scores import TrainingError
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
+from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, Update
 
 
 def factors(
@@ -200,7 +200,7 @@ class Teaching:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class GeneratorTraining:
     """What a device's work for the generator gave.
 
     Attributes:
@@ -247,10 +247,10 @@ def lesson(
     ground: Ground,
     labelled: Sequence[Example],
     unlabelled: Sequence[Example],
-    terms: Terms,
+    terms: FitTerms,
     teaching: Teaching,
     seed: int,
-) -> Lesson:
+) -> GeneratorTraining:
     """A device's work of a round. Equal arguments give equal bytes.
 
     Args:
@@ -275,7 +275,7 @@ def lesson(
     fitted = fit(engine, Bank(), bank_numbers(bank, given), labelled, terms, seed)
     aims = lambdas_of(fitted.numbers)
     after, distance = taught(generator, numbers, features, aims, teaching)
-    return Lesson(after, aims, fitted, distance)
+    return GeneratorTraining(after, aims, fitted, distance)
 
 
 def taught(
@@ -302,3 +302,62 @@ def taught(
         distances.append(distance)
         optimizer.step(gradients)
     return own, distances[0]
+
+
+def teach(
+    engine: Engine, start: AdapterState, own: OwnTexts, work: Work, device_id: str
+) -> tuple[Update, Report]:
+    """A round's work for a net; nothing but its numbers leaves the device.
+
+    Args:
+        engine: Of the LoRA that the net is for; it holds another one afterwards.
+        start: The net.
+        own: The device's texts.
+        work: What is asked.
+        device_id: The device.
+
+    Raises:
+        AdapterError: A net of another base, bank or adapter.
+        ConstantBase: The base reads all texts alike.
+        TrainingError: Too few texts, or the loss is no longer finite.
+    """
+    said = work.training
+    terms = FitTerms(
+        epochs=said.epochs, batch=said.batch, lr=said.lr, weight_decay=said.weight_decay
+    )
+    seed = derive_seed(work.seed, "train", device_id, work.round_index)
+    by = _rates if net_in(work.adapter_spec) == "rates" else _generator
+    numbers, loss = by(engine, start, own, terms, seed)
+    delta = {name: numbers[name] - start[name] for name in start}
+    num_examples = len(own.data.labelled)
+    return (
+        Update(work.work_id, num_examples, delta),
+        Report(work.work_id, "done", num_examples, loss),
+    )
+
+
+def _generator(
+    engine: Engine, start: AdapterState, own: OwnTexts, terms: FitTerms, seed: int
+) -> tuple[AdapterState, float]:
+    bank = drawn_bank(engine.adapter())
+    modules, texts = modules_of(bank), (own.data.labelled, own.data.unlabelled)
+    generator = Generator(tuple(modules), len(bank[modules[0] + LORA_A]), engine.layers)
+    generator.check(start)
+    ground = ground_of(engine, bank)
+    done = lesson(engine, generator, start, bank, ground, *texts, terms, Teaching(), seed)
+    return done.numbers, done.fitted.loss
+
+
+def _rates(
+    engine: Engine, start: AdapterState, own: OwnTexts, terms: FitTerms, seed: int
+) -> tuple[AdapterState, float]:
+    """A fifth of the labelled texts is held out: by their loss the net learns."""
+    adapter = drawn_bank(engine.adapter())
+    rates = rates_of(adapter, engine.layers)
+    rates.check(start)
+    every = [*own.data.labelled, *own.data.unlabelled]
+    features = features_of(engine, ground_of(engine, adapter), adapter, every)
+    texts, aside = kept_aside(own.data.labelled, seed)
+    known = (features, adapter, texts, aside, terms, RatesTraining(), seed)
+    done = learned(engine, rates, start, *known)
+    return done.numbers, done.losses[-1]

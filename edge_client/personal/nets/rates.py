@@ -1,22 +1,19 @@
-"""How fast each part of an adapter is trained, told from a device's texts: FedL2P.
+"""FedL2P: learning rates for each tensor of a device's adapter, predicted from its texts.
 
-Lee et al. 2023 (arXiv:2310.02420), as FedP2EFT compares with it: a net reads the features of the
-device's texts and gives a factor for each tensor of its adapter, on top of one that is learned for
-the tensor itself. Both start at 1, which is plain training.
+Lee et al. 2023 (arXiv:2310.02420), as FedP2EFT compares with it: from the features of the device's
+texts a net gives a factor for each tensor, on top of one learned for the tensor itself. Both start
+at 1, which is plain training. The net's weights are sent and averaged as an adapter's are.
 
     features -> linear (100) -> ReLU -> linear (100) -> ReLU -> linear -> factor
     learning rate of a tensor = lr * own factor * factor
 
-What is approximated: the net goes down the loss on held-out texts after training. To be exact that
-gradient would lead back through all steps, for each starts where the rates before it have led; it
-would take second derivatives, which no engine gives. Here AdamW's directions count as given (first
-order), so a rate's gradient is that of the loss after training, times how far the tensor went for
-a rate of one. For a single step this is exact. On a tiny base (2 layers, width 16, four texts) its
-cosine with the whole gradient by differences was 1.00 after 3 steps at a rate of 0.01 and 0.99
+The net descends the loss on held-out texts after training. The exact gradient leads back through
+all steps and takes second derivatives, which no engine gives. So AdamW's directions count as
+constants (first order): a rate's gradient is that of the final loss times how far the tensor moved
+per unit of rate. This is exact for a single step. On a tiny base (2 layers, width 16, four texts)
+its cosine with the whole gradient by differences was 1.00 after 3 steps at a rate of 0.01 and 0.99
 after 10, but 0.56 after 10 at 0.05 and -0.38 after 30 at 0.01: keep trainings short. FedP2EFT's own
-code takes three terms of Neumann's series for the inverse of second derivatives instead.
-
-The net's numbers are an adapter's, as a generator's are: they travel and are averaged as any other.
+code instead takes three terms of the Neumann series for the inverse of second derivatives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.nets import OWN, Rates
+from edge_client.adapters.nets import OWN, RatesNet
 from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.errors import demand
-from edge_client.personal.fitting import Fitted, Terms, fit
+from edge_client.personal.fitting import Fitted, FitTerms, fit
 from edge_client.tasks.scores import TrainingError
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
@@ -37,7 +34,7 @@ from edge_client.wire.tensors import AdapterState
 
 
 @dataclass(frozen=True)
-class Learning:
+class RatesTraining:
     """How the net learns on one device.
 
     Attributes:
@@ -57,7 +54,7 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class Learned:
+class TrainedRates:
     """What a device's work for the net gave.
 
     Attributes:
@@ -107,7 +104,7 @@ def rated_fit(
     adapter: AdapterState,
     factors: Mapping[str, float],
     examples: Sequence[Example],
-    terms: Terms,
+    terms: FitTerms,
     seed: int,
 ) -> tuple[Fitted, AdapterState]:
     """Train an adapter, each tensor at its own rate; see `fit`.
@@ -158,16 +155,16 @@ def slopes_of(
 
 def learned(
     engine: Engine,
-    rates: Rates,
+    rates: RatesNet,
     numbers: AdapterState,
     features: np.ndarray,
     adapter: AdapterState,
     examples: Sequence[Example],
     held_out: Sequence[Example],
-    terms: Terms,
-    learning: Learning,
+    terms: FitTerms,
+    learning: RatesTraining,
     seed: int,
-) -> Learned:
+) -> TrainedRates:
     """A device's work of a round. Equal arguments give equal bytes.
 
     Args:
@@ -201,11 +198,10 @@ def learned(
         pulled = rates.pull(own, features, slopes)
         tensors.step({OWN: pulled.pop(OWN)})
         net.step(pulled)
-    return Learned(own, tuple(losses))
+    return TrainedRates(own, tuple(losses))
 
 
 def _in_batches(engine: Engine, examples: Sequence[Example], batch: int) -> Iterator[Batch]:
-    """Texts in their order, so many at once."""
     encoder = engine.encoder
     for start in range(0, len(examples), batch):
         some = examples[start : start + batch]

@@ -1,6 +1,6 @@
-"""A CUDA device as the planner sees it: facts as data, which `torch_backend.card` reads.
+"""Facts about a CUDA device, as the planner needs them; `torch_backend.card` reads them.
 
-Pure, so that plans for a card are tested where there is none.
+Plain data, so that plans for a GPU are tested on machines without one.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,6 @@ class Accelerator:
 
     @property
     def device(self) -> str:
-        """What a `Workload` calls it."""
         return UNIFIED if self.is_unified else CUDA
 
     @property

@@ -1,12 +1,9 @@
-"""What a training step takes of a card's memory, by formula.
+"""GPU memory of a training step, by formula, and the time that copying weights to a GPU takes.
 
-The torch engine's own moments (`planning.torch_memory`), but that nothing is mapped on a card: the
-stored weights lie there as copies, all of them or one at a time, and a dense weight is new at each
-use. The formulas have not been compared with a card yet; only their parts were, on the processor.
-
-On unified memory the process's own memory is added, since both come out of one store.
-
-What copying weights to a card costs a step.
+The moments of a step are those of `planning.torch_memory`, except that nothing is memory-mapped on
+a GPU: stored weights are copied there, all of them or one at a time, and a dense weight is new at
+each use. On unified memory the process's own memory is added, since both share one store. The
+formulas have not been compared with a GPU yet; only their parts were, on a CPU.
 """
 
 from edge_client.bases.families import family_of, has_embedding_map

@@ -1,7 +1,7 @@
-"""Texts that get one of the task's labels.
+"""Classification: each text has one of the task's labels.
 
-Labels are asked for by cloze patterns and label words, or told by a trained head. `Labelling` and
-the functions here serve the other kinds whose answer is a label as well.
+Labels are predicted by cloze patterns and label words, or by a trained head. `Labelling` and the
+functions here serve the other kinds whose answer is a label as well.
 """
 
 import math
@@ -25,17 +25,17 @@ from edge_client.tasks.kinds.label_answers import (
     report,
     results,
 )
+from edge_client.tasks.output import Skipped
 from edge_client.tasks.scores import (
-    Answers,
     Evaluation,
     Measure,
     Scores,
+    TextAnswers,
     check_any,
     finite,
     scores_from,
 )
 from edge_client.tasks.task import Masking, Task
-from edge_client.tasks.telling import Skipped
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.parts import Files
@@ -44,7 +44,7 @@ from edge_client.texts.tokens import Prompt
 
 
 class Classification(TaskKind):
-    """See `TaskKind`."""
+    """Texts that get one label each."""
 
     name = "labels"
     measure = Measure(
@@ -62,7 +62,6 @@ class Classification(TaskKind):
         answers="It tells apart these labels, in this order:",
         limits="It does not write text and knows no other label than these: a text of none of them "
         "gets one all the same.",
-        used='predict("a text"{})',
         auto="ForSequenceClassification",
         pipeline="text-classification",
     )
@@ -70,7 +69,6 @@ class Classification(TaskKind):
     has_patterns = is_one_label = is_labelled = True
 
     def check(self, task: Task) -> None:
-        """See `TaskKind`."""
         check_cloze(task)
 
     def head(self, task: Task) -> HeadSpec:
@@ -81,14 +79,14 @@ class Classification(TaskKind):
     ) -> list[Prompt]:
         return asked(inputs, examples, [[label] for label in inputs.labels(examples)])
 
-    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[Answers]:
+    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[TextAnswers]:
         rows, labels = engine.predict(examples), np.array(engine.encoder.labels(examples))
         losses = -rows[np.arange(len(labels)), labels]
         right = rows.argmax(axis=1) == labels
         parts = zip(losses[:, None], right[:, None], rows, strict=True)
-        return [Answers(*part) for part in parts]
+        return [TextAnswers(*part) for part in parts]
 
-    def score(self, task: Task, answers: Sequence[Answers]) -> Evaluation:
+    def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         losses = np.concatenate([one.losses for one in answers])
         right = np.concatenate([one.is_right for one in answers])
         rows = np.stack([one.log_probabilities for one in answers])

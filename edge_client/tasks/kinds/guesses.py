@@ -1,8 +1,8 @@
-"""Masked words of texts guessed by a base, and how well it knows texts: the answers and how told.
+"""Masked-word predictions of a base, perplexity of its texts, and the output of both.
 
-A text with `[MASK]` in it is asked for the words that may stand there. One without is asked for
-tokens of its own that are masked: the exponential of their mean loss is its perplexity. Which ones
-are masked hangs on the text alone.
+For a text with `[MASK]` the base predicts words that may stand there. Of a text without, some
+tokens are masked, which depend on the text alone: the exponential of their mean loss is its
+perplexity.
 """
 
 import math
@@ -17,10 +17,10 @@ import numpy as np
 from edge_client.errors import demand
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import Column, Table, share, shown
+from edge_client.tables import shown
 from edge_client.tasks.kind import Opened
-from edge_client.tasks.scores import Scores, bounded_perplexity
-from edge_client.tasks.telling import Skipped, pieces, write_json
+from edge_client.tasks.output import Skipped, pieces, write_json
+from edge_client.tasks.scores import bounded_perplexity
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.prompts.patterns import MASK
@@ -123,7 +123,7 @@ def _filled(text: str, words: list[str]) -> str:
 
 @dataclass(frozen=True)
 class GuessTelling:
-    """See `Telling`.
+    """See `Formatter`.
 
     Attributes:
         opened: The adapter, or the base alone.
@@ -194,22 +194,3 @@ def _row(answer: Guessing) -> dict[str, Any]:
     told = asdict(answer.told)
     first = {"perplexity": told.pop("perplexity")}  # by which a file of ours is known
     return first | ({"id": answer.found.id} if answer.found.id else {}) | told
-
-
-def report(scores: Scores) -> list[Table]:
-    """Figures for people: of each language, and of all."""
-    rows = [
-        [
-            shown(one.language) or "none named",
-            str(one.texts),
-            str(one.answers),
-            f"{one.perplexity:.2f}",
-            share(one.accuracy),
-        ]
-        for one in scores.languages
-    ]
-    every = [str(scores.texts), str(scores.answers), f"{scores.perplexity:.2f}"]
-    rows.append(["all", *every, share(scores.accuracy)])
-    heads = ("texts", "masked tokens", "perplexity", "guessed")
-    title = f"perplexity {scores.perplexity:.2f}, loss {scores.loss:.3f}"
-    return [Table([Column("language", "word"), *map(Column, heads)], rows, title)]

@@ -1,4 +1,4 @@
-"""Answers that are a label of each text: on a screen, in files, as JSON, and as scores."""
+"""Answers that are one label per text: on a screen, in files, as JSON, and as scores."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import NARROW, Column, Table, render, share, shown
 from edge_client.tasks.counts import Confusion, Mistake
 from edge_client.tasks.kind import Decision, Opened
+from edge_client.tasks.output import Skipped, pieces, write_json
 from edge_client.tasks.task import Task
-from edge_client.tasks.telling import Skipped, pieces, write_json
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 
@@ -42,11 +42,9 @@ class Answer:
 
     @property
     def index(self) -> int:
-        """The most probable label's."""
         return int(self.log_probabilities.argmax())
 
     def probabilities(self, labels: Sequence[str]) -> dict[str, float]:
-        """Each label's."""
         values = np.exp(self.log_probabilities.astype(np.float64)).round(6).tolist()
         return dict(zip(labels, values, strict=True))
 
@@ -72,7 +70,7 @@ def _without(rows: np.ndarray, prior: Sequence[float]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LabelTelling:
-    """See `Telling`.
+    """See `Formatter`.
 
     Attributes:
         opened: The adapter.

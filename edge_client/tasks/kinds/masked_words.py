@@ -1,44 +1,122 @@
-"""Words masked in texts, which the base's own head guesses (Devlin et al. 2019, arXiv:1810.04805).
+"""Masked language modelling: masked words of texts, predicted by the base's own head.
 
-Masked words are asked for in texts with labels or without, so all of a device's texts are trained
-on; which are masked is drawn anew in each epoch (`masking`).
+Devlin et al. 2019, arXiv:1810.04805. It needs no labels, so all of a device's texts are trained on.
+Masks are drawn anew for each epoch and position in a list of texts, independently of other texts
+and of batches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.tables import Table
-from edge_client.tasks.counts import Confusion
-from edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
-from edge_client.tasks.kinds.guesses import TOP, GuessTelling, check_top, report
-from edge_client.tasks.kinds.masking import masked, masked_in, most_masked, pieces_of
-from edge_client.tasks.scores import (
-    Answers,
-    Evaluation,
-    LanguageScores,
-    Measure,
-    Scores,
-    bounded_perplexity,
-    check_any,
-    evaluation_of,
-    scores_from,
-)
-from edge_client.tasks.task import Task
-from edge_client.tasks.telling import Skipped, pieces
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
+from edge_client.tasks.kind import Inputs, Opened, Sentences
+from edge_client.tasks.kinds.asked_words import AskedWords
+from edge_client.tasks.kinds.guesses import TOP, GuessTelling, check_top
+from edge_client.tasks.scores import Measure
+from edge_client.tasks.task import Masking, Task
+from edge_client.texts.examples import Example, joined
 from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import MASK, TaskError
-from edge_client.texts.tokens import Prompt
+from edge_client.texts.prompts.patterns import MASK
+from edge_client.texts.tokens import Prompt, Tokens
+
+Pieces: TypeAlias = tuple[list[int], list[int]]  # a text's ids, and of each the number of its word
+MASKED, CHANGED = 0.8, 0.1  # of the tokens that are asked for; the rest stays as it is
 
 
-class MaskedWords(TaskKind):
+def masked(
+    tokens: Tokens,
+    masking: Masking,
+    examples: Sequence[Example],
+    limit: int,
+    draw: int,
+    first: int = 0,
+) -> list[Prompt]:
+    """Texts as a language model reads them, cut to `limit` tokens, some of them asked for.
+
+    Law: of a text of n tokens max(1, share x n) are asked for, rounded; of whole words as many as
+    fit into that, and one token at least. A text without tokens is one unknown one.
+
+    Args:
+        tokens: The base's tokenizer.
+        masking: How many, and whether whole words.
+        examples: The texts; of a pair both are read, one behind the other.
+        limit: Tokens of an input, specials included.
+        draw: Seed of what is chosen.
+        first: Place of the first of them, where they are a part of a list.
+    """
+    pieces = (pieces_of(tokens, example, limit) for example in examples)
+    return masked_in(tokens, masking, pieces, draw, first)
+
+
+def pieces_of(tokens: Tokens, example: Example, limit: int) -> Pieces:
+    """A text as it is before any of it is masked, without specials; see `masked`."""
+    return tokens.pieces(joined(example), tokens.plain_room(limit))
+
+
+def masked_in(
+    tokens: Tokens, masking: Masking, pieces: Iterable[Pieces], draw: int, first: int = 0
+) -> list[Prompt]:
+    """As `masked`, of texts that are tokenized already; these stay as they are."""
+    return [
+        _masked(tokens, masking, one, np.random.default_rng([draw, row]))
+        for row, one in enumerate(pieces, first)
+    ]
+
+
+def most_masked(masking: Masking, limit: int) -> int:
+    """Tokens that are asked for in a text of `limit` tokens, specials included: none has more."""
+    return _count(masking, limit)
+
+
+def _count(masking: Masking, tokens: int) -> int:
+    return max(1, round(masking.share * tokens))
+
+
+def _masked(
+    tokens: Tokens, masking: Masking, pieces: Pieces, generator: np.random.Generator
+) -> Prompt:
+    ids, words = list(pieces[0]), pieces[1]
+    groups = _words(words) if masking.whole_words else [[place] for place in range(len(ids))]
+    chosen = _chosen(groups, _count(masking, len(ids)), generator)
+    answers = [ids[place] for place in chosen]
+    for place in chosen:
+        how = generator.random()
+        if how < MASKED:
+            ids[place] = tokens.mask_id
+        elif how < MASKED + CHANGED:
+            ids[place] = int(tokens.ordinary_ids[generator.integers(len(tokens.ordinary_ids))])
+    return tokens.framed(ids, chosen, answers)
+
+
+def _words(words: Sequence[int]) -> list[list[int]]:
+    """Places of each word's tokens."""
+    found: dict[int, list[int]] = {}
+    for place, word in enumerate(words):
+        found.setdefault(word, []).append(place)
+    return list(found.values())
+
+
+def _chosen(groups: Sequence[list[int]], count: int, generator: np.random.Generator) -> list[int]:
+    """Places of `count` tokens at most, in drawn order of their words; ascending, at least one."""
+    found: list[int] = []
+    for group in _in_drawn_order(groups, generator):
+        if len(found) + len(group) <= count:
+            found += group
+        if len(found) == count:
+            break
+    if not found:  # every word is longer than that: a part of one is asked for
+        found = min(groups, key=len)[:count]
+    return sorted(found)
+
+
+def _in_drawn_order(
+    groups: Sequence[list[int]], generator: np.random.Generator
+) -> Iterator[list[int]]:
+    return (groups[index] for index in generator.permutation(len(groups)))
+
+
+class MaskedWords(AskedWords):
     """See `TaskKind`.
 
     A coordinator goes by accuracy: it sums up what devices say, and a share, unlike a loss, has an
@@ -69,24 +147,14 @@ class MaskedWords(TaskKind):
         answers="It guesses words that are masked in a text, by the base's own head.",
         limits="It writes no text from left to right; it guesses single words from those around "
         "them.",
-        used=f'fill("a {MASK} text")',
+        call="fill",
+        example=f"a {MASK} text",
         auto="",
         pipeline="fill-mask",
     )
-    keys = ()
     function = "smidgen.fill"
     asked = "masked tokens"
-    peft_type = ""
     is_drawn = True
-
-    def check(self, task: Task) -> None:
-        """See `TaskKind`."""
-        task.refuse_patterns()
-        said = f"task {task.name!r} of kind {self.name} has no labels; leave `labels` out"
-        demand(not task.labels, said, TaskError)
-
-    def head(self, task: Task) -> HeadSpec:
-        return HeadSpec(0, "all words")
 
     def places(self, task: Task, tokens: int) -> int:
         return most_masked(task.masking, tokens)
@@ -102,80 +170,13 @@ class MaskedWords(TaskKind):
         read = [known[one] for one in examples]
         return lambda draw: masked_in(inputs.tokens, inputs.task.masking, read, draw)
 
-    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[Answers]:
-        """Which words are masked is the same in each evaluation of the same texts."""
-        return [Answers(*found) for found in engine.judge_each(examples)]
-
-    def score(self, task: Task, answers: Sequence[Answers]) -> Evaluation:
-        return evaluation_of(answers)
-
-    def figure(self, score: Evaluation) -> float:
-        return bounded_perplexity(score.loss)
+    def asked_in_words(self, task: Task) -> str:
+        kind = "tokens, in whole words," if task.masking.whole_words else "tokens"
+        return f"It was asked for {task.masking.share:.0%} of the {kind} of each training text."
 
     def show(self, opened: Opened, top: int | None = None) -> GuessTelling:
         check_top(TOP if top is None else top)
         return GuessTelling(opened, TOP if top is None else top)
 
-    def scores(
-        self,
-        opened: Opened,
-        texts: Iterator[Found],
-        accounting: Accounting,
-        on_answer: Callable[[Any], None],
-    ) -> Scores:
-        """All texts at once, as where a device evaluates; no answer is told."""
-        every = pieces(texts, accounting)
-        examples = [example for piece in every for _, example in piece]
-        check_any(examples, "text", accounting)
-        found = opened.engine.judge_each(examples)
-        of = np.repeat(np.arange(len(found)), [len(losses) for losses, _ in found])
-        losses, is_right = map(np.concatenate, zip(*found, strict=True))
-        scores = scores_from(losses.tolist(), len(examples), Confusion.of((), (), ()), ())
-        return replace(
-            scores,
-            accuracy=float(is_right.mean()),
-            languages=_languages([one.language for one in examples], of, losses, is_right),
-        )
-
-    def results(
-        self, out: Path | None, task: Task, *, has_id: bool
-    ) -> AbstractContextManager[Callable[[Any | Skipped], None]]:
-        return nullcontext(lambda answer: None)
-
-    def check_results(self, out: Path | None) -> None:
-        said = f"--out {out}: masked words have no answer of each text to write; leave --out away"
-        demand(out is None, said)
-
-    def scores_json(self, scores: Scores) -> dict[str, Any]:
-        return {
-            "tokens": scores.answers,
-            "perplexity": scores.perplexity,
-            "languages": [asdict(one) for one in scores.languages],
-        }
-
-    def report(self, scores: Scores) -> list[Table]:
-        return report(scores)
-
 
 KIND = MaskedWords()
-
-
-def _languages(
-    named: Sequence[str], of: np.ndarray, losses: np.ndarray, is_right: np.ndarray
-) -> tuple[LanguageScores, ...]:
-    """Figures language by language; none where no text names one.
-
-    Args:
-        named: Each text's language.
-        of: Of which text each answer is.
-        losses: Each answer's.
-        is_right: Likewise.
-    """
-    found = []
-    for language in sorted(set(named)) if any(named) else []:
-        texts = [row for row, one in enumerate(named) if one == language]
-        mine = np.isin(of, texts)
-        loss, right = float(losses[mine].mean(dtype=np.float64)), float(is_right[mine].mean())
-        count = int(mine.sum())
-        found.append(LanguageScores(language, len(texts), count, right, bounded_perplexity(loss)))
-    return tuple(found)

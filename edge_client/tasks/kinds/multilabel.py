@@ -1,10 +1,10 @@
-"""Texts that get any of the task's labels: several, one, or none.
+"""Multi-label classification: each text has any number of the task's labels, or none.
 
 Each label is decided by itself: by a trained head, or by its label word at the mask of a cloze
 pattern, trained by binary cross-entropy (torch's `BCEWithLogitsLoss`, transformers' `problem_type =
-"multi_label_classification"`). A label is told from its threshold on, 0.5 or what `thresholds` of
-the task file says. Scored by F1 over all labels of all texts (micro), since most texts lack most
-labels. A file names labels in one of three ways:
+"multi_label_classification"`). A label is given from its threshold on, 0.5 or the task file's
+`thresholds`. The score is micro F1, since most texts lack most labels. A file names labels in one
+of three ways:
 
     {"text": "late and cold", "label": ["service", "food"]}    a list
     late and cold,service|food                                 a column, `|` between labels
@@ -27,10 +27,10 @@ from edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened
 from edge_client.tasks.kinds.classification import Classification, asked
 from edge_client.tasks.kinds.label_answers import Answer, answers
 from edge_client.tasks.scores import (
-    Answers,
     Evaluation,
     Measure,
     Scores,
+    TextAnswers,
     check_any,
     evaluation_of,
     scores_from,
@@ -101,7 +101,7 @@ def has_gold(names: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 class Multilabel(Classification):
-    """See `TaskKind`."""
+    """Texts that get any number of labels."""
 
     name = "multilabel"
     measure = Measure(
@@ -156,13 +156,13 @@ class Multilabel(Classification):
     ) -> list[Prompt]:
         return asked(inputs, examples, matrix_of(inputs.task, examples).tolist())
 
-    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[Answers]:
+    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[TextAnswers]:
         task = engine.encoder.task
         gold, rows = matrix_of(task, examples), engine.predict(examples)
         told = self.told(task, rows)
         losses, is_right = losses_of(rows, gold), (told == gold).all(axis=1)
         return [
-            Answers(losses[[row]], is_right[[row]], counts=np.stack([gold[row], told[row]]))
+            TextAnswers(losses[[row]], is_right[[row]], counts=np.stack([gold[row], told[row]]))
             for row in range(len(examples))
         ]
 
@@ -173,7 +173,7 @@ class Multilabel(Classification):
         found: np.ndarray = (np.exp(rows.astype(np.float64)) >= least).astype(np.int64)
         return found
 
-    def score(self, task: Task, answers: Sequence[Answers]) -> Evaluation:
+    def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         return evaluation_of(answers, counts_of([one.counts for one in answers]))
 
     def figure(self, score: Evaluation) -> float:

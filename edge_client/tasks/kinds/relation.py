@@ -1,16 +1,15 @@
-"""Two marked spans of a text that stand in one of the task's relations, such as drug and effect.
+"""Relation classification: two marked spans of a text and their relation, such as drug and effect.
 
-Markers stand around the spans as text (entity markers, Soares et al. 2019, arXiv:1906.03158, which
-a frozen base reads as letters); with the spans' types in them where the file names any:
+Markers are put around the spans as text (entity markers, Soares et al. 2019, arXiv:1906.03158,
+which a frozen base reads as letters); they include the spans' types where the file names any:
 
     {"text": "rash after amoxicillin", "head": [11, 22], "tail": [0, 4], "label": "causes"}
     [E2] rash [/E2] after [E1] amoxicillin [/E1]
 
-A file has the spans as characters, the first and the one behind the last: `head` and `tail` as
-lists (or objects with `start`, `end` and `type`), or as columns `head_start`, `head_end`,
-`tail_start`, `tail_end`, and `head_type`, `tail_type`. Or its texts are marked already, as above or
-with `<e1>` and `<e2>` (SemEval-2010 task 8). Of a text that is too long what is kept lies around
-the spans, whose markers all stay.
+A file gives spans in characters, the first and the one after the last: `head` and `tail` as lists
+(or objects with `start`, `end` and `type`), or columns `head_start`, `head_end`, `tail_start`,
+`tail_end`, and `head_type`, `tail_type`. Or its texts have markers already, as above or `<e1>` and
+`<e2>` (SemEval-2010 task 8). A text that is too long is cut around the spans; all markers stay.
 """
 
 import re
@@ -36,7 +35,10 @@ SEMEVAL = re.compile(r"<e([12])>(.*?)</e\1>", re.S)
 MARKER = re.compile(r"\[/?E[12](?::[^\[\]\s]+)?\]|</?e[12]>")  # one of a pair or not
 TYPE = re.compile(r"[^\[\]\s]{1,60}")  # of a span
 SPARE = 2  # tokens: a text has one more or less beside other words
-EXPECTED = "`head` and `tail` as the first character and the one behind the last"
+EXPECTED = (
+    "its first character and the one behind the last are expected, or [E1] ... [/E1] and "
+    "[E2] ... [/E2] in the text"
+)
 Span: TypeAlias = tuple[int, int, str]  # of a text, and its type or nothing
 
 
@@ -48,14 +50,17 @@ def marked(text: str, row: Mapping[str, Any]) -> str | Fault:
     if MARKER.search(text):  # beside which places would be marked so that nobody can tell
         found = sorted(one[1].partition(":")[0] for one in MARKED.finditer(text))
         said = "[E1] and [E2] expected once, each around words, and no `head` and `tail` beside"
-        return text if found == sorted(SPANS.values()) and told else Fault("tags", said)
+        return text if found == sorted(SPANS.values()) and told else Fault("spans", said)
     if told:
-        return Fault("tags", told[0])
+        return Fault("spans", told[0])
     known = sorted((one, mark) for mark, one in spans.items() if not isinstance(one, str))
-    (start, stop, _), (second, end, _) = known[0][0], known[1][0]
-    are_words = text[start:stop].strip() and text[second:end].strip()
-    if not (0 <= start < stop <= second < end <= len(text) and are_words):
-        return Fault("tags", f"two spans with words expected, apart, in {len(text)} characters")
+    for (first, last, _), mark in known:
+        name = next(one for one in SPANS if SPANS[one] == mark)
+        if not (0 <= first < last <= len(text) and text[first:last].strip()):
+            said = f"`{name}`: {first} to {last}; words of its {len(text)} characters are expected"
+            return Fault("spans", said)
+    if known[0][0][1] > known[1][0][0]:
+        return Fault("spans", "`head` and `tail` overlap; two spans apart are expected")
     parts, last = [], 0
     for (start, stop, kind), mark in known:
         name = f"{mark}:{kind}" if kind else mark
@@ -75,13 +80,13 @@ def _span(row: Mapping[str, Any], name: str) -> Span | str:
     try:
         places = int(str(start)), int(str(stop))
     except ValueError:
-        return f"`{name}`: no span; {EXPECTED} are expected"
+        return f"`{name}`: no span; {EXPECTED}"
     said = f"`{name}`: its type is one word of 60 characters at most"
     return said if kind and not TYPE.fullmatch(str(kind)) else (*places, str(kind or ""))
 
 
 class Relation(Classification):
-    """See `TaskKind`."""
+    """Pairs of marked spans that get one relation each."""
 
     name = "relation"
     files = Files(
@@ -95,11 +100,10 @@ class Relation(Classification):
     card = Classification.card._replace(
         answers="It tells in which of these relations two marked spans of a text stand, `[E1] ... "
         "[/E1]` and `[E2] ... [/E2]`, in this order:",
-        used='predict("[E2] rash [/E2] after [E1] amoxicillin [/E1]"{})',
+        example="[E2] rash [/E2] after [E1] amoxicillin [/E1]",
     )
 
     def check(self, task: Task) -> None:
-        """See `TaskKind`."""
         super().check(task)
         said = f"task {task.name!r} of kind {self.name}: a pattern holds {{text}}, one text with "
         demand("{text_a}" not in "".join(task.patterns), f"{said}both spans", TaskError)

@@ -1,6 +1,6 @@
-"""Words of texts that get a tag: outside, or the first or a further word of an entity of a type.
+"""Tagging: each word is outside, or the first or a further word of an entity of some type (BIO).
 
-Each word is asked at its first token, see `windows`; a head is needed.
+A word is classified at its first token (`edge_client.tasks.kinds.tag_answers`); a head is needed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +22,21 @@ from edge_client.tasks.kinds.tag_answers import (
     check,
     report,
     results,
+    tagged,
     taggings,
+    words_of,
 )
-from edge_client.tasks.kinds.windows import tagged, words_of
+from edge_client.tasks.output import Skipped
 from edge_client.tasks.scores import (
-    Answers,
     Evaluation,
     Measure,
     Scores,
+    TextAnswers,
     check_any,
     evaluation_of,
     scores_from,
 )
 from edge_client.tasks.task import Masking, Task
-from edge_client.tasks.telling import Skipped
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.parts import Files
@@ -44,7 +45,7 @@ from edge_client.texts.tokens import Prompt
 
 
 class Tags(TaskKind):
-    """See `TaskKind`."""
+    """Words that get one tag each, by a head."""
 
     name = "tagging"
     measure = Measure(
@@ -68,7 +69,7 @@ class Tags(TaskKind):
         answers="It finds entities of these types in a text:",
         limits="It does not write text and knows no other type than these: an entity of none of "
         "them is not found, or gets one of these.",
-        used='tag("a text")',
+        call="tag",
         auto="ForTokenClassification",
         pipeline="token-classification",
     )
@@ -102,7 +103,7 @@ class Tags(TaskKind):
     def words_read(self, example: Example) -> Sequence[str]:
         return words_of(example)
 
-    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[Answers]:
+    def answers(self, engine: Engine, examples: Sequence[Example]) -> list[TextAnswers]:
         """Words that are not read, of texts that are too long, count as told to be outside."""
         tags = engine.encoder.task.tags
         index = {tag: number for number, tag in enumerate(tags)}
@@ -113,10 +114,10 @@ class Tags(TaskKind):
             unread = (OUTSIDE,) * (len(example.tags) - len(rows))
             both = example.tags, (*(tags[tag] for tag in told.tolist()), *unread)
             losses = -rows[np.arange(len(gold)), gold]
-            found.append(Answers(losses, told == gold, tags=both))
+            found.append(TextAnswers(losses, told == gold, tags=both))
         return found
 
-    def score(self, task: Task, answers: Sequence[Answers]) -> Evaluation:
+    def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         return evaluation_of(answers, counted(task.labels, [one.tags for one in answers]))
 
     def figure(self, score: Evaluation) -> float:

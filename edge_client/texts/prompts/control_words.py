@@ -1,12 +1,12 @@
-"""Control words of a tokenizer, such as [SEP] or <mask>: typed in a text they are plain text.
+"""Control words of a tokenizer, such as [SEP] or <mask>, are plain text when they occur in a text.
 
-`tokenizers` leaves out its special tokens where `encode_special_tokens` is set. Two kinds slip
-through. A word that `tokenizer_config.json` alone calls special is not special to the library. And
-a model may hold control words among its own pieces (Unigram does, and any model whose words are
-not split at punctuation): it finds them without the library's list, so they are renamed in there.
+With `encode_special_tokens`, `tokenizers` ignores its special tokens. Two kinds slip through. A
+word that only `tokenizer_config.json` calls special is not special to the library. And a model may
+have control words among its own pieces (Unigram does, and any model whose words are not split at
+punctuation), which it finds without the library's list, so they are renamed inside it.
 
-A mask is where we put it, not where a text spells it: its place in a sentence is marked by a word
-that no text holds, and which the library treats as it treats the mask.
+A mask is only where we put it: its place in a sentence is marked by a word that no text contains,
+and that the library treats as the mask.
 """
 
 import json
@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
 UNIGRAM = b'{"type":"Unigram"'  # how a model's state begins
 LISTED = ("additional_special_tokens", "extra_special_tokens")
 
 
 def named_in(config: Mapping[str, Any]) -> set[str]:
-    """The control words that a `tokenizer_config.json` names."""
     named = [value for key, value in config.items() if key.endswith("_token")]
     for key in LISTED:
         more = config.get(key)
@@ -115,17 +114,39 @@ def _touches(merge: str | list[str], words: set[str]) -> bool:
     return not words.isdisjoint((first, second, first + second))
 
 
-def marked(tokenizer: "Tokenizer", mask_id: int) -> tuple[str, int]:
+def marked(tokenizer: "Tokenizer", mask_id: int | None) -> tuple[str, int]:
     """Add a word that marks a mask's place in a sentence, and its id, which no base knows.
 
-    It takes in the spaces around it as the mask does. Drawn at random, so that no text holds it;
-    of letters and digits, which no normalizer drops, between two that no accent changes.
+    It takes in the spaces around it as the mask does, where there is one.
     """
     from tokenizers import AddedToken
 
-    mask = tokenizer.get_added_tokens_decoder()[mask_id]
-    word = f"q{secrets.token_hex(12)}q"
-    flags = {"lstrip": mask.lstrip, "rstrip": mask.rstrip, "single_word": mask.single_word}
-    tokenizer.add_tokens([AddedToken(word, normalized=mask.normalized, special=False, **flags)])
+    added = tokenizer.get_added_tokens_decoder()
+    mask = AddedToken("", normalized=False) if mask_id is None else added[mask_id]
+    return _add_like(tokenizer, mask)
+
+
+def alias(tokenizer: "Tokenizer", word: str) -> tuple[str, int, int]:
+    """Add a word that is read where a control word would be; its id, and the control word's."""
+    added = tokenizer.get_added_tokens_decoder().items()
+    id_, like = next((id_, one) for id_, one in added if one.content == word)
+    return *_add_like(tokenizer, like), id_
+
+
+def _add_like(tokenizer: "Tokenizer", like: "AddedToken") -> tuple[str, int]:
+    """A word with another's flags that no special token is, and its id."""
+    from tokenizers import AddedToken
+
+    word = unheard_of()
+    flags = {"lstrip": like.lstrip, "rstrip": like.rstrip, "single_word": like.single_word}
+    tokenizer.add_tokens([AddedToken(word, normalized=like.normalized, special=False, **flags)])
     added = tokenizer.get_added_tokens_decoder().items()
     return word, next(id_ for id_, one in added if one.content == word)
+
+
+def unheard_of() -> str:
+    """A word that no text holds, for it is drawn at random.
+
+    Of letters and digits, which no normalizer drops, between two that no accent changes.
+    """
+    return f"q{secrets.token_hex(12)}q"

@@ -1,8 +1,7 @@
-"""A pattern with its texts put in: one sentence, which is tokenized whole.
+"""Fills a pattern with texts: one sentence, which is tokenized as a whole.
 
-Which ids a word has depends on what stands beside it for most tokenizers, so a sentence is never
-put together from tokens. Where one is too long its texts are cut, in characters, and it is written
-and tokenized again.
+For most tokenizers a word's ids depend on its neighbours, so sentences are never concatenated from
+tokens. If one is too long, its texts are cut, in characters, and it is tokenized again.
 """
 
 import re

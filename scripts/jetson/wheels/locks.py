@@ -17,7 +17,7 @@ OLD_NAMES = {(2, 5): "manylinux1", (2, 12): "manylinux2010", (2, 17): "manylinux
 
 @dataclass(frozen=True)
 class Locked:
-    """One wheel."""
+    """One wheel of a lock file."""
 
     name: str
     version: str

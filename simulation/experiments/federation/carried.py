@@ -1,18 +1,15 @@
-"""What one round hands to the next beside the adapter: the server's memory, and what clients keep.
+"""State that one round passes to the next beside the adapter: the server's and the clients'.
 
-A roll-back forgets the server's memory and what goes with the adapters that were left; what clients
-have fetched stays with them.
-
-Which adapter of a run each client holds, and what it took to fetch, where steps are coded.
-
-A client keeps the last adapter that it was handed, as a device does, and is led from it by steps
-where they lead there. One that trains on what it was handed to evaluate fetches it once.
+A rollback forgets the server's state and what belongs to the abandoned adapters; what clients have
+fetched stays with them. Where steps are coded, a client keeps the last adapter it was sent, as a
+device does, and receives steps from it where they lead to the wanted one. A client that trains on
+the adapter it was sent to evaluate fetches it once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.rounds.learning.kept import Kept
+from coordinator.rounds.learning.client_state import DeviceStates
 from coordinator.rounds.learning.memory import Memory, encode_memory
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import CodedStep
@@ -92,7 +89,9 @@ class Carried:
         """What clients' update steps start from."""
         return {name: StepInputs(self.states.get(name, {}), self.shared) for name in names}
 
-    def close(self, round_index: int, kept: Kept, new: Mapping[str, Mapping[str, bytes]]) -> None:
+    def close(
+        self, round_index: int, kept: DeviceStates, new: Mapping[str, Mapping[str, bytes]]
+    ) -> None:
         """Take what clients made in a round, as far as it counts: that round is their last.
 
         Args:

@@ -1,9 +1,8 @@
-"""A federated run on a virtual clock: real training, and every device takes as long as it is told.
+"""A federated run on a virtual clock: real training, simulated durations of devices.
 
-The coordinator's own `decide` and `evolve` say what happens next, whether rounds are synchronous,
-over-selected or asynchronous. The clock jumps to the next answer that is due; ties go by device. So
-equal arguments give equal journals and equal bytes, and a run of hours takes as long as its
-computing.
+The coordinator's own `decide` and `evolve` say what happens next, in synchronous, over-selected or
+asynchronous rounds. The clock jumps to the next answer that is due; ties go by device. So equal
+arguments give equal journals and equal bytes, and a run of hours takes as long as its computing.
 
     told = clocked(schedule, template, devices, names, takes_s, until_s=80.0, judge=judge)
     assert replayed(schedule, told) == told.adapter
@@ -17,9 +16,9 @@ from coordinator.rounds.admission import check_update
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import AlsoAsked, Answered, Event, StepClosed, StepOpened
 from coordinator.rounds.guidance import step_orders
-from coordinator.rounds.learning.learning import Answer as Admitted
-from coordinator.rounds.learning.learning import learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
+from coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
+from coordinator.rounds.learning.server_update import learn
 from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.scheduling.asking import is_asked
 from coordinator.rounds.scheduling.step import Step
@@ -74,7 +73,6 @@ class Clocked:
     adapter: bytes = b""
 
     def put(self, body: bytes) -> str:
-        """Keep a blob; its name."""
         name = sha256(body)
         self.blobs[name] = body
         return name
@@ -225,7 +223,6 @@ def closed(
 
 
 def _asked(event: Event, state: State, template: Work) -> Iterator[tuple[str, Work]]:
-    """Training that an event asks for."""
     step = state.step
     if step is None or step.opened.kind != "train" or not isinstance(event, StepOpened | AlsoAsked):
         return

@@ -1,16 +1,13 @@
-"""What a federated run asks of its devices, and the errors that end it.
-
-What the rounds of a federated run give and cost, and where it stands between two of them.
-"""
+"""A simulated run's view of its devices: what rounds ask, give and cost, and errors that end it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.errors import Failed
-from edge_client.labelling.book import Book
+from edge_client.labelling.label_journal import LabelJournal
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from simulation.experiments.scoring import Score
@@ -144,7 +141,7 @@ class Devices(Protocol):
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
         inputs: Mapping[str, StepInputs] = NOTHING,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[FinishedWork]:
         """Answer training or label work, in the order asked; who fails says so in its report.
 
         Args:
@@ -156,10 +153,10 @@ class Devices(Protocol):
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         """Evaluate an adapter as devices do before they label; None where nobody labels."""
 
-    def notes(self) -> Mapping[str, Book]:
+    def notes(self) -> Mapping[str, LabelJournal]:
         """What clients know of their unlabelled texts."""
 
-    def recall(self, notes: Mapping[str, Book]) -> None:
+    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
         """Go on with notes of another time."""
 
     def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:

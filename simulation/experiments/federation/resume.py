@@ -1,4 +1,4 @@
-"""What a run must know, beside its adapter, to go on where it was; as bytes."""
+"""State of a federated run, beside its adapter, from which it can be resumed; as bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from coordinator.rounds.bounds import Medians
-from coordinator.rounds.learning.kept import Kept
+from coordinator.rounds.learning.client_state import DeviceStates
 from coordinator.rounds.scheduling.participation import Heard, Patience
 from coordinator.rounds.scoring import Good, Score
 from coordinator.rounds.state import State
-from edge_client.labelling.book import Book
+from edge_client.labelling.label_journal import LabelJournal
 from edge_client.wire.messages import Report
 from edge_client.wire.reports import Confidences
 from simulation.experiments.federation.carried import Carried
@@ -28,7 +28,7 @@ class Memory:
     texts: dict[str, int]
     confidences: dict[str, Confidences]
     labelled: int
-    books: dict[str, Book]
+    books: dict[str, LabelJournal]
     gate: Report
     without_tests: frozenset[str] = frozenset()
     medians: Medians = field(default_factory=Medians)
@@ -37,13 +37,13 @@ class Memory:
     good_adapter: bytes = b""
     patience: Patience = field(default_factory=Patience)
     heard: dict[str, Heard] = field(default_factory=dict)
-    kept: Kept = field(default_factory=Kept)
+    kept: DeviceStates = field(default_factory=DeviceStates)
     carried: Carried = field(default_factory=Carried)
 
 
 def remembered(
     state: State,
-    books: Mapping[str, Book],
+    books: Mapping[str, LabelJournal],
     gate: Report,
     good_adapter: bytes = b"",
     carried: Carried | None = None,

@@ -1,8 +1,8 @@
 """A federated run in one process: the coordinator's rounds and aggregation, without a socket.
 
-What is due next is decided by `rounds.machine`, who is asked by `rounds.selection`;
-updates are encoded, checked and folded as the server does it, one at a time and in order of client
-names. So a run here ends in the same bytes as the same run over HTTP.
+`rounds.machine` decides what is due next and `rounds.selection` who is asked; updates are encoded,
+checked and folded as the server does it, one at a time and in order of client names. So a run here
+ends in the same bytes as the same run over HTTP.
 
     devices = ...  # answers work with an engine, on this machine or on a Ray cluster
     last = federate(schedule, template, Standing(adapter), names, devices, on_round)
@@ -25,9 +25,9 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.guidance import context_of, guidance_of, step_orders
 from coordinator.rounds.learning.exact import handed, spec_at_rank
-from coordinator.rounds.learning.learning import Answer as Admitted
-from coordinator.rounds.learning.learning import learn, length_of
 from coordinator.rounds.learning.memory import decode_memory
+from coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
+from coordinator.rounds.learning.server_update import learn, length_of
 from coordinator.rounds.machine import (
     MOST_ROLLBACKS,
     bounded,
@@ -324,7 +324,6 @@ class _Run:
         return replace(closed, kept_score=self._devices.judge(self._good, self._arm))
 
     def _stand(self, adapter: bytes) -> Standing:
-        """Where the run is now."""
         is_labelling = self._schedule.labelling is not None
         # Without labelling what clients hold never changes: whoever goes on says it again.
         state = self._state if is_labelling else replace(self._state, texts={})

@@ -1,74 +1,44 @@
-"""When whom is asked in an experiment: what the coordinator's state machine is told of it.
-
-Clients' answers as the coordinator takes them and notes them down.
-"""
+"""An experiment's schedule for the run state machine, and admission of clients' answers."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Literal
 
 from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.metrics import judged
-from coordinator.rounds.scheduling.step import Asynchronous
+from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import Score as Told
 from coordinator.rounds.scoring import scored
-from edge_client.adapters.forms.linear import steps_of
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.tasks.registry import DEFAULT
 from edge_client.tasks.task import Task
-from edge_client.updates.settings import Updates, steps_of_run
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import AdapterState, Update
-from edge_client.wire.training import Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.hostile import Hostile
 from simulation.experiments.scoring import Score, report_of
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """An experiment's `coordinator.rounds.schedule.Schedule` for as many clients as can train.
+@dataclass(frozen=True, kw_only=True)
+class Rounds(Schedule):
+    """How an experiment's rounds follow each other, for as many clients as can train.
 
     With labelling adapters are evaluated whenever they are scored (every `score_every` rounds) or
     may be labelled with.
     """
 
-    rounds: int
-    fraction: float
-    evaluate_every: int
-    seed: int
     min_clients: int = 1
-    min_updates: int = 1
     deadline_s: float = math.inf
     adaptive_deadline: bool = False
-    labelling: Labelling | None = None
-    labels: tuple[str, ...] = ()
-    max_cohort: int = 0
-    over_selection: float = 1.0
-    patience: int = 0
-    asynchronous: Asynchronous | None = None
-    evaluate_cohort: int = 0
-    evaluate_share: float = 1.0
-    keep: Literal["best", "last"] = "last"
-    score_every: int = 1
     norm_bound: float | Literal["adaptive"] = 0.0
     max_examples: int | Literal["adaptive"] = 0
-    is_guarded: bool = False
-    training: Training = field(default_factory=Training)
-    learning: Learning = field(default_factory=Learning)
-    updates: Updates = field(default_factory=Updates)
-    hostile: Hostile | None = None
+    labels: tuple[str, ...] = ()
     kind: str = DEFAULT
-    adapter_steps: tuple[str, ...] = ()
-
-    @property
-    def update_steps(self) -> tuple[str, ...]:
-        """What clients' updates go through, step by step."""
-        return steps_of_run(self.training, self.updates, self.adapter_steps)
+    score_every: int = 1
+    is_guarded: bool = False
+    hostile: Hostile | None = None
 
     def is_gated(self, round_index: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
@@ -98,10 +68,11 @@ def schedule_of(
     labelling, cohort = experiment.labelling, experiment.cohort
     fraction = min(1.0, cohort / max(1, clients)) if cohort else 1.0
     rounds = Rounds(
-        experiment.rounds,
-        fraction,
-        experiment.evaluate_every,
-        experiment.seed,
+        adapter=experiment.adapter,
+        rounds=experiment.rounds,
+        fraction=fraction,
+        evaluate_every=experiment.evaluate_every,
+        seed=experiment.seed,
         min_updates=experiment.learning.least,
         patience=experiment.patience,
         evaluate_share=experiment.evaluate_share,
@@ -115,7 +86,6 @@ def schedule_of(
         hostile=experiment.hostile,
         labels=labels if experiment.hostile or experiment.keep == "best" else (),
         kind=kind,
-        adapter_steps=steps_of(experiment.adapter),
     )
     if labelling is None:
         return rounds
@@ -131,8 +101,8 @@ def schedule_of(
 
 
 def admitted(
-    finished: Answer, work: Work, reference: AdapterState, schedule: Rounds
-) -> tuple[Answer, Update | None]:
+    finished: FinishedWork, work: Work, reference: AdapterState, schedule: Rounds
+) -> tuple[FinishedWork, Update | None]:
     """An answer as the coordinator takes it: an update that cannot be used is a failure."""
     if finished.update is None:
         return finished, None
@@ -141,7 +111,7 @@ def admitted(
         return finished, check_update(finished.update, work.work_id, *known)
     except Refusal as refusal:
         failed = Report(work.work_id, "failed", failure="internal")
-        return Answer(failed, None, refusal.detail), None
+        return FinishedWork(failed, None, refusal.detail), None
 
 
 def told_of(opened: StepOpened, found: Score, task: Task) -> Told:

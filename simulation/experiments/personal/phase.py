@@ -1,14 +1,12 @@
-"""Every client trains for itself and is judged by its own test texts, here or on a Ray cluster.
+"""Personalization phase: each client trains its own adapter and scores it on its own test texts.
 
-A client's adapter follows from the stage, its name and what the rounds before have given, and from
-nothing else; so answers are equal wherever they are computed, and come back in the order asked.
+It uses a device's own code on the experiment's base, here or on a Ray cluster. A client's adapter
+follows from the stage, its name and the earlier rounds alone, so that results do not depend on
+where they are computed; they come back in the order asked.
 
-How one client's own adapter comes to be: by a device's own code, on the experiment's base.
-
-What goes before an experiment, as experiments of their own: rounds, or what taught its base.
-
-They have no word of what is done with their adapter: by their key they are run once for every rank
-budget, and for every other experiment that goes on from them.
+What precedes the phase (rounds, or what pretrained the base) is an experiment of its own that does
+not know how its adapter is used: by its key it runs once for all rank budgets and for all other
+experiments that continue from it.
 """
 
 import time

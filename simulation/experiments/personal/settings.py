@@ -1,4 +1,4 @@
-"""What every client does for itself, after the rounds or without any: which ranks, and how long."""
+"""Settings of personalization, after the rounds or without any: which ranks, how many steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from edge_client.adapters.banks import check_beneath
 from edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
 from edge_client.errors import WrongInput, demand
 from edge_client.personal.interpolation import FEWEST
-from edge_client.personal.way import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
+from edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.wire.seeds import derive_seed
@@ -84,7 +84,6 @@ class Personal:
 
     @property
     def fewest(self) -> int:
-        """Labelled texts that a client must hold."""
         return FEWEST if self.method == "interpolated" else 1
 
     def way(self, task: Task | None = None) -> Way:

@@ -1,4 +1,4 @@
-"""Full fine-tuning as a backend: what adapters are compared with, never shipped.
+"""Full fine-tuning as a backend: the baseline for adapters, never shipped.
 
 transformers' own module with every weight trained, in float32, dropout off as everywhere here. Its
 "adapter" is the whole model under its own parameter names, so federated full fine-tuning runs
@@ -21,12 +21,12 @@ from transformers.utils import logging as transformers_logging
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of
 from edge_client.engine.backend import AnswerTexts
+from edge_client.engine.early_stop import ExitMonitor
 from edge_client.engine.engine import Engine, EngineError
-from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.engine.opening import unplanned
 from edge_client.engine.torch_backend.head import judged, log_probabilities
-from edge_client.engine.torch_backend.optimizer import add_correction, open_optimizer
-from edge_client.engine.watch import Watch
+from edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
 from edge_client.guest.steps import Moments
 from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.plan import Plan
@@ -79,7 +79,7 @@ def check_trainable(base: Base) -> None:
     Raises:
         EngineError: The base is a pack, or a DistilBERT.
     """
-    if base.manifest is not None or not family_of(base.architecture).head:
+    if base.manifest is not None or base.is_gguf or not family_of(base.architecture).head:
         raise EngineError(
             f"base {base.name}: full fine-tuning needs a plain folder of BERT, RoBERTa, XLM-R, "
             "CamemBERT or ALBERT"
@@ -199,7 +199,7 @@ class FullBackend:
 
     @torch.no_grad()
     def read(
-        self, batch: Batch, plan: Plan, watch: Watch | None, is_quick: bool
+        self, batch: Batch, plan: Plan, watch: ExitMonitor | None, is_quick: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """All rows and their log-probabilities.
 

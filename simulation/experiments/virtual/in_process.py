@@ -1,4 +1,4 @@
-"""Virtual devices in this process: one resident engine, clients are indices into shared texts."""
+"""Virtual devices in this process: one resident engine; clients are indices into shared texts."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from coordinator.rounds.learning.exact import handed
 from edge_client.adapters.spec import net_in
 from edge_client.client.answers import answer
 from edge_client.client.failures import code_of
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
-from edge_client.engine.frozen_prefix import is_kept
-from edge_client.labelling.book import Book, MemoryNotes
+from edge_client.engine.frozen_layers_cache import is_kept
+from edge_client.labelling.label_journal import LabelJournal, MemoryNotes
 from edge_client.labelling.own_texts import OwnTexts, tests_of
 from edge_client.personal.bank import drawn_bank
 from edge_client.planning.cuda.accelerator import CPU
@@ -75,7 +75,7 @@ class InProcess:
             cache = ActivationCache(Path(self._open.enter_context(folder)), limit, base_id)
             self._engine.remember(cache)
         self._first = Standing(on.first_adapter(self._engine))  # before anybody trains
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, LabelJournal] = {}
         self._own: dict[str, OwnTexts] = {}  # of clients that label: their texts are tokenized once
         self.serve(on.population)
 
@@ -90,10 +90,10 @@ class InProcess:
     def start(self) -> Standing:
         return self._first
 
-    def notes(self) -> Mapping[str, Book]:
+    def notes(self) -> Mapping[str, LabelJournal]:
         return self._books
 
-    def recall(self, notes: Mapping[str, Book]) -> None:
+    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
         self._books = dict(notes)
 
     def do(
@@ -101,7 +101,7 @@ class InProcess:
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
         inputs: Mapping[str, StepInputs] = NOTHING,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[FinishedWork]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         state = decode_adapter(adapter)
         for name, work in asked:
@@ -117,10 +117,9 @@ class InProcess:
                 if is_of_card(error, self._on.device):
                     raise
                 failed = Report(work.work_id, "failed", failure=code_of(error))
-                yield Answer(failed, None, f"{name}: {error}")
+                yield FinishedWork(failed, None, f"{name}: {error}")
 
     def _engine_of(self, work: Work) -> Engine:
-        """The engine that trains a piece of work's adapter."""
         said = work.adapter_spec
         if said == self._on.experiment.adapter:
             return self._engine
@@ -130,7 +129,6 @@ class InProcess:
         return self._lower[said]
 
     def _texts(self, name: str, work: Work) -> OwnTexts:
-        """A client's texts as the engine reads them."""
         share = self._engine.encoder.unknown_share
         if work.labelling is None:
             return OwnTexts(self.data(name, work), share)

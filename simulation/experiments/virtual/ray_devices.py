@@ -1,8 +1,8 @@
-"""Virtual devices on a Ray cluster: an engine on each processor, clients dealt to them in turn.
+"""Virtual devices on a Ray cluster: one engine per processor, clients assigned in turn.
 
 The same work gives the same bytes wherever it is done, and answers come back in the order asked,
 so a run on a cluster equals one in this process. A cluster's machines need smidgen installed and
-the base at the same place; texts travel once.
+the base at the same path; texts are sent once.
 """
 
 import atexit
@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from edge_client.client.state import Answer
-from edge_client.labelling.book import Book
+from edge_client.client.state import FinishedWork
+from edge_client.labelling.label_journal import LabelJournal
 from edge_client.planning.resources import usable_cores
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
@@ -48,9 +48,9 @@ class _Worker:
         adapter: bytes,
         name: str,
         work: Work,
-        book: Book | None,
+        book: LabelJournal | None,
         known: StepInputs | None,
-    ) -> tuple[Answer, Book | None]:
+    ) -> tuple[FinishedWork, LabelJournal | None]:
         """One client's work, and what it knows of its unlabelled texts after it."""
         self._devices.recall({} if book is None else {name: book})
         inputs = {} if known is None else {name: known}
@@ -58,19 +58,15 @@ class _Worker:
         return finished, self._devices.notes().get(name)
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
-        """An adapter's evaluation before label work."""
         return self._devices.gate(adapter, work)
 
     def judge(self, adapter: bytes, arm: str, work: Work | None) -> Score:
-        """An adapter's score."""
         return self._devices.judge(adapter, arm, work)
 
     def check(self, adapter: bytes, arm: str) -> Score | None:
-        """An adapter's score by the texts kept aside."""
         return self._devices.check(adapter, arm)
 
     def start(self) -> Standing:
-        """The adapter before the first round."""
         return self._devices.start()
 
 
@@ -94,17 +90,17 @@ class RayDevices:
         worker: Any = ray.remote(num_cpus=threads)(_Worker)
         shared = ray.put(on)
         self._workers = [worker.remote(shared) for _ in range(count)]
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, LabelJournal] = {}
         self._pool = ray.util.ActorPool(self._workers)
 
     def start(self) -> Standing:
         standing: Standing = self._got(self._workers[0].start.remote())
         return standing
 
-    def notes(self) -> Mapping[str, Book]:
+    def notes(self) -> Mapping[str, LabelJournal]:
         return self._books
 
-    def recall(self, notes: Mapping[str, Book]) -> None:
+    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
         self._books = dict(notes)
 
     def do(
@@ -112,7 +108,7 @@ class RayDevices:
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
         inputs: Mapping[str, StepInputs] = NOTHING,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[FinishedWork]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         body, names = self._ray.put(adapter), [name for name, _ in asked]
         known = [(name, work, self._books.get(name), inputs.get(name)) for name, work in asked]
@@ -138,7 +134,6 @@ class RayDevices:
         return scored
 
     def close(self) -> None:
-        """Free the engines; the cluster stays."""
         for worker in self._workers:
             self._ray.kill(worker)
 

@@ -1,8 +1,8 @@
-"""What a round costs when nobody computes: selection, encoding, checks and the mean, for many.
+"""Cost of a round without compute, for many clients: selection, encoding, checks and the mean.
 
-Every client returns the adapter with 0.01 added to each number. Beside it stands the same task in
-flwr's simulation (`profiling.peers.flwr`). And what a virtual client takes: resident bytes
-that come with them, their texts' engine and a whole round of real training included.
+Every client returns the adapter with 0.01 added to each number. `profiling.peers.flwr` runs the
+same task in flwr's simulation. Also measured: resident bytes per virtual client, including its
+texts, the engine and a whole round of real training.
 """
 
 import gc
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.client.state import Answer
-from edge_client.labelling.book import Book
+from edge_client.client.state import FinishedWork
+from edge_client.labelling.label_journal import LabelJournal
 from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.texts.examples import Example
@@ -68,10 +68,10 @@ class Echoes:
     def start(self) -> Standing:
         return Standing(self._adapter)
 
-    def notes(self) -> Mapping[str, Book]:
+    def notes(self) -> Mapping[str, LabelJournal]:
         return {}
 
-    def recall(self, notes: Mapping[str, Book]) -> None:
+    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
         """Nothing is noted."""
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
@@ -82,13 +82,13 @@ class Echoes:
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
         inputs: Mapping[str, StepInputs] = NOTHING,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[FinishedWork]:
         """Answer each with the same delta."""
         for _, work in asked:
             state = decode_adapter(adapter)  # as every device does for itself
             delta = {name: (tensor + ADDED) - tensor for name, tensor in state.items()}
             update = encode_update(Update(work.work_id, 1, delta))
-            yield Answer(Report(work.work_id, "done", 1, 0.0), update)
+            yield FinishedWork(Report(work.work_id, "done", 1, 0.0), update)
 
     def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
         return Score(Tally(0, 1), None, {}, {})
@@ -123,7 +123,7 @@ def zero_rounds(clients: int, rounds: int) -> ZeroRounds:
     )
     names = [f"client-{number:04d}" for number in range(clients)]
     devices = Echoes(adapter)
-    federate(Rounds(rounds, 1.0, 1, 0), template, devices.start(), names, devices, on_round)
+    federate(Rounds(rounds=rounds), template, devices.start(), names, devices, on_round)
     return ZeroRounds(clients, tuple(seconds), len(adapter), peak_rss_bytes())
 
 

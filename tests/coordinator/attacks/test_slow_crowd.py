@@ -23,12 +23,11 @@ import pytest
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import EMBEDDED
-from profiling.fleet.device import Book, Device
+from profiling.fleet.device import Device, LoadLog
 from profiling.fleet.http import Connection
-from profiling.fleet.measure import Load, create, serve
+from profiling.fleet.measure import ALONE, COORDINATOR, Load, create, serve
 from profiling.fleet.run import Met, latency
-from profiling.fleet.served import ALONE, COORDINATOR
-from profiling.fleet.watch import Watch
+from profiling.fleet.watch import ProcessWatch
 from profiling.instruments.bases import find_base
 from profiling.instruments.processes import running
 
@@ -40,7 +39,7 @@ ROUTES = ("poll", "adapter", "update", "report")
 
 async def honest(url: str, ca: Path, token: str, base_id: str, crowd: object) -> list[Met]:
     """The devices' two phases: what they met in each."""
-    book = Book(lambda *_, **__: None)
+    book = LoadLog(lambda *_, **__: None)
     trust = ssl.create_default_context(cafile=str(ca))
 
     def connection(headers: Mapping[str, str]) -> Connection:
@@ -94,7 +93,7 @@ def test_no_honest_request_fails_beside_five_thousand_slow_connections(tmp_path:
         port = urlsplit(url).port
         log = processes.log(COORDINATOR)
         quiet_bytes = 0
-        with Watch(processes.running[COORDINATOR].pid, store, {}) as watch:
+        with ProcessWatch(processes.running[COORDINATOR].pid, store, {}) as watch:
 
             def crowd() -> None:
                 nonlocal quiet_bytes

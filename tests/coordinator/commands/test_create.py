@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.api.create import create_run
 from coordinator.api.starting import join_line
 from coordinator.api.stores import open_store
-from coordinator.commands import create
 from coordinator.config import RunConfig
-from coordinator.rounds.choice import DeviceChoice
+from coordinator.rounds.eligibility import DeviceFilter
 from coordinator.storage.rows.tokens import tokens
 from coordinator.storage.runs import config_of
 from edge_client.bases.base import Base
+from edge_client.options import arguments_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from tests.command_line import smidgen
@@ -29,15 +30,15 @@ MORE = ("seed", "infer_every", "infer_clients", "keep_first", "keep_last", "conf
 
 @pytest.mark.parametrize("name", [*NAMES, *MORE])
 def test_help_names_the_default_that_holds(name: str) -> None:
-    said = getattr(create, name.upper())
+    said = arguments_of(create_run)[name]
     assert f"default {DEFAULTS[name]:g}" in said if name != "adapter" else DEFAULTS[name] in said
 
 
 def test_help_says_what_to_give_and_what_it_does() -> None:
     words = " ".join(smidgen("coordinator", "create", "--help").stdout.replace("│", " ").split())
     assert "Share of its texts a device may label before round 1, above 0 to 1" in words
-    assert f"default {DEFAULTS['deadline_s']:g}" in create.DEADLINE
-    assert f"default {DEFAULTS['keep_last']:g}" in create.KEEP_LAST
+    assert f"default {DEFAULTS['deadline_s']:g}" in arguments_of(create_run)["deadline"]
+    assert f"default {DEFAULTS['keep_last']:g}" in arguments_of(create_run)["keep_last"]
 
 
 def test_a_tag_that_is_no_pair_is_named(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_tags_and_memory_are_told_to_the_run(tmp_path: Path, tiny_base: Base) ->
     assert done.exit_code == 0, done.stderr
     with closing(open_store(tmp_path)) as store:
         devices = config_of(store.runs()[0]).devices
-        assert devices == DeviceChoice({"site": "hall", "language": "en"}, 2 << 30, share=0.5)
+        assert devices == DeviceFilter({"site": "hall", "language": "en"}, 2 << 30, share=0.5)
         assert tokens(store.database)[0].tags == devices.tags  # who comes with it is asked
 
 

@@ -29,7 +29,7 @@ def fill(folder: Path, devices: int, cohort: int, now_s: float) -> None:
         "many",
         TASK,
         EMBEDDED,
-        "lora:8",
+        adapter="lora:8",
         rounds=1_000_000,
         max_cohort=cohort,
         evaluate_cohort=cohort,

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from coordinator.api.fleet import devices_told
-from coordinator.fleet.lives import AGAIN_S, Lives
-from coordinator.operator.told import CLONED_S
+from coordinator.fleet.sessions import AGAIN_S, Sessions
+from coordinator.operator.views import CLONED_S
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.storage.rows.devices import devices
 from edge_client.wire.fleet import CLONED, MOST_RETURNS
@@ -79,7 +79,7 @@ def test_two_that_chase_each_other_are_noted_and_told_once(
 
 
 def test_two_lives_that_go_on_are_noted_again_and_told_once() -> None:
-    lives = Lives()
+    lives = Sessions()
     for life in ("a", *("b", "a") * MOST_RETURNS, "b"):
         lives.began("d", life)
         lives.refuse("d", "b" if life == "a" else "a", 0.0)

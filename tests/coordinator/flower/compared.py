@@ -7,17 +7,17 @@ import numpy as np
 
 from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
 from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.named import mean_of, optimizer_of
-from coordinator.rounds.learning.optimizers import Rates
+from coordinator.rounds.learning.optimizers import ServerRates
+from coordinator.rounds.learning.registry import mean_of, optimizer_of
 from edge_client.errors import WrongInput
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 
 MEANS = {"FedAvg": "fedavg", "FedMedian": "median", "FedTrimmedAvg:beta=0.2": "trimmed:0.2"}
 OPTIMIZERS = {
-    "FedAvgM:server_momentum=0.9": ("fedavgm", Rates(lr=1.0, beta_1=0.9)),
-    "FedYogi:eta=0.1": ("fedyogi", Rates(lr=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3)),
-    "FedAdagrad:eta=0.1": ("fedadagrad", Rates(lr=0.1, beta_1=0.0, tau=1e-3)),
+    "FedAvgM:server_momentum=0.9": ("fedavgm", ServerRates(lr=1.0, beta_1=0.9)),
+    "FedYogi:eta=0.1": ("fedyogi", ServerRates(lr=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3)),
+    "FedAdagrad:eta=0.1": ("fedadagrad", ServerRates(lr=0.1, beta_1=0.0, tau=1e-3)),
 }
 DRAW = np.random.Generator(np.random.PCG64(23))
 

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.config import RunConfig
 from coordinator.operator.order_schemas import NewRun
-from coordinator.page.board import Board
+from coordinator.page.board import PageState
 from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
@@ -147,7 +147,7 @@ def test_an_answer_to_a_much_older_version_is_told_in_its_round(start: Start) ->
     quick, slow = live.join("quick", "slow")
     for device in (quick, slow):
         device.do(device.work())
-    viewer, board = person(live.http, live.store, "viewer"), Board(live.service)
+    viewer, board = person(live.http, live.store, "viewer"), PageState(live.service)
     work = slow.work()
     first = work.round_index
 

@@ -21,6 +21,7 @@ from coordinator.storage.operators import add_operator
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.client.connection import http_client, nobody
+from tests.coordinator.conftest import TICK_S
 from tests.coordinator.devices import Device, enrol, joined
 
 
@@ -54,7 +55,7 @@ def serving(store: Store, config: RunConfig, port: int = 0) -> Iterator[Served]:
     tokens = [add_operator(store, role, time.time()) for role in ("operator", "viewer")]
     service = Service(store, time.time())
     bound, stop, listening = listen("127.0.0.1", port), threading.Event(), threading.Event()
-    told = {"parts": parts()}
+    told = {"parts": parts(), "tick_s": TICK_S}
     thread = threading.Thread(target=serve, args=(service, bound, listening.set, stop), kwargs=told)
     url = url_of(bound)
     thread.start()

@@ -28,7 +28,7 @@ from tests.coordinator.page.test_in_a_browser import closed as closed
 from tests.coordinator.page.test_in_a_browser import logged_in, said
 from tests.coordinator.page.test_in_a_browser import pictures as pictures
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 Start = Callable[..., Served]
 FACTS = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "0.1.0", "onnx", "", 512 << 20, "Pi 4", True)
 LOADED_S = 3.0

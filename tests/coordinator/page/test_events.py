@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from coordinator.page import streams
-from coordinator.page.board import Board
+from coordinator.page.board import PageState
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import Bells
 from coordinator.storage.operators import operator_of_token, revoke_operator
@@ -138,7 +138,7 @@ def test_a_stream_too_many_is_refused_and_polls_are_answered(start: Start) -> No
 
 
 def test_a_place_is_taken_before_the_first_word_and_given_back(start: Start) -> None:
-    places = streams.Streams(Board(start().service), Bells())
+    places = streams.Streams(PageState(start().service), Bells())
     for _ in range(streams.MOST):
         places.take()
     with pytest.raises(Refusal, match="open already"):

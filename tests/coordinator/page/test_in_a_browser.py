@@ -128,6 +128,7 @@ def fleet_with_all_that_may_happen(served: Served) -> None:
     failing.report(Report(failing.work().work_id, "failed", failure="memory"))
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_refused_and_the_right_one_opens_the_page(
     browser: Any, start: Start, pictures: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_wrong_token_is_refused_and_the_right_one_opens_the_page(
     assert [line for line in found.complaints if "401" not in line] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), covering([1280, 360], ["light", "dark"]))
 def test_the_page_is_whole_and_legible(
     browser: Any, start: Start, pictures: Path, width: int, scheme: str
@@ -176,6 +178,7 @@ def test_the_page_is_whole_and_legible(
     check_legible(page)
 
 
+@pytest.mark.slow
 def test_a_page_of_twice_the_size_needs_no_scrolling_sideways(browser: Any, start: Start) -> None:
     served = start(rounds=20, min_clients=3)
     fleet_with_all_that_may_happen(served)
@@ -184,6 +187,7 @@ def test_a_page_of_twice_the_size_needs_no_scrolling_sideways(browser: Any, star
     assert page.evaluate("document.documentElement.scrollWidth") == 640
 
 
+@pytest.mark.slow
 def test_text_from_outside_stays_text(browser: Any, start: Start) -> None:
     served = start(rounds=20, min_clients=3)
     fleet_with_all_that_may_happen(served)
@@ -216,6 +220,7 @@ def test_rounds_and_failures_appear_without_a_reload(browser: Any, start: Start)
     assert page.evaluate("window.isTheSame")
 
 
+@pytest.mark.slow
 def test_an_operator_pauses_and_resumes_by_keyboard(
     browser: Any, start: Start, pictures: Path
 ) -> None:
@@ -245,6 +250,7 @@ def test_an_operator_pauses_and_resumes_by_keyboard(
     said(page, "#news", "mail")
 
 
+@pytest.mark.slow
 def test_stop_extend_and_revoke_ask_first_and_are_carried_out(browser: Any, start: Start) -> None:
     served = start(rounds=3)
     first, _ = served.join("a", "b")
@@ -267,6 +273,7 @@ def test_stop_extend_and_revoke_ask_first_and_are_carried_out(browser: Any, star
     said(page, "#run-said", "Stopped by an operator")
 
 
+@pytest.mark.slow
 def test_an_order_goes_to_the_run_that_was_asked_about(
     browser: Any, start: Start, config: RunConfig
 ) -> None:
@@ -294,6 +301,7 @@ def test_an_order_goes_to_the_run_that_was_asked_about(
     assert asked == {served.run_id: ["pause"], other: ["extend"]} and found.complaints == []
 
 
+@pytest.mark.slow
 def test_a_viewer_sees_all_and_can_change_nothing(browser: Any, start: Start) -> None:
     served = start(rounds=20)
     served.join("a", "b")
@@ -310,6 +318,7 @@ def test_a_viewer_sees_all_and_can_change_nothing(browser: Any, start: Start) ->
     assert status == 403
 
 
+@pytest.mark.slow
 def test_every_part_has_a_name_for_who_cannot_see_it(browser: Any, start: Start) -> None:
     served = start(rounds=20, min_clients=3)
     fleet_with_all_that_may_happen(served)

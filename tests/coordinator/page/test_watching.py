@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.page import streams
 from coordinator.storage.blobs.folder import FolderBlobs
-from coordinator.watch.logs import JsonLines
+from coordinator.watch.logs import JsonLogFormatter
 from edge_client.wire.messages import Report
 from tests.coordinator.devices import wait_for
 from tests.coordinator.page.conftest import Served
@@ -74,7 +74,7 @@ def test_lines_of_the_log_name_run_device_and_round(
     first.report(Report(first.work().work_id, "failed", failure="memory"))
     second.do(second.work())
     second.work()
-    told = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    told = [json.loads(JsonLogFormatter().format(record)) for record in caplog.records]
     asked = [one for one in told if "asked hall, kitchen" in one["message"]]
     assert [(one["run"], one["round"]) for one in asked] == [("mail", 0), ("mail", 1)]
     (failed,) = [one for one in told if one["level"] == "warning"]

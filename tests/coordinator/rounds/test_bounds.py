@@ -27,11 +27,11 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.learning.learning import Answer, contributions
-from coordinator.rounds.learning.mean import WeightedMean, weighted_mean
+from coordinator.rounds.learning.registry import WeightedMean, weighted_mean
+from coordinator.rounds.learning.server_update import AdmittedUpdate, contributions
 from coordinator.rounds.machine import bounded, decide
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.updates.clip import Bounds, Clip
+from edge_client.updates.clip import Clip, UpdateBounds
 from edge_client.updates.step import ServerContext
 from edge_client.wire.tensors import AdapterState, Update
 from edge_client.wire.training import Training
@@ -41,7 +41,7 @@ from tests.coordinator.rounds.test_machine import CONFIG
 DEVICES = tuple("abcde")
 UPDATES = st.lists(st.tuples(DELTAS, st.integers(1, 10**9)), min_size=1, max_size=6)
 SOME = st.none() | st.floats(1e-3, 1e3)
-BOUNDS = st.builds(Bounds, SOME, st.integers(0, 10**6), SOME)
+BOUNDS = st.builds(UpdateBounds, SOME, st.integers(0, 10**6), SOME)
 
 
 def adapter() -> AdapterState:
@@ -78,8 +78,8 @@ def openings(log: list[Event]) -> list[StepOpened]:
     return [one for one in log if isinstance(one, StepOpened) and one.kind == "train"]
 
 
-def bounded_mean(updates: list[tuple[Update, float | None]], bounds: Bounds) -> AdapterState:
-    answers = [Answer(f"d{index}", *update) for index, update in enumerate(updates)]
+def bounded_mean(updates: list[tuple[Update, float | None]], bounds: UpdateBounds) -> AdapterState:
+    answers = [AdmittedUpdate(f"d{index}", *update) for index, update in enumerate(updates)]
     return WeightedMean().mean(
         Clip(bounds).incoming(contributions(answers), ServerContext(Training())),
         updates[0][0].delta,
@@ -88,7 +88,7 @@ def bounded_mean(updates: list[tuple[Update, float | None]], bounds: Bounds) -> 
 
 @given(UPDATES, BOUNDS)
 def test_no_update_moves_the_mean_further_than_its_bounds(
-    cohort: list[tuple[AdapterState, int]], bounds: Bounds
+    cohort: list[tuple[AdapterState, int]], bounds: UpdateBounds
 ) -> None:
     updates: list[tuple[Update, float | None]] = [
         (Update("w", weight, delta), norm_of(delta)) for delta, weight in cohort
@@ -108,7 +108,7 @@ def test_updates_inside_the_bounds_count_to_the_last_bit(
 ) -> None:
     longest = max(norm_of(delta) for delta, _ in cohort)
     heaviest = max(weight for _, weight in cohort)
-    bounds = Bounds(longest or 1.0, heaviest, longest * heaviest)
+    bounds = UpdateBounds(longest or 1.0, heaviest, longest * heaviest)
     mean = bounded_mean([(Update("w", weight, delta), None) for delta, weight in cohort], bounds)
     plain = weighted_mean([(delta, float(weight)) for delta, weight in cohort])
     assert all(mean[name].tobytes() == plain[name].tobytes() for name in plain)
@@ -116,7 +116,9 @@ def test_updates_inside_the_bounds_count_to_the_last_bit(
 
 def test_an_update_that_is_huge_in_every_cell_is_as_long_as_the_bound() -> None:
     huge = Update("w", 1, {"a": np.full(30_000, 3e38, np.float32)})
-    assert norm_of(bounded_mean([(huge, None)], Bounds(norm=2.0))) == pytest.approx(2.0, rel=1e-5)
+    assert norm_of(bounded_mean([(huge, None)], UpdateBounds(norm=2.0))) == pytest.approx(
+        2.0, rel=1e-5
+    )
 
 
 def test_the_first_round_is_bounded_by_how_devices_train() -> None:
@@ -178,7 +180,7 @@ def test_a_claim_of_a_billion_examples_weighs_as_much_as_three_others() -> None:
     _, log = played(CONFIG, [[1.0] * 5, [1.0] * 5], [60, 60, 60, 10**9, 10**9])
     opened = openings(log)[-1]
     assert opened.most_examples == 180
-    assert Bounds(None, opened.most_examples).weight(10**9, 1.0) == 180.0
+    assert UpdateBounds(None, opened.most_examples).weight(10**9, 1.0) == 180.0
 
 
 @pytest.mark.parametrize(("norm", "claimed"), [(3.0, 60), (1.0, 180), (2.0, 90), (1e30, 10**9)])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.choice import DeviceChoice, is_chosen, lack_of_tags
+from coordinator.rounds.eligibility import DeviceFilter, is_chosen, lack_of_tags
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import DeviceFacts
 
@@ -15,7 +15,7 @@ FACTS = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "0", engine="onnx", is_on_mai
 
 
 def fits(tags: dict[str, str] | None = None, facts: DeviceFacts = FACTS, **choice: Any) -> bool:
-    return is_chosen(DeviceChoice(**choice), "s", "d1", tags or {}, facts)
+    return is_chosen(DeviceFilter(**choice), "s", "d1", tags or {}, facts)
 
 
 def test_by_default_every_device_is_wanted() -> None:
@@ -24,9 +24,9 @@ def test_by_default_every_device_is_wanted() -> None:
 
 def test_all_tags_must_match() -> None:
     asked = {"site": "hall", "language": "en"}
-    assert is_chosen(DeviceChoice(asked), "s", "d1", {**asked, "more": "x"}, FACTS)
+    assert is_chosen(DeviceFilter(asked), "s", "d1", {**asked, "more": "x"}, FACTS)
     for found in ({}, {"site": "hall"}, {"site": "attic", "language": "en"}):
-        assert not is_chosen(DeviceChoice(asked), "s", "d1", found, FACTS)
+        assert not is_chosen(DeviceFilter(asked), "s", "d1", found, FACTS)
 
 
 def test_the_budget_counts_where_a_device_names_one() -> None:
@@ -48,7 +48,7 @@ def test_a_larger_share_keeps_whom_a_smaller_one_has(secret: str, share: float) 
     names = [f"d{number}" for number in range(200)]
 
     def drawn(share: float) -> set[str]:
-        choice = DeviceChoice(share=share)
+        choice = DeviceFilter(share=share)
         return {name for name in names if is_chosen(choice, secret, name, {}, FACTS)}
 
     assert drawn(share / 2) <= drawn(share) <= drawn(1.0) == set(names)
@@ -56,7 +56,7 @@ def test_a_larger_share_keeps_whom_a_smaller_one_has(secret: str, share: float) 
 
 
 def test_another_secret_takes_another_share() -> None:
-    half = DeviceChoice(share=0.5)
+    half = DeviceFilter(share=0.5)
     shares = {
         tuple(is_chosen(half, secret, f"d{number}", {}, FACTS) for number in range(40))
         for secret in ("one", "another", "a third")
@@ -78,11 +78,11 @@ def test_another_secret_takes_another_share() -> None:
 )
 def test_a_choice_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongInput):
-        DeviceChoice(**wrong)
+        DeviceFilter(**wrong)
 
 
 def test_what_no_device_has_is_named_with_what_there_is() -> None:
-    choice = DeviceChoice({"site": "hall"})
+    choice = DeviceFilter({"site": "hall"})
     assert lack_of_tags(choice, []) == "" == lack_of_tags(choice, [{}, {"site": "hall"}])
     assert lack_of_tags(choice, [{}]) == "no device has the tags site=hall; none has a tag"
     many = [{"n": f"{number:02}"} for number in range(25)]

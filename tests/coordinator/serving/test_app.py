@@ -262,7 +262,7 @@ def test_a_failure_answers_and_its_round_goes_on(start: Start) -> None:
 
 
 def test_a_late_answer_does_not_count_but_its_figures_are_kept(start: Start) -> None:
-    live = start(rounds=1, deadline_s=2.0)
+    live = start(rounds=1, deadline_s=1.0)
     a, b = trained(live, "a", "b")
     late = a.work()
     body = a.update(late)

@@ -10,17 +10,14 @@ pytest.importorskip("fastapi")
 CODE = """
 import resource
 from coordinator.serving.server import allow_files
-resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-allow_files(1000)
-print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+for limits in ((2000, 4096), (256, 4096), (256, 512)):
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    allow_files(1000)
+    print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard", "then"),
-    [(256, 4096, 1000), (256, 512, 512), (2000, 4096, 2000)],
-)
-def test_a_coordinator_lets_itself_open_what_it_may(soft: int, hard: int, then: int) -> None:
-    line = [sys.executable, "-c", CODE.format(soft=soft, hard=hard)]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(then), str(hard)]
+def test_a_coordinator_lets_itself_open_what_it_may() -> None:
+    """A hard limit only falls, so that a process can try all of them."""
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["(2000, 4096)", "(1000, 4096)", "(512, 512)"]

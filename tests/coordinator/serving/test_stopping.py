@@ -43,10 +43,11 @@ def drained(folder: Path, base: Base, seconds: str, *signals: int) -> float:
 def test_a_process_that_drains_is_not_ready_and_serves_until_its_time_is_over(
     tmp_path: Path, tiny_base: Base
 ) -> None:
-    assert drained(tmp_path, tiny_base, "3", signal.SIGTERM) >= 3.0
-    assert "ends in 3 s: /readyz says so" in (tmp_path / "log").read_text()
+    assert drained(tmp_path, tiny_base, "1", signal.SIGTERM) >= 1.0
+    assert "ends in 1 s: /readyz says so" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_before(tmp_path: Path, tiny_base: Base) -> None:
     assert drained(tmp_path, tiny_base, "600", signal.SIGTERM, signal.SIGINT) < 60.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.serving.telling import MOST_ROUNDS, base_name_of, thinned
+from coordinator.serving.device_messages import MOST_ROUNDS, base_name_of, thinned
 from edge_client.bases.base import Base
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
@@ -42,24 +42,19 @@ def test_of_a_folder_on_the_server_devices_are_told_the_last_part(
     assert [terms.base_name for terms in device.join()] == [f"./{tiny_base.folder.name}"]
 
 
-@pytest.mark.parametrize(
-    ("named", "loaded_as", "told"),
-    [
+def test_a_relative_folder_is_not_told_as_a_name_of_the_hub(start: Start) -> None:
+    served = start()
+    live = served.service.run(served.run_id)
+    for named, loaded_as, told in (
         ("packs/large-4", "org/large", "./large-4"),
         ("models/base", "./base", "./base"),
         ("base", "./base", "./base"),
         ("/srv/models/base", "./base", "./base"),
         ("org/base", "org/base", "org/base"),
         ("embedded", "embedded", "embedded"),
-    ],
-)
-def test_a_relative_folder_is_not_told_as_a_name_of_the_hub(
-    start: Start, named: str, loaded_as: str, told: str
-) -> None:
-    served = start()
-    live = served.service.run(served.run_id)
-    run, config = replace(live.run, base_reference=loaded_as), replace(live.config, base=named)
-    assert base_name_of(replace(live, run=run, config=config)) == told
+    ):
+        run, config = replace(live.run, base_reference=loaded_as), replace(live.config, base=named)
+        assert base_name_of(replace(live, run=run, config=config)) == told
 
 
 def test_a_lone_device_is_told_that_one_more_is_needed(start: Start) -> None:

@@ -28,8 +28,8 @@ from coordinator.storage.schema import EVENTS, RUNS
 from coordinator.storage.status import state_of
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import look
-from coordinator.upkeep.retention import Shelf
-from coordinator.upkeep.watch import behind, note, watched
+from coordinator.upkeep.retention import RetainedAdapters
+from coordinator.upkeep.rollback import behind, note, watched
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import filled
 
@@ -53,7 +53,9 @@ def stand_in(store: Store, run_id: str, extra: int = 0) -> Folded:
     events = store.events(run_id)
     state = replace(replay(run.adapter_sha256, events), steps=extra)
     end = store.ends()[run_id].seq + 1
-    return folded_from(end, state, Past({0: run.adapter_sha256}), to_plain(Shelf()), (), ())
+    return folded_from(
+        end, state, Past({0: run.adapter_sha256}), to_plain(RetainedAdapters()), (), ()
+    )
 
 
 def stands(store: Store) -> State:

@@ -12,10 +12,10 @@ from coordinator.api.init import init
 from coordinator.api.serve import serve
 from coordinator.rounds.events import Paused
 from coordinator.storage.errors import StoreError
-from coordinator.storage.journals import FILE, LINE_BYTES, Head, HeadsError, read_heads
+from coordinator.storage.journals import FILE, LINE_BYTES, HeadsError, JournalHead, read_heads
 from coordinator.storage.place import DATABASE
 from coordinator.storage.store import Store
-from coordinator.upkeep.watch import note, watched
+from coordinator.upkeep.rollback import note, watched
 from edge_client.errors import WrongInput
 from tests.command_line import Done, smidgen
 from tests.coordinator.upkeep.stores import Filled, filled
@@ -152,11 +152,11 @@ def test_heads_may_lag_behind_and_never_lead(tmp_path: Path) -> None:
 
 def test_a_line_that_a_power_cut_left_empty_is_no_alarm(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store, store.noting(heads := note(store)):
-        heads.note("r1", Head(7, "a" * 64))
+        heads.note("r1", JournalHead(7, "a" * 64))
     body = (tmp_path / FILE).read_bytes()
     assert len(body) == 2 * LINE_BYTES
     (tmp_path / FILE).write_bytes(body + b"\0" * LINE_BYTES)
-    assert read_heads(tmp_path / FILE) == {"r1": Head(7, "a" * 64)}
+    assert read_heads(tmp_path / FILE) == {"r1": JournalHead(7, "a" * 64)}
     (tmp_path / FILE).write_bytes(b"")
     with pytest.raises(HeadsError):
         read_heads(tmp_path / FILE)

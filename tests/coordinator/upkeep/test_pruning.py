@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.api.keeping import prune
-from coordinator.rounds.learning.kept import Kept
+from coordinator.rounds.learning.client_state import DeviceStates
 from coordinator.rounds.state import State
 from coordinator.storage.dialects.locks import FileLocks
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep import retention
-from coordinator.upkeep.disk_space import Limits, note
+from coordinator.upkeep.disk_space import DiskLimits, note
 from coordinator.upkeep.retention import Busy, book_of, remove
 from edge_client.errors import WrongInput
 from edge_client.wire.messages import CodedStep
@@ -48,7 +48,7 @@ def test_a_run_that_goes_on_keeps_its_last_rounds_and_a_finished_one_only_its_en
 ) -> None:
     goes_on = filled(store, "mail", rounds=8, devices=1, open_updates=0)
     finished = filled(store, "news", rounds=8, devices=1)
-    note(tmp_path / "store", Limits(keep_rounds=3))
+    note(tmp_path / "store", DiskLimits(keep_rounds=3))
     prune(tmp_path / "store")
     kept = {goes_on.adapters[0], *goes_on.adapters[-3:], finished.adapters[0]}
     assert names(tmp_path / "store") == kept | {finished.adapters[-1]}
@@ -60,7 +60,7 @@ def test_what_the_next_round_goes_on_from_stays(is_chosen: bool, is_finished: bo
     """Also of a run that is finished: it may be extended."""
     run = Run("r", 0.0, "", "b", "b", "bert", "first", "secret")
     state = State("first", is_finished=is_finished, memory_sha256="m", shared={"scaffold": "c"})
-    state = replace(state, kept=Kept(steps=(CodedStep("zeroth", "s", 9),)))
+    state = replace(state, kept=DeviceStates(steps=(CodedStep("zeroth", "s", 9),)))
     book = replace(book_of(run, 1), state=state)
     assert {"first", "m", "c", "s"} <= book.kept(is_chosen, is_thorough=True)
 

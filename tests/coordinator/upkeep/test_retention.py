@@ -10,7 +10,7 @@ from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
 from coordinator.upkeep.retention import (
-    Shelf,
+    RetainedAdapters,
     adapters_kept,
     blobs_kept,
     folded,
@@ -43,8 +43,8 @@ def journal(right: list[int], until: int = 10_000) -> list[Event]:
     return log[:until]
 
 
-def kept(log: list[Event], keep_rounds: int) -> tuple[Shelf, State]:
-    return folded(Shelf(keep_rounds), State("a0"), log)
+def kept(log: list[Event], keep_rounds: int) -> tuple[RetainedAdapters, State]:
+    return folded(RetainedAdapters(keep_rounds), State("a0"), log)
 
 
 UP = list(range(13))
@@ -67,7 +67,7 @@ def test_of_equals_the_newest_is_the_best() -> None:
 def test_what_a_step_starts_from_and_what_it_got_stays(
     until: int, keep_rounds: int, right: list[int]
 ) -> None:
-    shelf, state = Shelf(keep_rounds), State("a0")
+    shelf, state = RetainedAdapters(keep_rounds), State("a0")
     opened: list[StepOpened] = []
     for event in journal(right, until):
         before, state = state, evolve(state, event)

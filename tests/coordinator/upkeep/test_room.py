@@ -8,7 +8,7 @@ import pytest
 from coordinator.upkeep.disk_space import (
     KEEP_ROUNDS,
     LEAST_FREE,
-    Limits,
+    DiskLimits,
     Room,
     limits_of,
     note,
@@ -69,8 +69,8 @@ def test_without_a_mark_nobody_looks() -> None:
 
 
 def test_limits_are_typed_as_sizes_are() -> None:
-    assert limits_of(KEEP_ROUNDS, LEAST_FREE) == Limits() == Limits(20, 512 << 20)
-    assert limits_of(3, "1G") == Limits(3, 1 << 30) and limits_of(0, "0") == Limits(0, 0)
+    assert limits_of(KEEP_ROUNDS, LEAST_FREE) == DiskLimits() == DiskLimits(20, 512 << 20)
+    assert limits_of(3, "1G") == DiskLimits(3, 1 << 30) and limits_of(0, "0") == DiskLimits(0, 0)
 
 
 @pytest.mark.parametrize("keep", [-1, 10**9])
@@ -86,8 +86,8 @@ def test_a_mark_that_is_not_a_size_is_named(least: str) -> None:
 
 
 def test_other_commands_read_what_serve_was_told(tmp_path: Path) -> None:
-    assert noted(tmp_path) == Limits()
-    note(tmp_path, Limits(3, 7))
-    assert noted(tmp_path) == Limits(3, 7)
+    assert noted(tmp_path) == DiskLimits()
+    note(tmp_path, DiskLimits(3, 7))
+    assert noted(tmp_path) == DiskLimits(3, 7)
     (tmp_path / "limits.json").write_text("{}x")
-    assert noted(tmp_path) == Limits()
+    assert noted(tmp_path) == DiskLimits()

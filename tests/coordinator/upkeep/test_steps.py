@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.rounds.learning.kept import MOST_STEPS
+from coordinator.rounds.learning.client_state import MOST_STEPS
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import copy_store, look
-from coordinator.upkeep.disk_space import Limits
+from coordinator.upkeep.disk_space import DiskLimits
 from edge_client.updates.settings import Updates
 from edge_client.wire.messages import Work
 from edge_client.wire.tensors import add_step, sha256
@@ -62,7 +62,7 @@ def test_steps_lead_to_each_rounds_adapter_and_go_when_they_are_old(
     tmp_path: Path, config: RunConfig
 ) -> None:
     asked = replace(large(config, tmp_path), rounds=ROUNDS, updates=Updates(down="topk:0.01"))
-    limits, blobs = Limits(keep_rounds=1), tmp_path / "store"
+    limits, blobs = DiskLimits(keep_rounds=1), tmp_path / "store"
     with closing(Store(blobs)) as store, serving(store, asked, limits=limits) as live:
         devices, [stranger] = live.join("a", "b"), live.enrol("c")
         found = told(live, devices, ROUNDS - 1)

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from coordinator.watch.logs import JsonLines, about, log_to_stderr
+from coordinator.watch.logs import JsonLogFormatter, about, log_to_stderr
 from edge_client.errors import WrongInput
 
 
@@ -15,7 +15,7 @@ def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
 
 def test_a_line_says_when_how_bad_what_and_about_whom() -> None:
     said = about(run="mail", device="küche\n2", round_index=3)
-    line = JsonLines().format(record("round %d failed", 3, **said))
+    line = JsonLogFormatter().format(record("round %d failed", 3, **said))
     told = json.loads(line)
     assert "\n" not in line
     assert told.pop("time").endswith("Z")
@@ -27,7 +27,7 @@ def test_a_line_says_when_how_bad_what_and_about_whom() -> None:
 
 def test_a_line_leaves_out_what_it_is_not_about() -> None:
     assert about() == {} and about(round_index=0) == {"round": 0}
-    assert set(json.loads(JsonLines().format(record("up")))) == {"time", "level", "message"}
+    assert set(json.loads(JsonLogFormatter().format(record("up")))) == {"time", "level", "message"}
 
 
 def test_an_error_stays_one_line() -> None:
@@ -36,7 +36,7 @@ def test_an_error_stays_one_line() -> None:
     except ValueError as error:
         made = record("broke")
         made.exc_info = (type(error), error, error.__traceback__)
-    line = JsonLines().format(made)
+    line = JsonLogFormatter().format(made)
     assert "\n" not in line and "two\n  lines" in json.loads(line)["error"]
 
 

@@ -9,19 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.learning.learning import Answer, learn
+from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
 from coordinator.rounds.learning.settings import Learning
-from edge_client.adapters.forms.linear import FORMS, LORA_A, LORA_B, form_of, is_lora, steps_of
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, as_lora, read_peft_folder, write_peft_folder
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.trainer import train
 from edge_client.tasks.task import Task
+from edge_client.updates.forms import (
+    CORE,
+    FORMS,
+    LORA_A,
+    LORA_B,
+    Core,
+    first_of,
+    is_lora,
+    steps_of,
+)
 from edge_client.updates.registry import made, sent_shapes
-from edge_client.updates.step import DeviceContext
+from edge_client.updates.settings import Updates
+from edge_client.updates.step import DeviceContext, ServerContext
 from edge_client.wire.tensors import AdapterState, Update, encode_adapter, shapes_of
 from edge_client.wire.training import Training
+from simulation.experiments.experiment import Experiment, ExperimentError
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
 ROWS, COLUMNS, RANK = 6, 5, 3
@@ -42,7 +53,7 @@ def drawn(seed: int, shapes: Mapping[str, tuple[int, ...]]) -> AdapterState:
 
 
 def expanded(form: str, state: AdapterState) -> AdapterState:
-    return state if is_lora(form) else form_of(form, SHAPES).expand(state)
+    return state if is_lora(form) else Core(SHAPES).expand(state)
 
 
 def products(lora: AdapterState) -> dict[str, np.ndarray]:
@@ -65,7 +76,7 @@ def round_of(
     """The adapter after a round of these updates."""
     opened = StepOpened("train", t, 1, "sha", (), 0.0, updates=steps_of(f"lora:2+{form}"))
     answers = [
-        Answer(f"d{n}", Update("w", weight, delta), 1.0)
+        AdmittedUpdate(f"d{n}", Update("w", weight, delta), 1.0)
         for n, (delta, weight) in enumerate(zip(deltas, weights, strict=True))
     ]
     return learn(Learning(), opened, 9, answers, start, {}, [], False).adapter
@@ -96,8 +107,7 @@ def test_the_product_of_means_is_the_mean_of_products(
 ) -> None:
     """So FedEx-LoRA's residual is nothing; what it would add to the base is in the adapter."""
     lora = drawn(seed, SHAPES)
-    first = lora if is_lora(form) else form_of(form, SHAPES).first(lora)
-    start = drawn(seed + 1, shapes_of(first))
+    start = drawn(seed + 1, shapes_of(first_of(form, lora)))
     deltas = [trained_by(form, start, seed + 2 + n, round_index) for n in range(len(weights))]
     ends = [start | {name: start[name] + one for name, one in delta.items()} for delta in deltas]
     locals_ = [expanded(form, end) for end in ends]
@@ -114,51 +124,124 @@ def test_of_plain_lora_it_is_not() -> None:
     assert fedex_residual([drawn(1, SHAPES), drawn(2, SHAPES)], [1, 1]) > 0.1
 
 
-@pytest.mark.parametrize("form", [name for name in FORMS if not is_lora(name)])
 @given(st.integers(0, 99))
-def test_gradients_are_pulled_back_by_the_transpose(form: str, seed: int) -> None:
-    made_ = form_of(form, SHAPES)
+def test_gradients_are_pulled_back_by_the_transpose(seed: int) -> None:
+    made_ = Core(SHAPES)
     lora = drawn(seed, SHAPES)
     like = shapes_of(made_.first(lora))
     trained, gradients = drawn(seed + 1, like), drawn(seed + 2, SHAPES)
-    zero = made_.expand({name: np.zeros(shape, np.float32) for name, shape in like.items()})
-    moved = {name: one - zero[name] for name, one in made_.expand(trained).items()}
+    moved = made_.expand(trained)
     pulled = made_.pull(gradients)
     there = sum(float(np.vdot(gradients[name], one)) for name, one in moved.items())
     here = sum(float(np.vdot(pulled[name], one)) for name, one in trained.items())
     assert here == pytest.approx(there, rel=1e-3, abs=1e-3) and shapes_of(pulled) == like
 
 
-def test_ffa_s_a_is_the_same_on_every_machine_and_never_travels() -> None:
-    """Sun et al. 2024 (arXiv:2403.12313), section 4: W = W0 + mean(B_i) A0."""
-    lora, other = drawn(1, SHAPES), drawn(2, SHAPES)
-    forms = [form_of("ffa", SHAPES) for _ in range(2)]
-    assert not any(LORA_A in name for name in forms[0].first(lora))
-    one, two = forms[0].expand(forms[0].first(lora)), forms[1].expand(forms[1].first(other))
-    assert all((one[name] == two[name]).all() for name in SHAPES if name.endswith(LORA_A))
+@pytest.mark.parametrize(
+    ("form", "round_index", "trained"),
+    [
+        *(("ffa", 1, LORA_A), ("ffa", 2, LORA_B), ("ffa", 3, LORA_B)),
+        *(("rolora", 1, LORA_A), ("rolora", 2, LORA_B), ("rolora", 3, LORA_A)),
+        *(("core", 1, LORA_A), ("core", 2, CORE), ("core", 3, CORE)),
+    ],
+)
+def test_a_begins_and_then_rests_or_takes_turns(form: str, round_index: int, trained: str) -> None:
+    (step,) = made(steps_of(f"lora:2+{form}"))
+    start = drawn(1, shapes_of(first_of(form, drawn(1, SHAPES))))
+    sent = step.outgoing(Update("w", 1, start), DeviceContext(Training(), round_index)).delta
+    assert set(sent) == {name for name in start if trained in name or "head" in name}
+    after = round_of(form, start, [sent], [1], round_index)
+    moved = {name for name in start if (after[name] != start[name]).any()}
+    assert moved == (set(start) if round_index == 1 else set(sent))  # L of A = L Q goes to its left
 
 
-@pytest.mark.parametrize(("round_index", "trained"), [(1, LORA_B), (2, LORA_A), (3, LORA_B)])
-def test_rolora_trains_b_in_odd_rounds_and_a_in_even_ones(round_index: int, trained: str) -> None:
-    """Chen et al. 2025 (arXiv:2409.02346), algorithm 1."""
+@each_form
+@given(st.integers(0, 99))
+def test_after_round_1_a_s_rows_are_orthogonal_and_the_model_is_the_same(
+    form: str, seed: int
+) -> None:
+    (step,) = made(steps_of(f"lora:2+{form}"))
+    start = drawn(seed, shapes_of(first_of(form, drawn(seed, SHAPES))))
+    start |= {name: one / 1000 for name, one in start.items() if name.endswith(LORA_A)}
+    after = step.settled(start, ServerContext(Training(), 1))
+    wanted = products(expanded(form, start))
+    for module, product in products(expanded(form, after)).items():
+        a = after[module + LORA_A].astype(np.float64)
+        np.testing.assert_allclose(a @ a.T, np.eye(RANK) / 3, atol=1e-6)
+        np.testing.assert_allclose(product, wanted[module], atol=1e-5 * np.abs(product).max())
+    assert step.settled(start, ServerContext(Training(), 2)) == start
+
+
+@pytest.mark.parametrize("form", ["ffa", "core"])
+def test_an_a_that_nothing_moved_is_drawn(form: str) -> None:
+    """Of layers that no device trains; else A would stay zero, and B's gradient with it."""
+    (step,) = made(steps_of(f"lora:2+{form}"))
+    start = first_of(form, drawn(1, SHAPES))
+    for round_index in (1, 2):
+        after = step.settled(start, ServerContext(Training(), round_index))
+        assert all(after[module + LORA_A].any() for module in MODULES)
+        assert not any(one.any() for one in products(expanded(form, after)).values())
+
+
+def test_rolora_s_a_waits_for_its_next_turn_where_nothing_moved_it() -> None:
     (step,) = made(steps_of("lora:2+rolora"))
-    delta = drawn(1, SHAPES)
-    sent = step.outgoing(Update("w", 1, delta), DeviceContext(Training(), round_index)).delta
-    assert set(sent) == {name for name in SHAPES if trained in name or "head" in name}
-    after = round_of("rolora", delta, [sent], [1], round_index)
-    moved = {name for name in SHAPES if (after[name] != delta[name]).any()}
-    assert moved == set(sent)
+    start = first_of("rolora", drawn(1, SHAPES))
+    for round_index in (1, 2):  # a drawn A beside a B of zeros would have no gradient in round 3
+        assert step.settled(start, ServerContext(Training(), round_index)) == start
 
 
-def test_a_core_lies_between_factors_that_never_change() -> None:
+def test_the_first_mean_of_a_spans_the_gradient_s_rows() -> None:
+    """Of a least squares problem whose solution has rank 2: B alone then reaches it."""
+    random = np.random.default_rng(3)
+    wanted = random.normal(size=(ROWS, 2)) @ random.normal(size=(2, COLUMNS))
+    (step,) = made(steps_of("lora:2+ffa"))
+    start = first_of("ffa", drawn(1, {f"q{LORA_A}": (2, COLUMNS), f"q{LORA_B}": (ROWS, 2)}))
+    b = start[f"q{LORA_B}"]
+    trained = start | {f"q{LORA_A}": (b.T @ wanted).astype(np.float32)}  # a gradient step on A
+    a = step.settled(trained, ServerContext(Training(), 1))[f"q{LORA_A}"].astype(np.float64)
+    best = wanted @ a.T @ np.linalg.inv(a @ a.T)
+    np.testing.assert_allclose(best @ a, wanted, atol=1e-5)
+
+
+def test_a_server_optimizer_does_not_move_what_rests() -> None:
+    learning, memory = Learning(optimizer="fedadam", lr=0.1), dict[str, np.ndarray]()
+    state = drawn(1, SHAPES)
+    for round_index in (1, 2):
+        opened = StepOpened("train", round_index, 1, "s", (), 0.0, updates=("turns:ffa",))
+        names, before = sent_shapes(opened.updates, SHAPES, round_index), state
+        delta = {name: one for name, one in drawn(2, SHAPES).items() if name in names}
+        answers = [AdmittedUpdate("d", Update("w", 1, delta), 1.0)]
+        learned = learn(learning, opened, 9, answers, before, memory, [], False)
+        state, memory = learned.adapter, learned.memory
+    assert all((state[name] == before[name]).all() for name in SHAPES if name.endswith(LORA_A))
+    assert all((state[name] != before[name]).any() for name in SHAPES if name.endswith(LORA_B))
+
+
+def test_numbers_that_no_device_computes_with_are_not_taken_in_round_1() -> None:
+    """Their decomposition would raise: the round is told of as any such round is."""
+    start = first_of("ffa", drawn(1, SHAPES))
+    delta = {name: np.full_like(one, 3e38) for name, one in start.items() if LORA_B not in name}
+    opened = StepOpened("train", 1, 1, "s", (), 0.0, updates=("turns:ffa",))
+    answers = [AdmittedUpdate("d", Update("w", 1, delta), 1.0)]
+    with np.errstate(over="ignore"):
+        learned = learn(Learning(lr=10.0), opened, 9, answers, start, {}, [])
+    assert learned.adapter is start and "no device can compute with" in learned.lack
+
+
+def test_what_would_train_or_send_both_factors_is_refused(tiny_base: Base) -> None:
+    with pytest.raises(ExperimentError, match=r"down = topk:0\.1: adapter lora:8\+ffa is written"):
+        Experiment("e", "ag_news", adapter="lora:8+ffa", updates=Updates(down="topk:0.1"))
+    with pytest.raises(AdapterError, match="LoRA's A is not in it"):
+        as_lora(parse_adapter("lora:2+ffa"), tiny_base, {f"q{LORA_B}": np.ones((6, 2))})
+
+
+def test_a_core_is_to_the_right_of_a_drawn_b() -> None:
     """Singhal et al. 2025 (arXiv:2502.15436), equation 6: W = W0 + B R A, R = mean(R_i)."""
-    core = form_of("core", SHAPES)
+    core = Core(SHAPES)
     first = core.first(drawn(1, SHAPES))
-    assert first[f"q{'.lora_core.weight'}"].shape == (RANK, RANK)
+    assert first[f"q{CORE}"].shape == (RANK, RANK)
     one = {name: np.eye(*shape, dtype=np.float32) for name, shape in shapes_of(first).items()}
-    lora = core.expand(one)
-    a, b = lora[f"q{LORA_A}"].astype(np.float64), lora[f"q{LORA_B}"].astype(np.float64)
-    np.testing.assert_allclose(a @ a.T, np.eye(RANK) / 3, atol=1e-6)
+    b = core.expand(one)[f"q{LORA_B}"].astype(np.float64)
     np.testing.assert_allclose(b.T @ b, np.eye(RANK) * (ROWS / RANK) ** 2, atol=1e-5)
     scaled = core.expand({name: 2 * tensor for name, tensor in one.items()})
     np.testing.assert_allclose(scaled[f"q{LORA_B}"], 2 * b, rtol=1e-6)
@@ -170,8 +253,8 @@ def test_the_adapted_model_starts_as_the_base_itself(tiny_base: Base, form: str)
     state = initial_adapter(spec, tiny_base, 2, seed=7)
     plain, lora = as_lora(spec, tiny_base, state)
     assert str(plain) == "lora:2@q,v"
-    assert not any(tensor.any() for name, tensor in lora.items() if name.endswith(LORA_B))
-    assert all(tensor.any() for name, tensor in lora.items() if name.endswith(LORA_A))
+    assert not any(tensor.any() for name, tensor in lora.items() if name.endswith(LORA_A))
+    assert all(tensor.any() for name, tensor in lora.items() if name.endswith(LORA_B))
 
 
 @each_kind
@@ -188,7 +271,7 @@ def test_an_engine_sees_plain_lora(tiny_base: Base, hub_task: Task, kind: str, f
     assert (engine.predict(TEXTS) == other.predict(TEXTS)).all()
     batch = engine.encoder.batch(engine.encoder.prompts(TEXTS))
     (loss, found), (wanted_loss, wanted) = engine.gradients(batch), other.gradients(batch)
-    pulled = wanted if is_lora(form) else form_of(form, shapes_of(lora)).pull(wanted)
+    pulled = wanted if is_lora(form) else Core(shapes_of(lora)).pull(wanted)
     assert loss == wanted_loss and shapes_of(found) == shapes_of(state)
     assert all((found[one] == pulled[one]).all() for one in found)
 
@@ -228,6 +311,8 @@ def test_a_form_is_named_behind_lora() -> None:
     spec = parse_adapter("lora:8@q,v+head+ffa")
     assert (spec.form, spec.head, spec.rank) == ("ffa", True, 8)
     assert parse_adapter(str(spec)) == spec and str(spec) == "lora:8@q,v+head+ffa"
+    assert parse_adapter("lora:8+ffa+head") == spec  # in whatever order
+    assert steps_of("lora:8+rolora+head") == steps_of("lora:8+head+rolora") != ()
     for wrong in ("prompt:8+ffa", "bias+core", "lora:8+generator+ffa"):
         with pytest.raises(AdapterError, match="is for LoRA"):
             parse_adapter(wrong)

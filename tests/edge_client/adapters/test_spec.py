@@ -71,7 +71,7 @@ def test_a_spec_parses_from_its_own_name(spec: AdapterSpec) -> None:
     ],
 )
 def test_a_name_outside_the_grammar_shows_it(text: str) -> None:
-    with pytest.raises(AdapterError, match=r"lora:R, lora:R@q,v,k,o,up,down, prompt:N"):
+    with pytest.raises(AdapterError, match=r"lora:R, lora:R@q,v,k,o,up,down,gate, prompt:N"):
         parse_adapter(text)
 
 

@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 
 @pytest.fixture
@@ -219,3 +220,17 @@ def test_an_address_at_which_the_hubs_library_cannot_be_loaded_is_told_in_one_li
     done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "gave no answer of a hub (ValueError)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_another_chat_template_is_another_base(tmp_path: Path) -> None:
+    folder = write_tiny_decoder(tmp_path / "base", template="")
+    ids = {open_base(str(folder)).base_id}
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    ids.add(open_base(str(folder)).base_id)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    for template in ("{{ messages }}", [{"name": "default", "template": "x"}]):
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(config | {"chat_template": template})
+        )
+        ids.add(open_base(str(folder)).base_id)
+    assert len(ids) == 4

@@ -7,7 +7,7 @@ from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.layout import PackError, checked_shape, lay_out, pooler_of, tensors_of
 from edge_client.bases.random_models import CONFIGS
 
-# Parameters of the public models' masked-LM checkpoints, tied decoder counted once, no pooler.
+# Parameters of the public models' language models, tied decoder counted once, no pooler.
 PARAMETERS = {
     "albert-base": 11_221_680,
     "bert-base": 109_514_298,
@@ -16,12 +16,16 @@ PARAMETERS = {
     "distilbert": 66_985_530,
     "electra-base": 109_514_298,
     "electra-small": 13_546_682,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
     "mmbert-base": 307_786_240,
     "modernbert-base": 149_655_232,
     "modernbert-large": 395_881_664,
     "mpnet-base": 109_518_527,
+    "qwen2.5-0.5b": 494_032_768,
     "roberta-base": 124_697_433,
     "roberta-large": 355_412_057,
+    "smollm2-135m": 134_515_008,
     "xlm-roberta-base": 278_295_186,
     "xlm-v-base": 779_396_349,
 }

@@ -75,6 +75,7 @@ def pickled(model: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["random", "safetensors", pytest.param("pickled", marks=SLOW)])
 @pytest.mark.parametrize("bits", first_fast([8, 4, 16]))
 def test_packing_never_holds_two_layers(

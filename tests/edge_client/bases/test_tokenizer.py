@@ -64,6 +64,7 @@ def test_another_pad_id_is_one_line_where_positions_are_counted_from_it(base: Ba
     assert disagreements(base.folder, replace(base.shape, pad_id=1)) == []
 
 
+@pytest.mark.slow
 def test_pack_and_doctor_say_it(base: Base, tmp_path: Path) -> None:
     edit(base.folder / "tokenizer.json", lambda document: document.update(post_processor=None))
     said = command("pack", str(base.folder), "--bits", "8", "--out", str(tmp_path / "p"))

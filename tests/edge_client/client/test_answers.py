@@ -11,12 +11,12 @@ from edge_client.adapters.initial import first_adapter, initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client import answers
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.scoring import evaluate
 from edge_client.engine.trainer import train
-from edge_client.labelling.book import FileNotes, MemoryNotes, Notes, Opened, Read
+from edge_client.labelling.label_journal import FileNotes, MemoryNotes, Notes, OpenedJournal, Read
 from edge_client.labelling.own_texts import OwnTexts, sampled
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.tasks.scores import TrainingError
@@ -47,7 +47,9 @@ def engine_of(kind: str, base: Base, task: Task) -> Engine:
     return engine
 
 
-def answer(engine: Engine, data: ClientData, work: Work, device_id: str, notes: Notes) -> Answer:
+def answer(
+    engine: Engine, data: ClientData, work: Work, device_id: str, notes: Notes
+) -> FinishedWork:
     """An answer on texts that were read just now."""
     own = OwnTexts(data, engine.encoder.unknown_share)
     return answers.answer(engine, engine.adapter(), own, work, device_id, notes)
@@ -68,7 +70,7 @@ def notes_of(*told: tuple[Example, str, float]) -> MemoryNotes:
     """Notes of a device that has read some texts."""
     notes = MemoryNotes()
     found = {text_id(text): Reading(label, sure, 1, "a" * 64, 2) for text, label, sure in told}
-    notes.add(Opened("before", "a" * 64, tuple(found), tuple(found), (1.0,)))
+    notes.add(OpenedJournal("before", "a" * 64, tuple(found), tuple(found), (1.0,)))
     notes.add(Read(found, 2 * len(found)))
     return notes
 

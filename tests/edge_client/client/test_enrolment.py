@@ -16,8 +16,8 @@ from edge_client.client.failures import ClientError, OtherBase, code_of
 from edge_client.client.loop import Client
 from edge_client.client.runs.joining import _rank_text
 from edge_client.client.settings import Settings
-from edge_client.client.state import Answer as Kept
 from edge_client.client.state import ClientState, Identity
+from edge_client.client.state import FinishedWork as Kept
 from edge_client.client.transport import Unreachable
 from edge_client.engine.limits import Limits
 from edge_client.formats.opened import DataError
@@ -350,7 +350,7 @@ def test_a_device_takes_half_of_the_rank_or_less_where_more_does_not_fit_its_mem
     wide = open_base(str(write_tiny_base(home.folder / "wide", hidden=512)))
     home.base, home.terms = wide, terms_for(wide, hub_task)
     found: list[int] = []
-    for budget_bytes in range(64 << 20, 2048 << 20, 8 << 20):
+    for budget_bytes in range(64 << 20, 2048 << 20, 32 << 20):
         with suppress(BudgetError):
             asked = "lora:512@q,v,k,o,up,down"
             found.append(stands(home, asked, budget_bytes=budget_bytes).most_rank)

@@ -20,6 +20,7 @@ from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import PROTOCOL, Next, Waiting, Work
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
+from tests.breadth import first_fast
 from tests.edge_client.client.servers import http_server
 from tests.edge_client.client.terms import terms_for
 from tests.edge_client.client.test_enrolment import Home
@@ -126,7 +127,7 @@ def test_three_that_take_too_long_do_not_end_a_device_that_waits_for_ever(
     assert [one.is_leaving for one in turns.told] == [False, False, True]
 
 
-@pytest.mark.parametrize("seed", [2**62, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)])
+@pytest.mark.parametrize("seed", first_fast([-(2**70), 2**62, 2**63 - 1, -(2**63), 2**64, 2**70]))
 def test_any_seed_is_a_seed(home: Home, weights: bytes, seed: int) -> None:
     turns = Turns([Next(terms=home.terms), asked(home.terms, weights, 1, seed)], (200, weights))
     turns.serve(home)

@@ -13,7 +13,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.failures import ClientError
 from edge_client.client.loop import Client
-from edge_client.client.state import Answer as Kept
+from edge_client.client.state import FinishedWork as Kept
 from edge_client.guest import process
 from edge_client.tasks.task import Task
 from edge_client.wire.fleet import CLONED, REVOKED

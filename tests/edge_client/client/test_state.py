@@ -16,13 +16,13 @@ from edge_client.client.folder.run_files import KEPT_TERMS
 from edge_client.client.state import (
     KEPT_LABELS,
     KEPT_STEPS,
-    Answer,
     ClientState,
+    FinishedWork,
     Identity,
     StateError,
 )
 from edge_client.errors import WrongInput
-from edge_client.guest.steps import Moments, Place, StepFile, Steps
+from edge_client.guest.steps import Moments, ResumePoint, StepFile, Steps
 from edge_client.planning.plan import Plan
 from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
@@ -52,7 +52,7 @@ def test_another_key_is_another_device_whose_work_is_its_own(
 ) -> None:
     state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
     state.keep_identity(Identity("http://a", "key"))
-    state.keep_finished(Answer(Report("w", "done"), None))
+    state.keep_finished(FinishedWork(Report("w", "done"), None))
     state.keep_terms(terms)
     state.keep_identity(Identity("http://a", "key", "d1", "hub"))  # the coordinator has answered
     assert len(state.finished()) == 1 and state.terms("run") == terms
@@ -119,8 +119,8 @@ def test_only_the_newest_adapters_are_kept_and_only_if_whole(tmp_path: Path) -> 
 
 
 def test_finished_work_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
-    first = Answer(Report("../../w1", "done", 3, 0.5), b"tensors")
-    second = Answer(Report("w2", "done", 3, accuracy=0.5), None)
+    first = FinishedWork(Report("../../w1", "done", 3, 0.5), b"tensors")
+    second = FinishedWork(Report("w2", "done", 3, accuracy=0.5), None)
     for finished in (first, second):
         ClientState(tmp_path).keep_finished(finished)
     assert ClientState(tmp_path).finished() == [first, second]
@@ -136,7 +136,7 @@ def test_half_written_work_is_done_again(tmp_path: Path) -> None:
 
 
 def test_what_runs_of_long_ago_left_is_swept_when_a_client_starts(tmp_path: Path) -> None:
-    state, whole = ClientState(tmp_path), Answer(Report("w", "done"), b"tensors")
+    state, whole = ClientState(tmp_path), FinishedWork(Report("w", "done"), b"tensors")
     state.keep_finished(whole)
     (tmp_path / "outbox" / "orphan.st").write_bytes(b"tensors")
     for place in range(20):
@@ -181,7 +181,9 @@ def test_after_a_clock_was_reset_the_steps_that_were_kept_last_are_the_newest(
     state = ClientState(tmp_path)
     files = [state.steps(f"w{place}") for place in range(KEPT_STEPS)]
     moments = Moments({}, {}, {})
-    steps = Steps(Place(), Plan("float32", 1, (), 1, 8), {"a": np.zeros(1, np.float32)}, moments)
+    steps = Steps(
+        ResumePoint(), Plan("float32", 1, (), 1, 8), {"a": np.zeros(1, np.float32)}, moments
+    )
     for place, file in enumerate(files):
         StepFile(file, {}, lambda: None).keep(steps)
         if not place:
@@ -211,7 +213,10 @@ def test_after_a_clock_was_reset_the_runs_heard_of_last_keep_terms_and_labels(
 def test_after_a_clock_was_reset_work_is_sent_in_the_order_in_which_it_was_done(
     tmp_path: Path,
 ) -> None:
-    state, done = ClientState(tmp_path), [Answer(Report(f"w{n}", "done"), None) for n in range(3)]
+    state, done = (
+        ClientState(tmp_path),
+        [FinishedWork(Report(f"w{n}", "done"), None) for n in range(3)],
+    )
     state.keep_finished(done[0])
     written_ahead(*(tmp_path / "outbox").iterdir())
     for finished in done[1:]:

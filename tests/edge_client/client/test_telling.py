@@ -3,8 +3,8 @@ import logging
 import numpy as np
 import pytest
 
-from edge_client.client.state import Answer
-from edge_client.client.telling import Progress, Teller, in_short, time_text, waiting_text
+from edge_client.client.progress_log import Progress, Teller, in_short, time_text, waiting_text
+from edge_client.client.state import FinishedWork
 from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Report, Waiting, Work
 from edge_client.wire.tensors import Update, encode_update
@@ -71,12 +71,12 @@ def test_long_work_says_how_far_it_is(work: Work, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_failure_is_one_line_with_the_devices_own_words(work: Work) -> None:
-    failed = Answer(Report("w", "failed", failure="disk"), None, "OSError: no room")
+    failed = FinishedWork(Report("w", "failed", failure="disk"), None, "OSError: no room")
     assert in_short(work, failed, True) == "round 3: training failed (disk): OSError: no room"
 
 
 def test_work_that_came_too_late_does_not_read_like_a_success(work: Work) -> None:
-    done = Answer(Report("w", "done", 8, loss=0.5), None)
+    done = FinishedWork(Report("w", "done", 8, loss=0.5), None)
     assert "it came too late and does not count" in in_short(work, done, False)
     assert "too late" not in in_short(work, done, True)
 
@@ -85,8 +85,8 @@ def test_a_coded_update_is_said_with_its_codec(work: Work) -> None:
     update = Update("w", 8, {"a": np.ones((4, 4), np.float32)})
     report = Report("w", "done", 8, loss=0.5)
     body, _, _ = encode_coded(update, "int8", {})
-    assert " up as int8, " in in_short(work, Answer(report, body), True)
-    assert " up, " in in_short(work, Answer(report, encode_update(update)), True)
+    assert " up as int8, " in in_short(work, FinishedWork(report, body), True)
+    assert " up, " in in_short(work, FinishedWork(report, encode_update(update)), True)
 
 
 def test_spans_of_time_are_said_as_people_say_them() -> None:

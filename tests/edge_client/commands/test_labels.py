@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.client.state import ClientState
-from edge_client.labelling.book import FileNotes, Read
+from edge_client.labelling.label_journal import FileNotes, Read
 from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.parts import ANY

@@ -27,10 +27,15 @@ def smidgen(*arguments: object, prefix: str = "") -> "subprocess.CompletedProces
 
 def refused(code: int, *arguments: object, prefix: str = "") -> str:
     """The one line a wrong call ends in."""
-    done = smidgen(*arguments, prefix=prefix)
-    assert done.returncode == code, done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("smidgen pack: "), done.stderr
+    if prefix:
+        process = smidgen(*arguments, prefix=prefix)
+        ended, said = process.returncode, process.stderr
+    else:
+        done = in_process("pack", *map(str, arguments))
+        ended, said = done.exit_code, done.stderr
+    assert ended == code, said
+    lines = said.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("smidgen pack: "), said
     return lines[0]
 
 

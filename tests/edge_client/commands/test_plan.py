@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.engine.opening import engine_name
-from edge_client.planning.corrections import Corrections, Key
+from edge_client.planning.budget import Corrections, Key
 from edge_client.planning.plan import Plan
 from tests.command_line import Done, homeless, smidgen
 

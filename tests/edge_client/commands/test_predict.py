@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.api import labeller as room
 from edge_client.bases.base import Base
-from edge_client.tasks import telling
+from edge_client.tasks import output
 from edge_client.tasks.kinds.label_answers import answers
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
@@ -108,7 +108,7 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
     whole = given(tiny_base, adapter, *TEXTS * 3)["labels"]
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 3))
     for limit, value in (("PIECE_TEXTS", 2), ("PIECE_CHARACTERS", 30)):
-        monkeypatch.setattr(telling, limit, value)
+        monkeypatch.setattr(output, limit, value)
         found = predict(tiny_base, adapter, "--file", tmp_path / "a.txt", "--json").stdout
         assert json.loads(found)["labels"] == whole
 
@@ -116,7 +116,7 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
 def test_no_more_texts_are_read_than_are_labelled_at_once(
     tiny_base: Base, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "PIECE_TEXTS", 2)
+    monkeypatch.setattr(output, "PIECE_TEXTS", 2)
     base, taken = str(tiny_base.folder), list[int]()
     labeller = room.open_labeller(adapter, None, base, "onnx", "auto")
 

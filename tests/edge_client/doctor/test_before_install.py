@@ -12,8 +12,7 @@ from edge_client.doctor.engines import DIE_WITHOUT_LSE
 from edge_client.doctor.machine import script
 from edge_client.metering.machine import board, read_heat
 from edge_client.metering.power import battery, packages, power_rails
-from edge_client.planning.cgroups import cgroup_memory
-from edge_client.planning.resources import meminfo
+from edge_client.planning.resources import cgroup_memory, meminfo
 from edge_client.tables import size
 from tests.edge_client.doctor.trees import BOARDS, JETPACK_4, found_on, tx2
 from tests.edge_client.metering.boards import as_nobody, forbid, put

@@ -174,7 +174,7 @@ def test_a_budget_below_the_smallest_plan_names_it(
 
 
 def test_a_planner_knows_how_lora_is_written(tiny_base: Base, hub_task: Task, kind: str) -> None:
-    spec = parse_adapter("lora:4+ffa")
+    spec = parse_adapter("lora:4+core")
     assert workload(kind, tiny_base, hub_task, spec, TRAINING).spec == spec
 
 
@@ -208,6 +208,7 @@ print(first.micro_batch, len(first.recompute), last.micro_batch, len(last.recomp
 STARVING = {"torch": (8, 40), "onnx": (8, 40)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")
 def test_a_process_whose_memory_really_ends_goes_on_smaller(kind: str) -> None:
     folder = shared("models", "minilm-l6-mlm")

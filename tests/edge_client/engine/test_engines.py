@@ -29,7 +29,7 @@ from tests.breadth import first_fast
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+pytestmark = [pytest.mark.parametrize("kind", KINDS), pytest.mark.few]
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +337,7 @@ def answer(program: str, *arguments: object) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_glibc_linux(), reason="freed memory goes back as glibc gives it")
 def test_what_steps_have_taken_is_given_back_at_rest_and_at_the_end(
     wide_folder: Path, kind: str

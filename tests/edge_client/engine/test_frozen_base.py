@@ -9,7 +9,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model
 from edge_client.engine.frozen_base import FrozenBase
-from edge_client.planning.chunks import TABLE_ROWS
+from edge_client.planning.layer_cost import TABLE_ROWS
 from tests.tiny import write_tiny_base
 
 SIZES = {

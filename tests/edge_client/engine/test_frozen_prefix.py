@@ -13,7 +13,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
-from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.engine.trainer import train
 from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch

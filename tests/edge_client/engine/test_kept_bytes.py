@@ -82,8 +82,7 @@ def test_a_layer_keeps_what_the_formula_says(
     from edge_client.engine.torch_backend.network import Network
 
     spec = parse_adapter(adapter)
-    words = [] if base.shape.is_decoder else [[3], [4]]
-    network = Network(base, spec, initial_adapter(spec, base, 2, 0), words)
+    network = Network(base, spec, initial_adapter(spec, base, 2, 0), [[3], [4]])
     ids = np.full((TEXTS, TOKENS), 5)
     batch = Batch(ids, np.ones_like(ids), np.full(TEXTS, 3), np.zeros(TEXTS, np.int64))
     run = network._pass(batch, getattr(torch, dtype))

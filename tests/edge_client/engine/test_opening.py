@@ -34,7 +34,10 @@ def test_an_engine_that_is_not_installed_has_a_usual_size(engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "least", "most"),
-    [("torch", 100 * MIB, 800 * MIB), ("onnx", 32 * MIB, 200 * MIB)],
+    [
+        ("onnx", 32 * MIB, 200 * MIB),
+        pytest.param("torch", 100 * MIB, 800 * MIB, marks=pytest.mark.slow),
+    ],
 )
 def test_an_engines_runtime_is_measured_in_a_fresh_process(
     engine: str, least: int, most: int

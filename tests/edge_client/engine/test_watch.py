@@ -8,7 +8,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.watch import BatchWatch, going_on
+from edge_client.engine.early_stop import BatchWatch, going_on
 from edge_client.tasks.task import Task
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, engine_of
 

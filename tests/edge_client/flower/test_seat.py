@@ -12,7 +12,7 @@ from edge_client.adapters.peft_folder import peft_state
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import open_base
 from edge_client.errors import WrongInput
-from edge_client.flower.seat import Own, Recipe, Seat, saved
+from edge_client.flower.seat import Seat, SeatRecipe, SeatSettings, saved
 from edge_client.tasks.task import read_task
 from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
@@ -38,8 +38,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def seat(folder: Path, adapter: str) -> Seat:
-    recipe = Recipe(adapter, str(folder / "base"), training=Training(lr=0.01, tokens=24))
-    return Seat(Own(str(folder / "texts"), "16G", "onnx"), recipe)  # a worker of tests has grown
+    recipe = SeatRecipe(adapter, str(folder / "base"), training=Training(lr=0.01, tokens=24))
+    return Seat(
+        SeatSettings(str(folder / "texts"), "16G", "onnx"), recipe
+    )  # a worker of tests has grown
 
 
 def first(folder: Path, adapter: str) -> AdapterState:
@@ -100,6 +102,12 @@ def test_other_tensors_are_refused_by_name(folder: Path) -> None:
 def test_what_peft_has_no_form_for_is_refused(folder: Path, adapter: str) -> None:
     with pytest.raises(AdapterError, match="PEFT has no form for it"):
         seat(folder, adapter)
+
+
+@pytest.mark.parametrize("form", ["ffa", "rolora", "core"])
+def test_factors_take_no_turns_in_flower_s_rounds(folder: Path, form: str) -> None:
+    with pytest.raises(AdapterError, match="A and B take turns in rounds of smidgen's coordinator"):
+        seat(folder, f"lora:2+{form}")
 
 
 def test_no_labelled_texts_are_heard_of_before_anything_is_opened(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.arrow import SPLITS, STATE
@@ -62,7 +62,6 @@ NAMES = ("a.parquet", "a.feather", "a.arrow", "saved")
     rows=st.lists(st.tuples(TEXTS, st.sampled_from(("good", "bad", "ugly", "", None))), max_size=6),
     name=st.sampled_from(NAMES),
 )
-@settings(max_examples=100, deadline=None)
 def test_every_row_is_read_or_left_out(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[tuple[str | None, str | None]],

@@ -241,6 +241,7 @@ def test_other_columns_of_json_are_there_for_whoever_asks(tmp_path: Path) -> Non
     assert left_out.reasons["empty"] == 1 and not left_out.bad
 
 
+@pytest.mark.slow
 def test_a_text_as_long_as_a_line_may_be_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_text("word\tO\n" * (LONGEST_LINE // 7) + "\n" + COLUMNS)

@@ -4,7 +4,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.conll import CONLL
@@ -51,7 +51,6 @@ STYLES = ("of the file", "of the text, from 0", "with gaps", "with a dot", "of t
 
 
 @given(texts=TEXTS, style=st.sampled_from(STYLES), middle=st.sampled_from(("", "NN\t", "NN\t_\t")))
-@settings(max_examples=60, deadline=None)
 def test_a_column_that_numbers_words_is_never_the_words(
     tmp_path_factory: pytest.TempPathFactory, texts: list[Example], style: str, middle: str
 ) -> None:
@@ -72,7 +71,6 @@ def test_a_column_that_numbers_words_is_never_the_words(
     header=st.sampled_from(("# global.columns = ", "")),
     is_lower=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_columns_that_the_file_names_are_taken_by_their_names(
     tmp_path_factory: pytest.TempPathFactory,
     texts: list[Example],
@@ -178,7 +176,6 @@ def test_numbers_that_do_not_number_words_are_words(tmp_path: Path, body: str) -
 
 
 @given(st.lists(st.text(st.sampled_from("aB-DrugO#1\t \n=_|"), max_size=12), max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_each_text_of_any_file_is_read_or_left_out_once(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats import json_rows, opened
@@ -49,7 +49,6 @@ def is_text(item: Any) -> bool:
 
 
 @given(items=ITEMS, name=st.sampled_from(("a.jsonl", "a.json", "array.jsonl", "array.json")))
-@settings(max_examples=100, deadline=None)
 def test_only_strings_are_texts_and_every_object_is_read_or_left_out(
     tmp_path_factory: pytest.TempPathFactory, items: list[Any], name: str
 ) -> None:
@@ -65,7 +64,6 @@ def test_only_strings_are_texts_and_every_object_is_read_or_left_out(
 
 
 @given(items=st.lists(OBJECTS, max_size=4))
-@settings(max_examples=100, deadline=None)
 def test_an_array_says_what_lines_say(
     tmp_path_factory: pytest.TempPathFactory, items: list[dict[str, Any]]
 ) -> None:

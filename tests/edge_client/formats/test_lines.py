@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.lines import LONGEST_LINE, Bounds, Lines, LongLine, TooMuch
+from edge_client.formats.lines import LONGEST_LINE, Lines, LongLine, ReadBounds, TooMuch
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.reader import LeftOut, Row
 from edge_client.formats.registry import read, read_stream
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.parts import Labels
+from tests.breadth import first_fast
 
 LABELS = Labels(("good", "bad"))
 CAP_BYTES = 700 << 20  # of addresses, the interpreter and numpy among them
@@ -27,6 +28,7 @@ from edge_client.texts.examples import read_file
 from edge_client.formats.opened import DataError
 from edge_client.tasks.kind import every_files, kind_named
 from edge_client.texts.parts import Labels
+from tests.breadth import first_fast
 cap = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
 wanted = Labels(("good", "bad"), kind_named(sys.argv[3]).files)
@@ -72,8 +74,8 @@ def test_a_line_without_end_is_passed_over_and_the_next_is_read() -> None:
     assert (next(lines), lines.number, next(lines, None)) == ("c", 3, None)
 
 
-@pytest.mark.parametrize("bounds", [Bounds(lines=3), Bounds(characters=7)])
-def test_a_file_that_holds_too_much_ends_there(bounds: Bounds) -> None:
+@pytest.mark.parametrize("bounds", [ReadBounds(lines=3), ReadBounds(characters=7)])
+def test_a_file_that_holds_too_much_ends_there(bounds: ReadBounds) -> None:
     lines = Lines(io.StringIO("a\n" * 4), bounds)
     assert [next(lines) for _ in range(3)] == ["a\n"] * 3
     with pytest.raises(TooMuch, match="more than"):
@@ -109,7 +111,7 @@ def test_parquet_of_too_many_rows_is_refused_by_what_it_says(tmp_path: Path) -> 
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["x"] * 2000, "label": ["bad"] * 2000}), path)
     assert len(read_file(path, LABELS, labelled=True)) == 2000
-    for bounds in (Bounds(lines=1999), Bounds(characters=10)):
+    for bounds in (ReadBounds(lines=1999), ReadBounds(characters=10)):
         with pytest.raises(DataError, match=r"a\.parquet holds more than"):
             next(read(Source(path, bounds=bounds)))
 
@@ -121,6 +123,7 @@ def test_standard_input_of_one_line_without_end_is_a_bad_row() -> None:
     assert short == Row(2, {"text": "x"})
 
 
+@pytest.mark.slow
 def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
     path = bomb(tmp_path / "labelled.jsonl.gz", (b"y" * (1 << 20) for _ in range(200)))
     first, second, peak = looked(path)
@@ -129,7 +132,7 @@ def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
     assert peak < 100 << 20
 
 
-@pytest.mark.parametrize("ending", ["conll", "jsonl", "txt"])
+@pytest.mark.parametrize("ending", first_fast(["jsonl", "conll", "txt"]))
 def test_a_bomb_of_other_kinds_of_texts_needs_little_memory(tmp_path: Path, ending: str) -> None:
     kind = "mlm" if ending == "txt" else "tagging"
     folder = tmp_path / "unlabelled"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge_client.formats import paragraphs
 from edge_client.formats.dialect import Dialect
-from edge_client.formats.lines import Bounds
+from edge_client.formats.lines import ReadBounds
 from edge_client.formats.opened import DataError, Source
 from edge_client.formats.paragraphs import PARAGRAPHS as FOLDER
 from edge_client.formats.paragraphs import files_in
@@ -67,11 +67,11 @@ def test_a_text_knows_its_file_and_where_it_ends(tmp_path: Path) -> None:
     assert [(one.file, one.line) for one in found] == [("notes/a.txt", 2), ("notes/a.txt", 4)]
 
 
-@pytest.mark.parametrize("bounds", [Bounds(lines=3), Bounds(characters=7)])
-def test_bounds_hold_of_all_files_together(tmp_path: Path, bounds: Bounds) -> None:
+@pytest.mark.parametrize("bounds", [ReadBounds(lines=3), ReadBounds(characters=7)])
+def test_bounds_hold_of_all_files_together(tmp_path: Path, bounds: ReadBounds) -> None:
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("1\n\n")
-    assert len(list(FOLDER.read(Source(tmp_path, bounds=Bounds(4, 8))))) == 2
+    assert len(list(FOLDER.read(Source(tmp_path, bounds=ReadBounds(4, 8))))) == 2
     (tmp_path / "c.txt").write_text("1\n\n")
     with pytest.raises(DataError, match=f"{tmp_path} holds more than . (lines|characters)"):
         list(FOLDER.read(Source(tmp_path, bounds=bounds)))

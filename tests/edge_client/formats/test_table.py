@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edge_client.formats.dialect import Dialect
@@ -62,7 +62,6 @@ def is_in_order(found: list[tuple[str, str]], all_: list[tuple[str, str]]) -> bo
     delimiter=st.sampled_from(",;"),
     end=st.sampled_from(("\n", "\r\n")),
 )
-@settings(max_examples=100, deadline=None)
 def test_each_row_that_csv_writes_is_read_as_it_was_written(
     rows: list[tuple[str, str, str]], order: list[int], quoting: int, delimiter: str, end: str
 ) -> None:
@@ -73,7 +72,6 @@ def test_each_row_that_csv_writes_is_read_as_it_was_written(
 
 
 @given(rows=ROWS, order=ORDERS, quoting=st.sampled_from((csv.QUOTE_MINIMAL, csv.QUOTE_ALL)))
-@settings(max_examples=100, deadline=None)
 def test_a_row_of_quoted_tsv_is_read_as_it_was_written_or_left_out(
     rows: list[tuple[str, str, str]], order: list[int], quoting: int
 ) -> None:
@@ -83,7 +81,6 @@ def test_a_row_of_quoted_tsv_is_read_as_it_was_written_or_left_out(
 
 
 @given(rows=st.lists(st.tuples(RAW, st.sampled_from(LABELS), RAW), max_size=8), order=ORDERS)
-@settings(max_examples=100, deadline=None)
 @pytest.mark.parametrize("known", [LABELS, ()])
 def test_quotes_of_tsv_without_quoting_are_characters(
     known: tuple[str, ...], rows: list[tuple[str, str, str]], order: list[int]
@@ -97,7 +94,6 @@ def test_quotes_of_tsv_without_quoting_are_characters(
 
 
 @given(rows=st.lists(st.tuples(RAW, st.sampled_from(LABELS)), max_size=8), ending=st.data())
-@settings(max_examples=100, deadline=None)
 def test_of_csv_without_quoting_each_line_is_a_row_or_left_out(
     rows: list[tuple[str, str]], ending: st.DataObject
 ) -> None:
@@ -115,7 +111,6 @@ def test_of_csv_without_quoting_each_line_is_a_row_or_left_out(
 
 
 @given(lines=st.lists(st.text(st.sampled_from('a"\t,;=\n'), max_size=9), max_size=9))
-@settings(max_examples=100, deadline=None)
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
 def test_each_line_of_any_file_is_of_one_row(ending: str, lines: list[str]) -> None:
     every = "\n".join(lines).split("\n")

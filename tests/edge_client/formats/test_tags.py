@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.tags import Fault, Scheme, is_iob1
+from edge_client.formats.tags import Scheme, TagFault, is_iob1
 from edge_client.texts.examples import Example
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 TAGS = ("O", "B-Drug", "I-Drug", "B-Illness", "I-Illness", "B-drug", "S-Drug", "", "B-", "I", "o")
 
 
-def fault(tags: Any, labels: tuple[str, ...] = DRUGS.labels) -> Fault:
+def fault(tags: Any, labels: tuple[str, ...] = DRUGS.labels) -> TagFault:
     found = Scheme(labels).bio(tags)
-    assert isinstance(found, Fault)
+    assert isinstance(found, TagFault)
     return found
 
 
@@ -28,11 +28,11 @@ def test_of_what_comes_out_each_inner_tag_follows_its_type_and_all_are_known(
     tags: list[str],
 ) -> None:
     found = Scheme(DRUGS.labels).bio(tags)
-    if isinstance(found, Fault):
+    if isinstance(found, TagFault):
         wrong = tags[found.place]
         assert wrong not in TAGS[:5] or wrong[0] == "I"
         found = Scheme(DRUGS.labels).bio(tags[: found.place])
-    assert not isinstance(found, Fault)
+    assert not isinstance(found, TagFault)
     for before, tag in zip(["O", *found], found, strict=False):
         assert tag in TAGS[:5]
         assert not tag.startswith("I") or before[1:] == tag[1:]
@@ -84,6 +84,6 @@ def test_a_type_in_other_letters_is_named() -> None:
 def test_what_helps_a_file_in_an_older_way_is_said_once() -> None:
     scheme = Scheme(DRUGS.labels)
     first, second = scheme.bio(("I-Drug",)), scheme.bio(("B-Drug", "I-Illness"))
-    assert isinstance(first, Fault) and isinstance(second, Fault)
+    assert isinstance(first, TagFault) and isinstance(second, TagFault)
     assert "B- is expected; write the file as BIO (IOB2)" in first.said
     assert second.said.endswith("of which the word before is not; B- is expected")

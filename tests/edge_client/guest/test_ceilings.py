@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from edge_client.errors import WrongInput
 from edge_client.guest.ceilings import (
     CALM_S,
-    Gate,
     Readings,
     Rules,
+    WorkGate,
     is_open,
     met,
     parse_window,
@@ -42,7 +42,7 @@ def test_what_is_met_at_work_is_met_in_a_pause(readings: Readings) -> None:
 def test_it_is_never_open_while_a_ceiling_is_met_and_never_flaps(
     looks: list[tuple[Readings, float]],
 ) -> None:
-    gate, now_s, closed = Gate(RULES), 0.0, list[tuple[float, bool]]()
+    gate, now_s, closed = WorkGate(RULES), 0.0, list[tuple[float, bool]]()
     for readings, step_s in looks:
         now_s += step_s
         is_closed = bool(gate.look(0, readings, now_s))
@@ -56,7 +56,7 @@ def test_it_is_never_open_while_a_ceiling_is_met_and_never_flaps(
 
 @given(LOOKS)
 def test_it_opens_again_once_all_is_calm(looks: list[tuple[Readings, float]]) -> None:
-    gate, now_s = Gate(RULES), 0.0
+    gate, now_s = WorkGate(RULES), 0.0
     for readings, step_s in looks:
         now_s += step_s
         gate.look(0, readings, now_s)
@@ -67,7 +67,7 @@ def test_it_opens_again_once_all_is_calm(looks: list[tuple[Readings, float]]) ->
 @given(st.integers(0, 1439))
 def test_windows_alone_open_and_close_on_the_minute(minute: int) -> None:
     windows = (parse_window("22:30-05:00"),)
-    gate = Gate(Rules(windows))
+    gate = WorkGate(Rules(windows))
     for at in (minute, (minute + 1) % 1440):
         assert bool(gate.look(at, Readings(), 0.0)) != is_open(windows, at)
 
@@ -102,7 +102,7 @@ def test_the_reasons_are_told_in_words() -> None:
         "11.0 W, 10 at most",
         "others keep 1.5 processors busy, 1 at most",
     ]
-    gate = Gate(replace(RULES, windows=(parse_window("01:00-05:00"),)))
+    gate = WorkGate(replace(RULES, windows=(parse_window("01:00-05:00"),)))
     assert gate.look(300, CALM, 0.0) == ("outside its hours until 01:00",)
 
 

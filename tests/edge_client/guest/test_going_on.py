@@ -29,6 +29,8 @@ from edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS
 
+pytestmark = pytest.mark.few
+
 TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=3, weight_decay=0.01)
 OTHERS = [
     replace(TRAINING, optimizer="sgd", lr=0.1),

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.engine.limits import OutOfTime, Watched
-from edge_client.guest import sensors
+from edge_client.guest import guest as guests
 from edge_client.guest.ceilings import CALM_S, Readings, Rules, parse_window
-from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest, local_time
-from edge_client.guest.process import Alive, status, tell
-from edge_client.guest.sensors import Sensors
+from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest, Sensors, local_time
+from edge_client.guest.process import WatchdogNotifier, status, tell
 from edge_client.guest.steps import Paused
 
 
@@ -302,10 +301,10 @@ def test_where_memory_runs_short_it_lets_go_and_takes_less_for_a_while(
     board.then = {2: lambda: board.memory(300), 4: lambda: board.memory(2000)}
     with caplog.at_level(logging.INFO):
         guest.wait()
-    assert sum(board.slept) >= 4 * LOOK_S + sensors.CALM_S - LOOK_S
+    assert sum(board.slept) >= 4 * LOOK_S + guests.CALM_S - LOOK_S
     assert caplog.messages[0] == ("paused: memory is short, 205M of the machine's are left alone")
     assert guest.is_squeezed
-    board.now_s += sensors.UP_AGAIN_S
+    board.now_s += guests.UP_AGAIN_S
     assert guest.may_work() and not guest.is_squeezed
 
 
@@ -313,20 +312,20 @@ def test_where_memory_runs_short_it_lets_go_and_takes_less_for_a_while(
 def test_memory_is_short_below_the_mark_and_never_flaps(
     looks: list[tuple[int | None, float]],
 ) -> None:
-    mark, now_s, scarce_s = sensors.Watermark(4 << 30), 0.0, 0.0
+    mark, now_s, scarce_s = guests.Watermark(4 << 30), 0.0, 0.0
     for available, step_s in looks:
         was, now_s = mark.is_short, now_s + step_s
         mark.look(available, now_s)
-        if available is not None and available < sensors.PLENTY * mark.least_bytes:
+        if available is not None and available < guests.PLENTY * mark.least_bytes:
             scarce_s = now_s
         assert mark.is_short or available is None or available >= mark.least_bytes
         assert mark.is_squeezed or not mark.is_short
         if was and not mark.is_short:
-            assert now_s - scarce_s >= sensors.CALM_S
+            assert now_s - scarce_s >= guests.CALM_S
 
 
 def test_memory_that_nobody_tells_is_never_short() -> None:
-    mark = sensors.Watermark(None)
+    mark = guests.Watermark(None)
     assert not mark.look(None, 0.0) and not mark.look(0, 1.0)
 
 
@@ -352,7 +351,7 @@ def test_the_service_manager_hears(
         assert heard.recv(4096) == b"READY=1\nSTATUS=enrolled"
         status("two\nlines, " + "long" * 100)
         assert heard.recv(4096).startswith(b"STATUS=two lines, long")
-        alive = Alive()
+        alive = WatchdogNotifier()
         for _ in range(100):
             alive()
         tell("STOPPING=1")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.labelling.book import Book, Event, FileNotes, MemoryNotes, Revoked
 from edge_client.labelling.early_exit import FEWEST
+from edge_client.labelling.label_journal import Event, FileNotes, LabelJournal, MemoryNotes, Revoked
 from edge_client.labelling.label_work import CHUNK
 from edge_client.labelling.pseudo_labels import text_id
 from tests.breadth import covering
@@ -38,7 +38,7 @@ class Cut(Exception):
 class CutNotes(MemoryNotes):
     """Notes of a device whose power goes with every event, before or after it is on disk."""
 
-    def __init__(self, book: Book, is_kept: bool) -> None:
+    def __init__(self, book: LabelJournal, is_kept: bool) -> None:
         super().__init__(book)
         self._is_kept = is_kept
 
@@ -60,7 +60,7 @@ def test_work_cut_after_every_chunk_gives_the_same_and_reads_nothing_twice(
     work = work_of(replace(ALL, early_exit=early_exit), adapter_spec=name)
     data = MANY if early_exit else DATA
     expected, cost = straight(engine, work, data)
-    notes, before, learnt = CutNotes(Book(), is_kept=True), engine.layer_forwards, 0
+    notes, before, learnt = CutNotes(LabelJournal(), is_kept=True), engine.layer_forwards, 0
     for _ in range(1 + len(data.unlabelled) // CHUNK):
         learnt += min(notes.book.done, FEWEST) if early_exit else 0
         with pytest.raises(Cut):
@@ -126,7 +126,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from edge_client.bases.base import open_base
-from edge_client.labelling.book import FileNotes
+from edge_client.labelling.label_journal import FileNotes
 from tests.edge_client.labelling import two_topics as here
 
 class Slow(FileNotes):
@@ -159,7 +159,7 @@ def test_a_device_killed_while_it_labels_goes_on_where_it_was(
 
 
 def test_work_goes_on_when_texts_are_gone(tiny_base: Base) -> None:
-    engine, notes = trained("onnx", tiny_base), CutNotes(Book(), is_kept=True)
+    engine, notes = trained("onnx", tiny_base), CutNotes(LabelJournal(), is_kept=True)
     for _ in range(3):
         with pytest.raises(Cut):
             label(engine, DATA, work_of(), notes)

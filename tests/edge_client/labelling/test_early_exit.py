@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.initial import initial_adapter
@@ -13,7 +13,6 @@ from edge_client.bases.base import open_base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
-from edge_client.labelling.book import MemoryNotes
 from edge_client.labelling.early_exit import (
     FEWEST,
     MOST_EXITS,
@@ -23,6 +22,7 @@ from edge_client.labelling.early_exit import (
     layers_to_try,
     learnt_first,
 )
+from edge_client.labelling.label_journal import MemoryNotes
 from edge_client.labelling.pseudo_labels import calibrated, text_id
 from edge_client.tasks.ready_tasks import AG_NEWS
 from edge_client.texts.examples import ClientData, Example, read_file
@@ -58,7 +58,6 @@ def test_exits_lie_above_what_is_frozen_and_below_the_top(frozen: int, layers: i
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6))
-@settings(max_examples=30)
 def test_answers_that_are_linear_in_the_states_exit_and_agree(seed: int, labels: int) -> None:
     """Eight draws together: one alone may miss 95 %, or find no way out, by chance."""
     clear, agree = [], []
@@ -148,6 +147,7 @@ def news(request: pytest.FixtureRequest) -> tuple[Engine, tuple[Example, ...]]:
     return engine, texts[40:448]
 
 
+@pytest.mark.slow
 def test_labels_of_news_are_those_of_all_layers(
     news: tuple[Engine, tuple[Example, ...]],
 ) -> None:

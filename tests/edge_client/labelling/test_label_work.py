@@ -11,7 +11,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.activation_cache import ActivationCache
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
-from edge_client.labelling.book import FileNotes, MemoryNotes, Revoked, TrainingDone
+from edge_client.labelling.label_journal import FileNotes, MemoryNotes, Revoked, TrainingDone
 from edge_client.labelling.label_work import CHUNK, pseudo_texts, terms_of
 from edge_client.labelling.pseudo_labels import text_id
 from edge_client.texts.examples import ClientData
@@ -28,6 +28,8 @@ from tests.edge_client.labelling.two_topics import (
     trained,
     work_of,
 )
+
+pytestmark = pytest.mark.few
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.labelling.own_texts import OwnTexts
@@ -129,7 +129,6 @@ def test_a_known_temperature_is_found_again(heat: float, prior: tuple[float, ...
 
 
 @given(seeds, st.integers(FEWEST, 30))
-@settings(max_examples=30)
 def test_no_other_temperature_is_better(seed: int, texts: int) -> None:
     raw = answers(seed, texts, 3.0)
     gold = np.random.Generator(np.random.PCG64(seed + 1)).integers(0, 3, texts)

@@ -4,10 +4,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.labelling.vote_k import BLOCK_BYTES, NEIGHBOURS, neighbours_of, vote_k
+from edge_client.labelling.label_work import BLOCK_BYTES, NEIGHBOURS, neighbours_of, vote_k
 
 RHO = 10.0
 
@@ -35,7 +35,6 @@ def score(text: int, chosen: list[int], near: list[list[int]]) -> float:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 24))
-@settings(max_examples=40)
 def test_every_next_text_has_the_highest_score_of_those_left(seed: int, texts: int) -> None:
     features = points(seed, texts)
     order, near = vote_k(features), neighbours(features)

@@ -11,8 +11,8 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.labelling import label_work
-from edge_client.labelling.book import Book, MemoryNotes, Notes
 from edge_client.labelling.early_exit import WORTH
+from edge_client.labelling.label_journal import LabelJournal, MemoryNotes, Notes
 from edge_client.labelling.label_work import LabelResult, terms_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.tasks.task import Task
@@ -97,7 +97,7 @@ def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> LabelRe
     return label_work.label(engine, own(engine, data), terms_of(work), notes)
 
 
-def straight(engine: Engine, work: Work, data: ClientData = DATA) -> tuple[Book, int]:
+def straight(engine: Engine, work: Work, data: ClientData = DATA) -> tuple[LabelJournal, int]:
     notes, before = MemoryNotes(), engine.layer_forwards
     label(engine, data, work, notes)
     return notes.book, engine.layer_forwards - before

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.metering.memory import PeakSpan, peak_rss_bytes, pss_bytes, reset_peak_rss
+from edge_client.metering.sysfs import sizes
 
 MIB = 1 << 20
 
@@ -36,3 +37,8 @@ def test_shared_pages_count_in_part() -> None:
     found = pss_bytes()
     assert found is None or 0 < found <= peak_rss_bytes()
     assert pss_bytes(Path("/proc/none")) is None
+
+
+def test_sizes_are_read_by_their_names() -> None:
+    report = "Name:\tx\nVmRSS:\t  12 kB\nKernelPageSize:\nSpeed: fast\n"
+    assert sizes(report) == {"VmRSS": 12 * 1024}

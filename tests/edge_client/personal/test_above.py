@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import LORA_A, LORA_B, Stack, bank_spec, with_ranks
+from edge_client.adapters.banks import LORA_A, LORA_B, StackedAdapters, bank_spec, with_ranks
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, AdapterError, lora_modules, parse_adapter
 from edge_client.bases.architectures import Shape
@@ -47,12 +47,11 @@ def drawn(spec_name: str, shape: Shape, seed: int) -> AdapterState:
 
 
 @given(RANKS, st.sampled_from(["lora:2", "lora:3@q,up/0=5", "lora:8@k/top1"]), st.integers(0, 99))
-@settings(max_examples=40)
 def test_what_two_change_of_the_base_adds_up(
     ranks: dict[tuple[int, str], int], shared_name: str, seed: int
 ) -> None:
     own = with_ranks(parse_adapter("lora:1@q,k,v,o,up,down"), SHAPE, ranks)
-    stack = Stack(own, parse_adapter(shared_name), SHAPE)
+    stack = StackedAdapters(own, parse_adapter(shared_name), SHAPE)
     upper, lower = drawn(str(own), SHAPE, seed), drawn(shared_name, SHAPE, seed + 1)
     joined = stack.joined(upper, lower)
     both = changes(str(stack.spec), SHAPE, joined)
@@ -67,7 +66,7 @@ def test_what_two_change_of_the_base_adds_up(
 @given(st.sampled_from(["lora:2", "lora:3@q,up/0=5", "lora:8@k/top1"]), st.integers(0, 99))
 @settings(max_examples=20)
 def test_a_head_of_one_s_own_goes_with_what_the_shared_one_changes(name: str, seed: int) -> None:
-    stack = Stack(parse_adapter("head"), parse_adapter(name), SHAPE)
+    stack = StackedAdapters(parse_adapter("head"), parse_adapter(name), SHAPE)
     lower, head = drawn(name, SHAPE, seed), {"classifier.weight": np.ones((3, 8), np.float32)}
     joined = stack.joined(head, lower)
     assert stack.spec.head and encode_adapter(stack.own(joined)) == encode_adapter(head)
@@ -82,7 +81,7 @@ def test_a_head_of_one_s_own_goes_with_what_the_shared_one_changes(name: str, se
 def test_only_lora_lies_below_one_s_own(name: str) -> None:
     own = bank_spec(parse_adapter("lora:1"), SHAPE)
     with pytest.raises(AdapterError, match="LoRA alone is expected below one's own"):
-        Stack(own, parse_adapter(name), SHAPE)
+        StackedAdapters(own, parse_adapter(name), SHAPE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +90,7 @@ def test_an_untrained_one_answers_as_the_shared_one_does(
 ) -> None:
     shared_name, shape = "lora:4@q,v", tiny_base.shape
     own = bank_spec(parse_adapter("lora:2@q,k,v,o,up,down"), shape)
-    stack = Stack(own, parse_adapter(shared_name), shape)
+    stack = StackedAdapters(own, parse_adapter(shared_name), shape)
     shared = moved(initial_adapter(parse_adapter(shared_name), tiny_base, 2, 1))
     below = engine_of(kind, tiny_base, hub_task, shared_name)
     below.put(shared)
@@ -105,7 +104,7 @@ def test_a_rank_above_has_the_gradient_that_it_would_have_below(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     own = bank_spec(parse_adapter("lora:3@q,up"), tiny_base.shape)
-    stack = Stack(own, own, tiny_base.shape)
+    stack = StackedAdapters(own, own, tiny_base.shape)
     numbers = moved(initial_adapter(own, tiny_base, 2, 5))
     engine = engine_of(kind, tiny_base, hub_task, str(stack.spec))
     form = Above(Plain(), stack, [numbers])
@@ -123,7 +122,7 @@ def test_what_lies_below_changes_in_turn_and_the_last_is_there_in_the_end() -> N
     own = bank_spec(parse_adapter("lora:1@q"), SHAPE)
     name = str(own)
     turns = [drawn(name, SHAPE, seed) for seed in range(4)]
-    form, numbers = Above(Plain(), Stack(own, own, SHAPE), turns), drawn(name, SHAPE, 9)
+    form, numbers = Above(Plain(), StackedAdapters(own, own, SHAPE), turns), drawn(name, SHAPE, 9)
     seen = []
     for step in range(1, 7):
         seen.append(turn_of(form, numbers, turns))

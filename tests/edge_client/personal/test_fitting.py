@@ -12,14 +12,14 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import Bank, bank_numbers, modules_of
-from edge_client.personal.fitting import Plain, Terms, fit
+from edge_client.personal.fitting import FitTerms, Plain, fit
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
-TERMS = Terms(steps=12, batch=4, lr=0.01)
+TERMS = FitTerms(steps=12, batch=4, lr=0.01)
 
 
 def bank_of(base: Base, task: Task, kind: str) -> tuple[Engine, AdapterState]:
@@ -70,7 +70,7 @@ def test_plain_lora_is_trained_as_the_engine_would(
 ) -> None:
     engine = engine_of(kind, tiny_base, hub_task, "lora:2+head", training=Training(lr=0.01))
     start = engine.adapter()
-    found = fit(engine, Plain(), start, TEXTS, Terms(steps=5, batch=8, lr=0.01), 7).numbers
+    found = fit(engine, Plain(), start, TEXTS, FitTerms(steps=5, batch=8, lr=0.01), 7).numbers
     engine.load_adapter(start)
     generator = np.random.Generator(np.random.PCG64(7))
     for _ in range(5):
@@ -87,8 +87,8 @@ def test_plain_lora_is_trained_as_the_engine_would(
 def test_the_loss_falls(tiny_base: Base, hub_task: Task, kind: str) -> None:
     engine, numbers = bank_of(tiny_base, hub_task, kind)
     bank = Bank(alpha_s=0.0)  # its pull holds B where it is, with six texts
-    early = fit(engine, bank, numbers, TEXTS, Terms(epochs=1, batch=6, lr=0.02), 7)
-    late = fit(engine, bank, numbers, TEXTS, Terms(epochs=30, batch=6, lr=0.02), 7)
+    early = fit(engine, bank, numbers, TEXTS, FitTerms(epochs=1, batch=6, lr=0.02), 7)
+    late = fit(engine, bank, numbers, TEXTS, FitTerms(epochs=30, batch=6, lr=0.02), 7)
     assert late.loss < 0.8 * early.loss
 
 
@@ -97,7 +97,7 @@ def test_without_texts_there_is_one_line(tiny_base: Base, hub_task: Task) -> Non
     with pytest.raises(TrainingError, match="no labelled texts"):
         fit(engine, Bank(), numbers, [], TERMS, 0)
     with pytest.raises(ValueError, match="scale_lr"):
-        Terms(scale_lr=0.0)
+        FitTerms(scale_lr=0.0)
 
 
 def test_it_takes_so_much_memory_for_each_number(tiny_base: Base, hub_task: Task) -> None:
@@ -108,7 +108,7 @@ def test_it_takes_so_much_memory_for_each_number(tiny_base: Base, hub_task: Task
     ones = {module: np.ones(16, np.float32) for module in modules_of(adapter)}
     numbers = bank_numbers(adapter, ones)
     count = sum(one.size for one in numbers.values())
-    terms = Terms(steps=2, batch=1, lr=0.01)
+    terms = FitTerms(steps=2, batch=1, lr=0.01)
     fit(engine, Bank(), numbers, TEXTS[:1], terms, 0)  # the engine's own rooms are there
     tracemalloc.start()
     fit(engine, Bank(), numbers, TEXTS[:1], terms, 0)

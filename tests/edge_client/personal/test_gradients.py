@@ -13,7 +13,7 @@ from edge_client.wire.tensors import encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+pytestmark = [pytest.mark.parametrize("kind", KINDS), pytest.mark.few]
 SGD = Training(lr=0.5, tokens=48, optimizer="sgd", momentum=0.5)
 
 

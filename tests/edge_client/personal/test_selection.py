@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
@@ -28,7 +28,6 @@ LAMBDAS = st.dictionaries(st.sampled_from("abcdef"), FACTORS.map(np.array), min_
 
 
 @given(LAMBDAS, st.integers(1, BANK))
-@settings(max_examples=50)
 def test_exactly_the_largest_are_kept(lambdas: dict[str, np.ndarray], budget: int) -> None:
     kept = chosen(lambdas, budget)
     assert sum(map(len, kept.values())) == budget * len(lambdas)
@@ -39,7 +38,6 @@ def test_exactly_the_largest_are_kept(lambdas: dict[str, np.ndarray], budget: in
 
 
 @given(LAMBDAS, st.integers(1, BANK), st.randoms())
-@settings(max_examples=50)
 def test_the_order_of_modules_does_not_matter(
     lambdas: dict[str, np.ndarray], budget: int, random: Random
 ) -> None:
@@ -49,7 +47,6 @@ def test_the_order_of_modules_does_not_matter(
 
 
 @given(LAMBDAS, st.integers(1, BANK - 1), st.integers(0, 99))
-@settings(max_examples=50)
 def test_a_larger_budget_keeps_what_a_smaller_one_does(
     lambdas: dict[str, np.ndarray], budget: int, seed: int
 ) -> None:

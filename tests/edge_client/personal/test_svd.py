@@ -15,10 +15,10 @@ from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.errors import WrongInput
 from edge_client.personal.bank import LAMBDA, BudgetOfRanks, largest, modules_of
-from edge_client.personal.fitting import Terms, fit
+from edge_client.personal.fitting import FitTerms, fit
 from edge_client.personal.svd import (
     Importance,
-    Schedule,
+    PruningSchedule,
     Svd,
     every_rank,
     initial_rank,
@@ -32,11 +32,13 @@ from edge_client.wire.tensors import AdapterState, encode_adapter
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
+pytestmark = pytest.mark.few
+
 TINY = Shape("bert", 2, 2, 8, 2, 2, 4, 8, 50, 8, 16, "gelu", 1e-12, 0)
 FACTORS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5]), min_size=1, max_size=5)
 SCORES = st.dictionaries(st.sampled_from("abcdef"), FACTORS.map(np.array), min_size=1)
 SCHEDULES = st.builds(
-    Schedule, st.integers(1, 4), st.integers(0, 5), st.integers(0, 5), st.integers(1, 4)
+    PruningSchedule, st.integers(1, 4), st.integers(0, 5), st.integers(0, 5), st.integers(1, 4)
 )
 
 
@@ -68,7 +70,7 @@ def loss_of(numbers: AdapterState, gains: AdapterState, weight: float) -> float:
 def test_gradients_are_those_of_the_whole_loss(seed: int, weight: float) -> None:
     numbers = numbers_of(seed)
     gains = {name: one for name, one in numbers_of(seed + 1).items() if LAMBDA not in name}
-    found = Svd(Schedule(1), weight).pull(numbers, gains, 10)
+    found = Svd(PruningSchedule(1), weight).pull(numbers, gains, 10)
     assert found.keys() == numbers.keys()
     wide = {name: one.astype(np.float64) for name, one in numbers.items()}
     for name, one in wide.items():
@@ -89,13 +91,14 @@ def test_what_is_orthogonal_is_not_pushed() -> None:
             numbers[module + part] = np.eye(*numbers[module + part].shape, dtype=np.float32)
     gains = {name: np.zeros_like(one) for name, one in numbers.items() if LAMBDA not in name}
     assert orthogonality(numbers) == 0.0
-    assert not any(one.any() for one in Svd(Schedule(1), 2.0).pull(numbers, gains, 9).values())
+    assert not any(
+        one.any() for one in Svd(PruningSchedule(1), 2.0).pull(numbers, gains, 9).values()
+    )
 
 
 @given(SCHEDULES, st.integers(1, 40), st.integers(1, 9), st.integers(0, 8))
-@settings(max_examples=100)
 def test_the_budget_falls_from_all_ranks_to_the_target(
-    schedule: Schedule, between: int, modules: int, above: int
+    schedule: PruningSchedule, between: int, modules: int, above: int
 ) -> None:
     steps = schedule.warmup + between + schedule.final
     initial = (schedule.target + above) * modules
@@ -110,7 +113,6 @@ def test_the_budget_falls_from_all_ranks_to_the_target(
 
 
 @given(SCORES, st.data(), st.randoms())
-@settings(max_examples=50)
 def test_exactly_the_budget_is_kept_in_whatever_order_modules_come(
     scores: dict[str, np.ndarray], data: st.DataObject, random: Random
 ) -> None:
@@ -126,7 +128,7 @@ def test_exactly_the_budget_is_kept_in_whatever_order_modules_come(
 
 
 def test_of_equal_importance_the_first_module_and_the_lowest_rank_stay() -> None:
-    form, numbers = Svd(Schedule(1)), numbers_of(0)
+    form, numbers = Svd(PruningSchedule(1)), numbers_of(0)
     form.settle(numbers, 1, 1)  # nothing was pulled: all are equal
     assert form.kept == {"one": (0, 1), "two": ()}
     assert numbers["one" + LAMBDA].all(where=[True, True, False])
@@ -145,7 +147,7 @@ def test_a_rank_that_the_loss_leans_on_stays() -> None:
 
 
 def test_what_is_masked_comes_back_before_the_last_masking_and_not_after() -> None:
-    form, numbers = Svd(Schedule(1, final=2)), numbers_of(1)
+    form, numbers = Svd(PruningSchedule(1, final=2)), numbers_of(1)
     gains = {name: one for name, one in numbers_of(2).items() if LAMBDA not in name}
     for step in range(1, 7):
         form.pull(numbers, gains, 10)
@@ -169,7 +171,7 @@ def test_sigmas_of_one_are_plain_lora(seed: int) -> None:
     plain = {name: one for name, one in numbers.items() if LAMBDA not in name}
     for module in modules_of(numbers):
         numbers[module + LAMBDA] = np.ones(3, np.float32)
-    assert encode_adapter(Svd(Schedule(1)).adapter(numbers)) == encode_adapter(plain)
+    assert encode_adapter(Svd(PruningSchedule(1)).adapter(numbers)) == encode_adapter(plain)
 
 
 def test_first_numbers_change_nothing_and_are_the_same_everywhere() -> None:
@@ -182,8 +184,8 @@ def test_first_numbers_change_nothing_and_are_the_same_everywhere() -> None:
 
 
 def test_a_schedule_by_shares_is_that_of_fedp2eft() -> None:
-    assert schedule_of(2, 100) == Schedule(2, warmup=10, final=30)
-    assert schedule_of(2, 1) == Schedule(2)  # one step alone masks
+    assert schedule_of(2, 100) == PruningSchedule(2, warmup=10, final=30)
+    assert schedule_of(2, 1) == PruningSchedule(2)  # one step alone masks
     assert schedule_of(2, 1).masks(1, 1)
     assert [initial_rank(target) for target in (1, 2, 16)] == [2, 3, 24]
 
@@ -191,17 +193,17 @@ def test_a_schedule_by_shares_is_that_of_fedp2eft() -> None:
 @pytest.mark.parametrize(
     ("schedule", "steps", "says"),
     [
-        (Schedule(1, warmup=3, final=2), 5, "below the 5 steps"),
-        (Schedule(4), 1, "target 4: 1 to 3"),
+        (PruningSchedule(1, warmup=3, final=2), 5, "below the 5 steps"),
+        (PruningSchedule(4), 1, "target 4: 1 to 3"),
     ],
 )
 def test_a_schedule_that_cannot_be_kept_is_one_line(
-    schedule: Schedule, steps: int, says: str
+    schedule: PruningSchedule, steps: int, says: str
 ) -> None:
     with pytest.raises(WrongInput, match=says):
         Svd(schedule).settle(numbers_of(0), 1, steps)
     with pytest.raises(WrongInput, match="target"):
-        Schedule(0)
+        PruningSchedule(0)
     with pytest.raises(WrongInput, match="together below 1"):
         schedule_of(1, 10, 0.5, 0.5)
     assert issubclass(BudgetOfRanks, WrongInput)
@@ -216,7 +218,7 @@ def test_training_keeps_the_budget_and_what_is_left_answers_as_it_did(
     spec = bank_spec(parse_adapter(name), shape)
     engine = open_engine(kind, tiny_base, hub_task, spec, Training(tokens=48))
     start = svd_numbers(initial_adapter(spec, tiny_base, 6, seed=3), 3)
-    terms = Terms(steps=10, batch=4, lr=0.01, scale_lr=0.01)
+    terms = FitTerms(steps=10, batch=4, lr=0.01, scale_lr=0.01)
     results = []
     for _ in range(2):
         form = Svd(schedule_of(1, terms.steps))
@@ -254,7 +256,7 @@ def test_what_is_left_changes_the_base_as_the_masked_numbers_do(seed: int, targe
     for name in lora_modules(bank, TINY):
         for part, size in ((LORA_A, (3, 8)), (LORA_B, (8, 3)), (LAMBDA, (3,))):
             numbers[PREFIX + name + part] = draw.standard_normal(size).astype(np.float32)
-    form = Svd(Schedule(target))
+    form = Svd(PruningSchedule(target))
     form.pull(numbers, {n: t.copy() for n, t in numbers.items() if LAMBDA not in n}, 10)
     form.settle(numbers, 1, 2)
     form.settle(numbers, 2, 2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.planning.corrections import KEPT, Corrections, Key, Peak, corrected
+from edge_client.planning.budget import KEPT, Corrections, Key, Peak, corrected
 from edge_client.planning.plan import Plan
 from tests.edge_client.engine.plans import MIB, large, options_of
 

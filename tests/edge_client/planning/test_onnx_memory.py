@@ -15,7 +15,7 @@ from edge_client.adapters.spec import frozen_layers, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.layout import checked_shape, lay_out
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.frozen_prefix import FrozenPrefix
+from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.planning.onnx_memory import estimate
 from edge_client.planning.plan import Plan, Workload

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.planning.cgroups import CgroupMemory, cgroup_memory
 from edge_client.planning.resources import (
+    CgroupMemory,
     Resources,
+    cgroup_memory,
     cpu_flags,
     fast_dtypes,
     measured_flops,
     read_facts,
-    resident_bytes_in,
     usable_cores,
 )
 from tests.processes import ENTER, memory_group
@@ -213,8 +213,7 @@ def test_this_machine_has_facts() -> None:
     assert found.cores >= 1 and found.flags and found.runtime_bytes == 1
 
 
-def test_this_process_is_resident_and_the_processor_computes() -> None:
-    assert resident_bytes_in("Name:\tx\nVmRSS:\t  12 kB\n") == 12 * 1024
+def test_the_processor_computes() -> None:
     assert measured_flops(size=64, repeats=3) > 1e6
 
 

@@ -195,11 +195,11 @@ def test_an_optimizer_costs_what_it_keeps(training: Training, bytes_each: int) -
     assert whole - less == 4 * 16 * layer_parameters(work, 0)  # what rests has no gradient
 
 
-def test_a_form_of_lora_has_fixed_factors_and_numbers_of_its_own_beside_loras() -> None:
+def test_a_core_has_numbers_of_its_own_beside_loras() -> None:
     plan = Plan("float32", 1, (), 24, 8)
     names = ("lora:8", "lora:8+rolora", "lora:8+ffa", "lora:8+core")
     plain, turned, frozen, core = (estimate(large(name), plan, 0).adapter for name in names)
-    assert turned == plain and frozen == core == plain + 8 * counted_in_layers(large())
+    assert turned == frozen == plain and core == plain + 8 * counted_in_layers(large())
 
 
 def test_layers_without_an_adapter_cost_none() -> None:

@@ -1,6 +1,7 @@
 """Several labels of a text: read, decided, scored and trained."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from edge_client.texts.examples import Example, read_file
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, engine_of
+
+pytestmark = pytest.mark.few
 
 LABELS = ("security", "weather", "family")
 TASK = Task(
@@ -72,6 +75,35 @@ def test_a_label_that_is_not_the_task_s_is_left_out(tmp_path: Path, body: str) -
     path.write_text(body)
     with pytest.raises(DataError, match=r"is not one of|is neither 0 nor 1"):
         read_file(path, TASK, labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("a.csv", "text,label\nx,family|security\n"),
+        ("a.jsonl", '{"text": "x", "label": ["family", "security"]}\n'),
+        ("a.jsonl", '{"text": "y", "label": 1}\n{"text": "x", "label": ["family"]}\n'),
+    ],
+)
+def test_where_one_label_is_expected_several_name_the_kind(
+    tmp_path: Path, name: str, body: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / name
+    path.write_text(
+        f'{body}{{"text": "z", "label": "family"}}\n' if "json" in name else body + "z,family\n"
+    )
+    found = read_file(path, replace(TASK, kind="labels", options={}), labelled=True)
+    assert [example.text for example in found] == ["z"]
+    assert 'kind = "multilabel"' in caplog.text
+
+
+def test_lists_of_names_are_nobody_s_export(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": ["family"]}\n{"text": "y"}\n')
+    assert len(read_file(path, TASK, labelled=True)) == 1
+    assert "doccano" not in caplog.text and "no `label`" in caplog.text
 
 
 def test_a_task_file_names_thresholds_by_label() -> None:

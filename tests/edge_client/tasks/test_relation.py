@@ -56,28 +56,28 @@ def test_texts_that_are_marked_already_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "row"),
+    ("text", "row", "said"),
     [
-        (TEXT, {}),
-        (TEXT, {"head": [11, 22]}),
-        (TEXT, {"head": [0, 4], "tail": [2, 9]}),
-        (TEXT, {"head": [0, 4], "tail": [11, 99]}),
-        (TEXT, {"head": [4, 0], "tail": [11, 22]}),
-        (TEXT, {"head": "x", "tail": [11, 22]}),
-        (TEXT, {"head": [0, 4, "two words"], "tail": [11, 22]}),
-        ("[E1] rash [/E1] after", {}),
-        ("[E1] [/E1] and [E2] rash [/E2]", {}),
-        (TEXT, {"head": [4, 5], "tail": [11, 22]}),
-        ("a [E1] rash after x", {"head": [18, 19], "tail": [7, 11]}),
-        ("a </e2> rash after x", {"head": [19, 20], "tail": [8, 12]}),
-        (WANTED, {"head": [0, 4], "tail": [18, 23]}),
+        (TEXT, {}, "[E1] ... [/E1]"),
+        (TEXT, {"head": [11, 22]}, "`tail`: no span"),
+        (TEXT, {"head": [0, 4], "tail": [2, 9]}, "overlap"),
+        (TEXT, {"head": [0, 4], "tail": [11, 99]}, "`tail`: 11 to 99"),
+        (TEXT, {"head": [4, 0], "tail": [11, 22]}, "`head`: 4 to 0"),
+        (TEXT, {"head": "x", "tail": [11, 22]}, "`head`: no span"),
+        (TEXT, {"head": [0, 4, "two words"], "tail": [11, 22]}, "its type"),
+        ("[E1] rash [/E1] after", {}, "expected once"),
+        ("[E1] [/E1] and [E2] rash [/E2]", {}, "expected once"),
+        (TEXT, {"head": [4, 5], "tail": [11, 22]}, "`head`: 4 to 5"),
+        ("a [E1] rash after x", {"head": [18, 19], "tail": [7, 11]}, "expected once"),
+        ("a </e2> rash after x", {"head": [19, 20], "tail": [8, 12]}, "expected once"),
+        (WANTED, {"head": [0, 4], "tail": [18, 23]}, "expected once"),
     ],
 )
 def test_a_row_without_two_spans_is_left_out_with_a_reason(
-    text: str, row: dict[str, object]
+    text: str, row: dict[str, object], said: str
 ) -> None:
     found = marked(text, row)
-    assert isinstance(found, Fault) and "rash" not in found.said
+    assert isinstance(found, Fault) and said in found.said and "rash" not in found.said
 
 
 @given(WORDS, WORDS, WORDS, st.integers(6, 50))

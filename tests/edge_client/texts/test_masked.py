@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge_client.bases.base import Base
 from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kinds.masking import masked, most_masked
+from edge_client.tasks.kinds.masked_words import masked, most_masked
 from edge_client.tasks.task import Masking, Task
 from edge_client.texts.examples import Example
 from edge_client.texts.prompts.patterns import TaskError

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from edge_client.bases.base import Base
 from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kinds.windows import tagged, words_of
+from edge_client.tasks.kinds.tag_answers import tagged, words_of
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import LONGEST_PIECED, Tokens

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.bases.base import open_base
-from edge_client.tasks.kinds.windows import parts_read, places_of, windows, words_of
+from edge_client.tasks.kinds.tag_answers import parts_read, places_of, windows, words_of
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
 

@@ -121,8 +121,8 @@ def test_what_a_device_s_half_raises_names_the_step() -> None:
 
 def test_a_run_s_steps_stand_in_one_order() -> None:
     training = Training(optimizer="sgd", scaffold=True)
-    found = steps_of_run(training, Updates("int4", steps=("sign",)), ("rolora",))
-    assert found == ("scaffold", "rolora", "sign", "codec:int4")
+    found = steps_of_run(training, Updates("int4", steps=("sign",)), ("turns:rolora",))
+    assert found == ("scaffold", "turns:rolora", "sign", "codec:int4")
     assert steps_of_run(Training(proximal=0.1), Updates()) == ("proximal:0.1",)
 
 

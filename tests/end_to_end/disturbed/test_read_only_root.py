@@ -90,6 +90,7 @@ def test_with_all_else_read_only_it_ends_when_told_and_goes_on_in_its_training(
     assert "Read-only" not in scene.log("a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", first_fast(["state", "packs", "out"]))
 def test_a_folder_that_lies_elsewhere_is_refused_in_one_line(
     scene: Scene, writable: Path, place: str

@@ -130,6 +130,7 @@ def test_told_to_end_and_killed_at_random_steps_it_ends_in_the_same_bytes(
     assert not list((scene.folder / "state" / "a" / "steps").glob("*.st"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", first_fast(["onnx", "torch"]))
 def test_a_client_that_trains_ends_in_time_and_goes_on(
     scene: Scene, engine: str, capsys: pytest.CaptureFixture[str]

@@ -94,7 +94,7 @@ def test_a_broken_kind_stops_nothing_of_the_others(tmp_path: Path) -> None:
         "from edge_client.tasks.kind import every_files, measure_called\n"
         "print(measure_called('f1').word, measures_of(['mlm'])[0].word, len(every_files()))"
     )
-    assert told(tmp_path, ask) == "F1 accuracy 5"
+    assert told(tmp_path, ask) == "F1 accuracy 7"
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_those_that_are(tmp_path: Path) -> None:

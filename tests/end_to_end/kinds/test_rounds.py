@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.bases.base import open_base
+from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, TEXTS, Scene, wait_for
 
 TAGGING = 'name = "rooms"\nkind = "tagging"\nlabels = ["Place", "Time"]\n'
 MASKED = 'name = "notes"\nkind = "mlm"\n[masking]\nshare = 0.25\n'
+CHAT = 'name = "home"\nkind = "chat"\n'
+REFUSED = "grandma's diagnosis is nobody's business"
+TEMPLATE = (
+    "{% for m in messages %}{{ raise_exception('no: ' + m.content) if 'diagnosis' in m.content }}"
+    "{{ m.role[0] }} {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a {% endif %}"
+)
 TAGS = {"door": "B-Place", "gate": "B-Place", "nine": "B-Time", "today": "B-Time"}
 
 
@@ -38,16 +46,33 @@ def write_plain(folder: Path, name: str) -> None:
         (folder / f"{part}.txt").write_text(body)
 
 
+def write_conversations(folder: Path, name: str) -> None:
+    """Conversations; `b` keeps none to test on, and the template refuses one of each device."""
+    rows = [
+        {"prompt": text, "completion": json.dumps({"said": text.split()[0]})}
+        for text in texts_of(name)
+    ]
+    body = "".join(
+        json.dumps(row) + "\n" for row in (*rows, {"prompt": REFUSED, "completion": "x"})
+    )
+    for part in ("labelled", "test") if name != "b" else ("labelled",):
+        (folder / f"{part}.jsonl").write_text(body)
+
+
 Write = Callable[[Path, str], None]
 KINDS = [
     pytest.param(TAGGING, "lora:2+head", write_tagged, id="tagging"),
     pytest.param(MASKED, "lora:2", write_plain, id="mlm"),
+    pytest.param(CHAT, "lora:2", write_conversations, id="chat"),
 ]
 
 
 def begun(scene: Scene, task: str, adapter: str, write: Write) -> str:
     """Two rounds on their way; the coordinator's address."""
     scene.task, scene.write = task, write
+    if task == CHAT:
+        pytest.importorskip("jinja2")
+        scene.base = open_base(str(write_tiny_decoder(scene.folder / "base", TEMPLATE)))
     scene.create(2, len(CLIENTS), EPOCHS // 2, "--adapter", adapter, scene.fixed_deadlines())
     url = scene.serve()
     for name in CLIENTS:
@@ -78,6 +103,7 @@ def test_kill_9_of_a_client_and_of_the_coordinator_changes_no_byte(
         assert status[key] == undisturbed[key]
 
 
+@pytest.mark.slow
 def test_tagging_learns_and_tells_its_f1_and_no_word_of_a_text(scene: Scene) -> None:
     begun(scene, TAGGING, "lora:2+head", write_tagged)
     scene.finish()
@@ -89,6 +115,7 @@ def test_tagging_learns_and_tells_its_f1_and_no_word_of_a_text(scene: Scene) -> 
     assert not any(word in scene.log("coordinator") for word in ("grandma", "storm", "B-Place"))
 
 
+@pytest.mark.slow
 def test_masked_words_are_learned_and_tell_their_perplexity(scene: Scene) -> None:
     begun(scene, MASKED, "lora:2", write_plain)
     scene.finish()
@@ -97,3 +124,17 @@ def test_masked_words_are_learned_and_tell_their_perplexity(scene: Scene) -> Non
     assert len(found) == 3 and found[-1] < found[0] and len(status["accuracy_by_round"]) == 3
     assert status["f1_by_round"] == {} and ", perplexity " in scene.log("coordinator")
     assert not any(word in scene.log("coordinator") for word in ("grandma", "storm"))
+
+
+@pytest.mark.slow
+def test_answers_are_learned_and_no_word_of_a_conversation_is_told(scene: Scene) -> None:
+    begun(scene, CHAT, "lora:2", write_conversations)
+    scene.finish()
+    status = scene.coordinator_json("status")
+    found = list(status["perplexity_by_round"].values())
+    assert len(found) == 3 and found[-1] < found[0] and len(status["accuracy_by_round"]) == 3
+    told = scene.log("a")
+    assert "texts to train on: " in told and "1 template" in told and "too long" in told
+    store = [path.read_bytes() for path in (scene.folder / "store").rglob("*") if path.is_file()]
+    for seen in (told.encode(), scene.log("coordinator").encode(), *store):
+        assert not any(word in seen for word in (b"grandma", b"storm", b"diagnosis"))

@@ -25,8 +25,8 @@ def finished(scene: Scene, adapter: str, *options: str) -> Path:
     ("adapter", "method"),
     [
         ("lora:2", "interpolated"),
-        ("lora:4@q,k,v,o,up,down+generator", "fedp2eft"),
-        ("lora:4@q,k,v,o,up,down+rates", "fedl2p"),
+        pytest.param("lora:4@q,k,v,o,up,down+generator", "fedp2eft", marks=pytest.mark.slow),
+        pytest.param("lora:4@q,k,v,o,up,down+rates", "fedl2p", marks=pytest.mark.slow),
     ],
 )
 def test_a_device_makes_its_own_by_what_the_run_gave_and_answers_with_the_better_one(
@@ -52,6 +52,7 @@ def test_a_device_makes_its_own_by_what_the_run_gave_and_answers_with_the_better
     assert f"({method})" in done.stderr and json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_killed_while_it_makes_one_a_device_makes_the_same_in_its_next_life(
     scene: Scene, other_scene: Scene
@@ -77,6 +78,7 @@ def test_killed_while_it_makes_one_a_device_makes_the_same_in_its_next_life(
     assert ours.read_bytes() == theirs.read_bytes()
 
 
+@pytest.mark.slow
 def test_without_enough_texts_there_is_none_and_the_shared_adapter_goes_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,12 @@
 """A strategy generator trained by real processes: killed, taken home, refused where it is none."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from edge_client.adapters.spec import parse_adapter
+from tests.command_line import smidgen
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
 SPEC = "lora:4@q,k,v,o,up,down+generator"
@@ -59,9 +61,9 @@ def test_a_generator_s_name_is_that_of_lora_and_says_what_it_cannot_be() -> None
     ],
 )
 def test_what_a_generator_has_no_use_for_is_refused_in_one_line(
-    scene: Scene, options: tuple[str, ...], said: str
+    tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
     line = ("coordinator", "create", "--task", "agnews", "--adapter", SPEC, *options)
-    done = scene.smidgen(*line, "--store", str(scene.folder / "store"), check=False)
-    assert done.returncode == 2 and f"adapter +generator: leave out {said}" in done.stderr
+    done = smidgen(*line, "--store", str(tmp_path / "store"))
+    assert done.exit_code == 2 and f"adapter +generator: leave out {said}" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -29,6 +29,7 @@ def answer(scene: Scene, text: str) -> dict[str, list[object]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("adapter", "written", "measure"),
     [("lora:2+head", tagging_data, "f1"), ("lora:2", masked_data, "perplexity")],
@@ -53,6 +54,7 @@ def test_its_own_is_made_and_compared_by_the_tasks_own_measure(
     assert isinstance(told, dict) and told["text"] == "no heart failure"
 
 
+@pytest.mark.slow
 def test_a_soft_prompt_with_a_head_is_trained_brought_home_and_asked(scene: Scene) -> None:
     choice = finished(scene, "prompt:3+head")
     state = scene.folder / "state" / "a"

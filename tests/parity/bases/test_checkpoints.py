@@ -21,13 +21,15 @@ from edge_client.engine.opening import open_engine
 from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
-from tests.families import write_family
+from tests.families import DECODERS, write_family
 from tests.parity.test_against_transformers import TEXTS, full_model_rows
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-ENCODERS = [family for family in FAMILIES if family not in ("llama", "qwen2")]
+pytestmark = pytest.mark.few
+
+ENCODERS = [family for family in FAMILIES if family not in DECODERS]
 HEADED = ["bert", "roberta", "albert"]
 Tensors = dict[str, np.ndarray]
 

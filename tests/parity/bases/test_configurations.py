@@ -38,7 +38,7 @@ def test_a_missing_key_has_transformers_default(family: str) -> None:
     theirs = transformers.AutoConfig.for_model(family)
     fields = type(theirs).__dataclass_fields__
     for key, default in FAMILIES[family].defaults.items():
-        if (family, key) == ("qwen2", "head_dim"):  # read by the layers alone
+        if key == "head_dim" and family in ("qwen2", "smollm3"):  # read by the layers alone
             continue
         assert default == fields[key].default, key
     for key, only in FAMILIES[family].fixed.items():
@@ -53,9 +53,9 @@ def test_the_sizes_of_a_bare_model_type_are_those_of_transformers(family: str) -
     assert (ours.layers, ours.hidden) == (theirs.num_hidden_layers, theirs.hidden_size)
     assert (ours.heads, ours.is_tied) == (theirs.num_attention_heads, theirs.tie_word_embeddings)
     if ours.is_decoder:
-        rope = theirs.rope_parameters["rope_theta"]
+        rope = theirs.rope_parameters.get("full_attention", theirs.rope_parameters)["rope_theta"]
         assert (ours.rope_theta, ours.kv_heads) == (rope, theirs.num_key_value_heads)
-        assert rope == ROPE_THETA
+        assert rope == {"smollm3": 2e6, "gemma3_text": 1e6}.get(family, ROPE_THETA)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -94,9 +94,19 @@ def test_an_alias_counts_more_than_the_key_itself() -> None:
         ("bert", {"per_layer_config": {"0": {"intermediate_size": 8}}}),
         ("llama", {"attention_bias": True}),
         ("llama", {"mlp_bias": True}),
-        ("llama", {"head_dim": 96}),
+        ("bert", {"num_attention_heads": 7}),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}),
+        ("qwen3", {"attention_bias": True}),
+        ("gemma3_text", {"query_pre_attn_scalar": 128}),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}),
+        ("gemma3_text", {"use_bidirectional_attention": True}),
+        ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+        ("gemma3_text", {"sliding_window": None}),
+        ("smollm3", {"no_rope_layers": [1, 0]}),
+        ("smollm3", {"no_rope_layer_interval": 0}),
         ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}),
         ("llama", {"is_causal": False}),
         ("qwen2", {"is_causal": False}),
@@ -110,7 +120,9 @@ def test_what_changes_the_numbers_and_is_not_computed_is_named(
     family: str, change: dict[str, Any]
 ) -> None:
     key = next(iter(change))
-    named = "heads of 96" if key == "head_dim" else key
+    named = {"num_attention_heads": "7 heads", "no_rope_layer_interval": "no_rope_layers"}.get(
+        key, key
+    )
     with pytest.raises(ArchitectureError, match=named) as caught:
         shape_of({"model_type": family, **change})
     assert "\n" not in str(caught.value)

@@ -29,6 +29,8 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.few
+
 KIND = {"discriminator": "AutoModelForPreTraining", "encoder": "AutoModel"}
 
 

@@ -19,7 +19,7 @@ from edge_client.bases.architectures import ArchitectureError
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.configurations import shape_of
 from edge_client.engine.activation_cache import ActivationCache
-from edge_client.planning.chunks import LONG_TEXT
+from edge_client.planning.layer_cost import LONG_TEXT
 from edge_client.planning.plan import Workload
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
@@ -32,6 +32,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
 plain = pytest.importorskip("profiling.benchmarks.gradients")._plain
+
+pytestmark = pytest.mark.few
 
 WORDS = [1010, 1020, 1030]
 NOTHING = parse_adapter("lora:1")  # its B is zero

@@ -18,8 +18,8 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.families import family_of
 from edge_client.bases.packing import pack_model
-from edge_client.engine.frozen_base import FrozenBase
 from edge_client.texts.batches import Batch
+from tests.families import DECODERS
 from tests.families import ENCODERS as EVERY_ENCODER
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,8 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 ENCODERS = tuple(name for name in EVERY_ENCODER if name != "modernbert")  # has its own tests
-FAMILIES = (*ENCODERS, "llama", "qwen2")
+PLAIN = tuple(name for name in DECODERS if name != "gemma3_text")
+FAMILIES = (*ENCODERS, *PLAIN)
 WORDS = 60
 SIZES: dict[str, Any] = {
     "vocab_size": WORDS,
@@ -37,13 +38,22 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 96,
     "max_position_embeddings": 40,
 }
+USUAL: dict[str, dict[str, Any]] = {  # whose defaults do not fit
+    "qwen2": {"num_key_value_heads": 4},
+    "qwen3": {"num_key_value_heads": 4, "head_dim": 32},
+    "smollm3": {"pad_token_id": 0},
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 32},
+}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16.0, "rope_theta": 50.0}
+ANGLES = (("full_attention", 50.0), ("sliding_attention", 9.0))
 OWN_NAMES = {own: alias for alias, own in family_of("distilbert").aliases.items()}
 # What a file may lack while the model stays small enough to be computed here.
 LACKING = [
     *((f, k) for f in FAMILIES for k in ("intermediate_size", "max_position_embeddings")),
     *((f, k) for f in FAMILIES for k in ("vocab_size", "num_hidden_layers")),
     *((f, "hidden_act") for f in FAMILIES),
-    *((f, "num_attention_heads") for f in FAMILIES if f not in ("albert", "llama", "qwen2")),
+    *((f, "num_attention_heads") for f in FAMILIES if f not in ("albert", *PLAIN)),
     *((f, "hidden_size") for f in ("bert", "roberta", "distilbert")),
     *(("albert", k) for k in ("embedding_size", "num_hidden_groups")),
     ("electra", "embedding_size"),
@@ -51,11 +61,11 @@ LACKING = [
 ]
 ODD: list[tuple[str, dict[str, Any]]] = [
     *((f, {"tie_word_embeddings": False}) for f in FAMILIES),
-    *((f, {"tie_word_embeddings": True}) for f in ("llama", "qwen2")),
+    *((f, {"tie_word_embeddings": True}) for f in PLAIN),
     *((f, {"pad_token_id": 7}) for f in FAMILIES),
-    *((f, {"pad_token_id": None}) for f in ("bert", "albert", "distilbert", "llama", "qwen2")),
+    *((f, {"pad_token_id": None}) for f in ("bert", "albert", "distilbert", *PLAIN)),
     *((f, {"layer_norm_eps": 0.1}) for f in ENCODERS),
-    *((f, {"rms_norm_eps": 0.1}) for f in ("llama", "qwen2")),
+    *((f, {"rms_norm_eps": 0.1}) for f in PLAIN),
     *((f, {"type_vocab_size": 1}) for f in ("bert", "roberta", "albert")),
     *((f, {"hidden_act": act}) for f in ("bert", "roberta") for act in ("relu", "gelu_new")),
     *((f, {"hidden_act": "silu"}) for f in ("albert", "distilbert")),
@@ -69,17 +79,28 @@ ODD: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"num_key_value_heads": 1, "rope_parameters": {"rope_theta": 50.0}}),
     ("qwen2", {"sliding_window": 2, "max_window_layers": 0}),
     ("llama", {"partial_rotary_factor": 0.5}),
+    *((f, {"rope_parameters": LLAMA3 | {"rope_type": "llama3"}}) for f in PLAIN),
+    *((f, {"num_key_value_heads": 2, "head_dim": 24}) for f in PLAIN),
+    *(
+        ("gemma3_text", {"sliding_window": window, "layer_types": [*types]})
+        for window in (1, 2, 5, 40)
+        for types in (("sliding_attention", "full_attention"), ("sliding_attention",) * 2)
+    ),
+    ("gemma3_text", {"tie_word_embeddings": False, "hidden_activation": "silu"}),
+    ("gemma3_text", {"rope_parameters": {kind: {"rope_theta": theta} for kind, theta in ANGLES}}),
+    ("smollm3", {"no_rope_layers": [0, 1]}),
+    ("smollm3", {"no_rope_layer_interval": 2}),
 ]
 
 
 def kind_of(family: str) -> Any:
-    is_decoder = family in ("llama", "qwen2")
+    is_decoder = family in DECODERS
     return transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModelForMaskedLM
 
 
 def write(folder: Path, family: str, change: Mapping[str, Any], lacks: str = "") -> dict[str, Any]:
     """A random model with biases and norms drawn too; its config.json as version 4 writes it."""
-    settings = {**SIZES, **({"num_key_value_heads": 4} if family == "qwen2" else {}), **change}
+    settings = {**SIZES, **USUAL.get(family, {}), **change}
     settings.pop(lacks, None)
     settings |= {"hidden_size": 96} if lacks == "num_attention_heads" else {}  # of 12 heads
     torch.manual_seed(5)
@@ -97,7 +118,12 @@ def rewrite(folder: Path, family: str, lacks: str = "", **change: Any) -> dict[s
     default = type(transformers.AutoConfig.for_model(family))().to_dict()
     small = {k: v for k, v in config.items() if k not in default or v != default[k]}
     rope = small.pop("rope_parameters", None) or {}
-    small |= {"rope_theta": rope["rope_theta"], "rope_scaling": None} if rope else {}
+    if "full_attention" in rope:
+        small["rope_theta"] = rope["full_attention"]["rope_theta"]
+        small["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    elif rope:
+        theta, kind = rope.pop("rope_theta"), rope.get("rope_type", "default")
+        small |= {"rope_theta": theta, "rope_scaling": None if kind == "default" else rope}
     small |= {"torch_dtype": small.pop("dtype", "float32"), "model_type": family} | change
     if family == "distilbert":
         small = {OWN_NAMES.get(key, key): value for key, value in small.items()}
@@ -132,18 +158,13 @@ def ours(base: Base, engine: str) -> tuple[list[np.ndarray], np.ndarray]:
     """States (texts, tokens, hidden) after each layer, and all logits at the answers."""
     spec = parse_adapter("lora:1")  # its B is zero: the base itself
     state = initial_adapter(spec, base, 2, seed=0)
-    frozen, inputs = FrozenBase(base), batch()
-    words = [] if base.shape.is_decoder else [[word] for word in range(WORDS)]
+    inputs, words = batch(), [[word] for word in range(WORDS)]
     if engine == "torch":
         from edge_client.engine.torch_backend.network import Network
 
-        network = Network(base, spec, state, words or None)
+        network = Network(base, spec, state, words)
         states = [x.numpy() for x in network.states(inputs, "float32")]
-        if not base.shape.is_decoder:
-            return states, network.logits(inputs, "float32").detach().numpy()
-        top = states[-1][[0, 1], inputs.mask_positions]
-        rows = np.concatenate([rows for _, rows in frozen.vocabulary_rows()])[:WORDS]
-        return states, top @ rows.T
+        return states, network.logits(inputs, "float32").detach().numpy()
     from edge_client.engine.onnx_backend.network import Network as OnnxNetwork
 
     onnx = OnnxNetwork(base, spec, state, words, threads=1)
@@ -174,7 +195,7 @@ def check(folder: Path, family: str, pack: Path) -> None:
                     if len(weights.shape(name)) == 2 and weights.stored(name).bits == 16:
                         tensors[name].copy_(tensors[name].to(torch.bfloat16).float())
         states, logits = theirs(model)
-        for engine in ("torch",) if base.shape.is_decoder else ("torch", "onnx"):
+        for engine in ("torch", "onnx"):
             our_states, our_logits = ours(base, engine)
             real = batch().attention == 1
             for mine, plain in zip(our_states, states, strict=True):
@@ -190,7 +211,8 @@ def slow(cases: list[Any], fast: Callable[[int], bool]) -> list[Any]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_of_version_4_reads_as_in_transformers(tmp_path: Path, family: str) -> None:
     written = write(tmp_path / "model", family, {})
-    assert "pad_token_id" not in written and "tie_word_embeddings" not in written
+    assert "pad_token_id" not in written or family == "smollm3"  # whose default is no row here
+    assert "tie_word_embeddings" not in written
     check(tmp_path / "model", family, tmp_path / "pack")
 
 
@@ -218,8 +240,7 @@ HEADS = {
     "electra": ("generator_lm_head", "", "electra.embeddings"),
     "mpnet": ("lm_head.decoder", "lm_head.bias", "mpnet.embeddings"),
     "distilbert": ("vocab_projector", "", "distilbert.embeddings"),
-    "llama": ("lm_head", "", "model"),
-    "qwen2": ("lm_head", "", "model"),
+    **dict.fromkeys(PLAIN, ("lm_head", "", "model")),
 }
 PARTS = [
     (family, tied, parts)
@@ -235,8 +256,8 @@ PARTS = [
     )
     if (bias or "tied bias" not in parts)
     and (tied or "weight" in parts)
-    and ("bias" in parts or (tied and "tied bias" in parts) or family in ("llama", "qwen2"))
-    and not (family in ("llama", "qwen2") and "bias" in parts)
+    and ("bias" in parts or (tied and "tied bias" in parts) or family in DECODERS)
+    and not (family in DECODERS and "bias" in parts)
 ]
 
 

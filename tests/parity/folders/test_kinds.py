@@ -18,6 +18,8 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.few
+
 TAGGERS = ("head", "lora:4+head", "lora:2@q,up,down/top1+head", "bias+head", "prompt:5+head")
 RTOL, ATOL = 1e-4, 1e-5  # float32 sums in another order
 

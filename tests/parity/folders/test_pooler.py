@@ -21,6 +21,8 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.few
+
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64}
 TARGETS = {"bert": ["query", "pooler.dense"], "albert": ["query", "pooler"]}
 

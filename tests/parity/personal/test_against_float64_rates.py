@@ -15,7 +15,7 @@ from edge_client.adapters.spec import PREFIX, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import modules_of
-from edge_client.personal.fitting import Terms
+from edge_client.personal.fitting import FitTerms
 from edge_client.personal.nets.rates import rated_fit, slopes_of
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
@@ -37,7 +37,7 @@ def test_slopes_of_both_engines_are_numerical_differences(
     adapter, draw = initial_adapter(spec, tiny_base, 6, seed=3), np.random.default_rng(0)
     adapter = {n: t + draw.normal(0, 0.1, t.shape).astype(np.float32) for n, t in adapter.items()}
     factors = {name: 0.25 * (1 + place % 5) for place, name in enumerate(adapter)}
-    fitted, _ = rated_fit(engine, adapter, factors, TEXTS, Terms(steps=5, batch=3, lr=0.05), 7)
+    fitted, _ = rated_fit(engine, adapter, factors, TEXTS, FitTerms(steps=5, batch=3, lr=0.05), 7)
     loss, slopes = slopes_of(engine, fitted.numbers, TEXTS, len(TEXTS))
 
     model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_base.folder).double().eval()

@@ -13,10 +13,10 @@ from edge_client.adapters.banks import LORA_A, LORA_B, SCALING, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
 from edge_client.bases.base import Base
-from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LAMBDA, modules_of
-from edge_client.personal.svd import Schedule, Svd, orthogonality, svd_numbers
+from edge_client.personal.svd import PruningSchedule, Svd, orthogonality, svd_numbers
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.tensors import AdapterState
@@ -27,12 +27,17 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+pytestmark = pytest.mark.few
+
 RANK, STEPS, WEIGHT = 4, 9, 0.3
 PARTS = {LORA_A: "lora_A", LORA_B: "lora_B", LAMBDA: "lora_E"}
-SCHEDULES = [Schedule(2, warmup=2, final=2, interval=2), Schedule(1, warmup=1, final=2)]
+SCHEDULES = [
+    PruningSchedule(2, warmup=2, final=2, interval=2),
+    PruningSchedule(1, warmup=1, final=2),
+]
 
 
-def theirs(base: Base, numbers: AdapterState, schedule: Schedule) -> Any:
+def theirs(base: Base, numbers: AdapterState, schedule: PruningSchedule) -> Any:
     """PEFT's model; alpha is scaled by PEFT's own divisor, r + 1e-5."""
     model = transformers.AutoModelForMaskedLM.from_pretrained(base.folder).double().eval()
     config = peft.AdaLoraConfig(
@@ -73,7 +78,7 @@ def distance(found: np.ndarray, exact: Any) -> float:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_scores_masks_and_the_term_are_pefts(
-    tiny_base: Base, hub_task: Task, kind: str, schedule: Schedule
+    tiny_base: Base, hub_task: Task, kind: str, schedule: PruningSchedule
 ) -> None:
     spec = bank_spec(parse_adapter(f"lora:{RANK}@q,k,v,o,up,down"), tiny_base.shape)
     engine = open_engine(kind, tiny_base, hub_task, spec, Training(tokens=48))
@@ -134,7 +139,7 @@ def test_the_schedule_is_pefts(steps: int) -> None:
     for warmup, final, interval in ((0, 0, 1), (0, 0, 3), (2, 3, 2), (3, 0, 4)):
         if warmup + final >= steps:
             continue
-        schedule = Schedule(2, warmup, final, interval)
+        schedule = PruningSchedule(2, warmup, final, interval)
         allocator = object.__new__(peft.tuners.adalora.RankAllocator)
         allocator.peft_config = peft.AdaLoraConfig(
             tinit=warmup, tfinal=final, deltaT=interval, total_step=steps

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.named import mean_of, optimizer_of
+from coordinator.rounds.learning.registry import mean_of, optimizer_of
 from coordinator.rounds.learning.settings import Learning
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState

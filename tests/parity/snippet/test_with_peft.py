@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,6 @@ pytest.importorskip("peft")
 pytest.importorskip("transformers")
 
 EVERY = SCENES | PROMPTS
-FAST = {"words of several tokens", "several patterns", "a pair in a pattern", "a head", "tags"}
-FAST |= {"typed control words", "bytes, tight"}
 ASKED = {"labels": "predict", "tagging": "tag", "mlm": "fill"}
 # Run in a process of its own: in each folder its own card's lines, then its texts.
 RUN = """
@@ -76,38 +73,26 @@ def code_in(folder: Path) -> str:
     return str(found[0])
 
 
-def answered(folders: dict[str, Path], place: Path, names: Iterable[str]) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def answers(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the cards' own lines answer, by scene, in a process of their own."""
     asked = [
         (str(folders[name]), code_in(folders[name]), ASKED[one.task.kind], one.texts)
         for name, one in EVERY.items()
-        if name in names
     ]
-    path = place / "asked.json"
+    path = tmp_path_factory.mktemp("answers") / "asked.json"
     path.write_text(json.dumps(asked))
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     line = [sys.executable, "-I", "-c", RUN, str(path)]
     more: Any = {"capture_output": True, "text": True, "env": env | {"HF_HUB_OFFLINE": "1"}}
     done = subprocess.run(line, timeout=300, cwd=path.parent, check=False, **more)
     assert done.returncode == 0, done.stderr[-3000:]
-    known = [name for name in EVERY if name in names]
-    return dict(zip(known, map(json.loads, done.stdout.splitlines()), strict=True))
-
-
-@pytest.fixture(scope="module")
-def fast(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return answered(folders, tmp_path_factory.mktemp("fast"), FAST)
-
-
-@pytest.fixture(scope="module")
-def slow(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return answered(folders, tmp_path_factory.mktemp("slow"), set(EVERY) - FAST)
+    return dict(zip(EVERY, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest, name: str) -> list[Any]:
+def theirs(answers: dict[str, Any], name: str) -> list[Any]:
     """What the card's lines answered in a scene."""
-    answers: dict[str, Any] = request.getfixturevalue("fast" if name in FAST else "slow")
     found: list[Any] = answers[name]
     return found
 
@@ -135,42 +120,42 @@ def check(scene: Scene, base: Base, folder: Path, theirs: list[Any]) -> None:
                 assert sure == pytest.approx([probability for _, probability in others], abs=1e-4)
 
 
-def first_fast(scenes: Iterable[str]) -> list[Any]:
-    return [pytest.param(one, marks=() if one in FAST else pytest.mark.slow) for one in scenes]
-
-
-@pytest.mark.parametrize("name", first_fast(SCENES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENES)
 def test_the_lines_of_the_card_answer_as_smidgen_does(
     bases: dict[str, Base], folders: dict[str, Path], theirs: list[Any], name: str
 ) -> None:
     check(SCENES[name], bases[SCENES[name].base], folders[name], theirs)
 
 
-@pytest.mark.parametrize("name", first_fast(PROMPTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROMPTS)
 def test_they_read_pairs_control_words_and_bytes_as_smidgen_does(
     bases: dict[str, Base], folders: dict[str, Path], theirs: list[Any], name: str
 ) -> None:
     check(PROMPTS[name], bases[PROMPTS[name].base], folders[name], theirs)
 
 
+@pytest.mark.slow
 def test_the_command_gives_these_answers_too(
-    bases: dict[str, Base], folders: dict[str, Path], fast: dict[str, Any]
+    bases: dict[str, Base], folders: dict[str, Path], answers: dict[str, Any]
 ) -> None:
     name = "words of several tokens"
     line = ["client", "predict", "--json", "--adapter", str(folders[name])]
     done = command(*line, "--base", str(bases["words"].folder), *TEXTS)
     assert done.exit_code == 0, done.stderr
-    answers = json.loads(done.stdout.splitlines()[-1])
-    rows = np.exp(answers["log_probabilities"])
-    assert answers["labels"] == [max(one, key=lambda label: one[label]) for one in fast[name]]
-    np.testing.assert_allclose(rows, [list(one.values()) for one in fast[name]], atol=1e-4)
+    said = json.loads(done.stdout.splitlines()[-1])
+    rows = np.exp(said["log_probabilities"])
+    assert said["labels"] == [max(one, key=lambda label: one[label]) for one in answers[name]]
+    np.testing.assert_allclose(rows, [list(one.values()) for one in answers[name]], atol=1e-4)
 
 
 def test_card_and_page_hold_the_very_lines(folders: dict[str, Path]) -> None:
     lines = SNIPPET.read_text()
     assert all(code_in(folder) == lines for folder in folders.values())
-    page = Path(__file__).parents[3] / "docs" / "python.md"
-    assert f"```python\n{lines}```\n" in page.read_text()
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "python.md").read_text()
+    assert f"\n{{{{ {SNIPPET.relative_to(root)} }}}}\n" in page
 
 
 def test_words_are_written_as_the_tokenizer_has_them(folders: dict[str, Path]) -> None:

@@ -19,6 +19,8 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
 
+pytestmark = pytest.mark.few
+
 ENGINES = ["torch", "onnx"]
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "lora:4/top1"]
 HEADS = ["lora:4+head", "bias+head", "prompt:5+head", "head", "lora:2@q,k,v,o,up,down/top2+head"]

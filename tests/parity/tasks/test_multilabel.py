@@ -19,6 +19,8 @@ transformers = pytest.importorskip("transformers")
 head = pytest.importorskip("edge_client.engine.torch_backend.head")
 onnx_head = pytest.importorskip("edge_client.engine.onnx_backend.head")
 
+pytestmark = pytest.mark.few
+
 LABELS = ("security", "weather", "family")
 TASK = Task(
     "hub", LABELS, ("{text} . [MASK]",), {label: label for label in LABELS}, kind="multilabel"

@@ -30,6 +30,8 @@ peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 gradients = pytest.importorskip("profiling.benchmarks.gradients")
 
+pytestmark = pytest.mark.few
+
 LIMIT = 24
 PAIRS = [
     Example("the door camera saw somebody", "rain at nine", "yes"),

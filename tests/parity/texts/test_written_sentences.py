@@ -229,7 +229,7 @@ def test_typed_control_words_have_the_ids_of_plain_text(kind: Kind, text: str) -
 
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_typed_control_words_are_no_targets_of_masking(model: str) -> None:
-    from edge_client.tasks.kinds.masking import masked
+    from edge_client.tasks.kinds.masked_words import masked
 
     ours, _ = read_by(Kind(model))
     text = Example("the <mask> [MASK] of </s> <pad> <s> news " * 9)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.command_line import smidgen
+from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 pytest.importorskip("torch")
 
@@ -20,7 +21,7 @@ from edge_client.bases.base import Base
 from edge_client.tables import render
 from profiling.benchmarks.grid import grid, read_cases, run_grid
 from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
-from profiling.benchmarks.training import PEERS, Benchmark, Settings
+from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.benchmarks.training_run import (
     TRAIN_FILE,
     TrainingRun,
@@ -108,6 +109,7 @@ def test_with_json_one_run_is_told_whole_and_kept_as_a_record(
     assert kept.details["losses"] == record["losses"]
 
 
+@pytest.mark.slow
 def test_a_child_over_its_cap_is_reported_as_killed_by_it() -> None:
     allocate = "held = bytearray(200 << 20); held[::4096] = held[::4096]"
     child = run_child([sys.executable, "-c", allocate], 64 * MIB, 0, {})
@@ -182,6 +184,7 @@ def test_a_peer_holds_our_weights_and_trains(
     assert name in ratio_notes("torch", {name: found})[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_all_words_are_asked_for_at_masked_tokens(settings: Settings, engine: str) -> None:
     """The first loss is about that of a guess: log of the vocabulary's size, not of four labels."""
@@ -190,6 +193,48 @@ def test_all_words_are_asked_for_at_masked_tokens(settings: Settings, engine: st
     assert run.losses[0] > 2 * math.log(4)
 
 
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny decoder whose last four tokens are label words."""
+    folder = write_tiny_decoder(tmp_path_factory.mktemp("decoder"))
+    told = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = told["model"]["vocab"]
+    for letter, word in zip(list(vocabulary)[-4:], "abcd", strict=True):
+        vocabulary[f"\u0120{word}"] = vocabulary.pop(letter)
+    told["model"]["merges"] = [["\u0120", word] for word in "abcd"]
+    (folder / "tokenizer.json").write_text(json.dumps(told))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["peft", "peft-checkpointing", "nf4"])
+def test_a_peer_of_a_decoder_is_asked_for_the_same_next_tokens(
+    settings: Settings, decoder: Path, name: str
+) -> None:
+    pytest.importorskip("peft")
+    if name == "nf4":
+        pytest.importorskip("bitsandbytes")
+    asked = replace(settings, base=str(decoder), engine="onnx", adapter="lora:4@q,v", masked=31)
+    benchmark = Benchmark(asked)
+    ours, peer = benchmark.ours(), benchmark.peer(name)
+    assert peer.outcome == DONE and peer.untrained == []
+    assert peer.trained_tensors == ours.trained_tensors
+    rounded = 0.2 if name == "nf4" else 1e-5
+    assert peer.losses[0] == pytest.approx(ours.losses[0], rel=rounded)
+
+
+def test_the_peer_that_asks_for_labels_alone_is_left_out_where_words_are_asked_for() -> None:
+    names, notes = peers_here(asks_for_words=True)
+    assert ORT_TRAINING not in names
+    assert f"peer {ORT_TRAINING} is left out: it asks for labels alone" in notes
+
+
+def test_a_decoder_has_no_next_token_behind_the_last(settings: Settings, decoder: Path) -> None:
+    with pytest.raises(BenchmarkError, match=r"--masked 32: a decoder .* at 31 of them at most"):
+        Benchmark(replace(settings, base=str(decoder), masked=32))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_tags_are_asked_for_at_each_token(settings: Settings, engine: str) -> None:
     """The first loss is about that of a guess among nine tags."""
@@ -356,7 +401,10 @@ def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
         (["--base", "embedded", "--threads", "0"], "--threads 0 is less than 1"),
         (["--base", "embedded", "--peer", "mine"], "--peer mine is not known"),
         (["--base", "embedded", "--peers", "--adapter", "bias"], "peers train LoRA alone"),
-        (["--base", "embedded", "--peers", "--masked", "3"], "peers ask for labels"),
+        (
+            ["--base", "embedded", "--peer", "peft", "--tagging", "--adapter", "lora:4+head"],
+            "peers train LoRA alone",
+        ),
         (["--base", "embedded", "--masked", "9999"], "masked"),
         (["--base", "embedded", "--tagging"], "such as lora:8+head"),
         (["--base", "embedded", "--masked", "3", "--adapter", "head"], "--masked asks for words"),
@@ -366,11 +414,13 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: s
     assert expected in refusal(["train", *arguments])
 
 
+@pytest.mark.slow
 def test_a_budget_below_every_plan_is_one_line(settings: Settings) -> None:
     arguments = ["train", "--base", settings.base, "--tokens", "32", "--memory-budget", "20M"]
     assert "is below the smallest plan for this model" in refusal(arguments)
 
 
+@pytest.mark.slow
 def test_no_child_outlives_a_terminated_benchmark(settings: Settings) -> None:
     command = [sys.executable, "-m", "smidgen", "profile", "train", "--base", settings.base]
     command += ["--tokens", "32", "--steps", "100000", "--memory-budget", "1G"]
@@ -384,6 +434,7 @@ def test_no_child_outlives_a_terminated_benchmark(settings: Settings) -> None:
     assert children and not any(child.is_running() for child in children)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_whatever_ends_the_next_peer(
     settings: Settings, tmp_path: Path
 ) -> None:

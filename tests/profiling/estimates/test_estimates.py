@@ -9,11 +9,12 @@ from edge_client.bases.random_models import hub_config
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import step_flops
 from profiling.estimates import roofline
-from profiling.estimates.boards import BOARDS, Board
-from profiling.estimates.rates import (
+from profiling.estimates.boards import (
+    BOARDS,
     LEAST_BYTES,
     MOST_BYTES,
-    Rates,
+    Board,
+    MeasuredRates,
     array_bytes,
     largest_cache,
     memory_rate,
@@ -47,16 +48,16 @@ def test_a_step_that_reaches_half_the_roof_takes_twice_as_long() -> None:
 def test_the_roof_is_made_of_what_takes_longer() -> None:
     assert estimate(STEP, TX2, 1.0).limit == "products"
     assert estimate(StepWork(1e9, 1e12), TX2, 1.0).limit == "memory"
-    assert roof_s(StepWork(1e9, 1e12), Rates(1e9, 1e9)) == 1000
+    assert roof_s(StepWork(1e9, 1e12), MeasuredRates(1e9, 1e9)) == 1000
 
 
 def test_a_machine_estimates_its_own_step_as_it_measured_it() -> None:
-    here = Rates(REACHED * TX2.peak_flops_per_s, REACHED * TX2.peak_bytes_per_s)
+    here = MeasuredRates(REACHED * TX2.peak_flops_per_s, REACHED * TX2.peak_bytes_per_s)
     assert estimate(STEP, TX2, reached(STEP, 77.0, here)).step_s == pytest.approx(77.0)
 
 
 def test_a_step_above_the_roof_is_told_from_one_on_it() -> None:
-    assert reached(STEP, 500.0, Rates(1e9, 1e9)) == 2.0
+    assert reached(STEP, 500.0, MeasuredRates(1e9, 1e9)) == 2.0
 
 
 def test_every_input_says_how_we_came_by_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiling.fleet.run import heard, latency, together
-from profiling.fleet.watch import Sample, Watch, near, slope
+from profiling.fleet.watch import ProcessWatch, Sample, near, slope
 
 
 def looks(values: list[int]) -> list[Sample]:
@@ -55,7 +55,7 @@ def test_processes_below_the_coordinator_and_its_servers_are_told_apart(tmp_path
         subprocess.Popen([*python, below], stdin=subprocess.PIPE) as parent,
         subprocess.Popen([*python, f"{busy}input()"], stdin=subprocess.PIPE) as server,
     ):
-        with Watch(parent.pid, tmp_path, {"database": server.pid}) as watch:
+        with ProcessWatch(parent.pid, tmp_path, {"database": server.pid}) as watch:
             time.sleep(3.5)
         last = watch.samples[-1]
         for process in (parent, server):

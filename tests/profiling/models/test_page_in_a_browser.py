@@ -11,6 +11,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("playwright")
 
 from profiling.models.page import write_pages
+from tests.breadth import first_fast
 from tests.browser.chromium import (
     CONTRASTS,
     LEGIBLE,
@@ -38,8 +39,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pages([*cells(), long, slow], [CONDITIONS], tmp_path_factory.mktemp("page"))[0]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", first_fast(["light", "dark"]))
+@pytest.mark.parametrize("width", first_fast([360, 1280]))
 def test_the_page_is_whole_and_legible(browser: Any, file: Path, width: int, scheme: str) -> None:
     found = new_page(browser, width, scheme, java_script_enabled=False)
     found.page.goto(file.as_uri())
@@ -49,6 +50,7 @@ def test_the_page_is_whole_and_legible(browser: Any, file: Path, width: int, sch
     assert found.page.locator("meter").count() > len(cells())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_and_is_printed_dark_on_white(
     browser: Any, file: Path, scheme: str

@@ -3,7 +3,7 @@ import pytest
 from edge_client.bases.base import BaseError
 from profiling.instruments.bases import BenchmarkError
 from profiling.models.cell import Cell
-from profiling.models.rows import BASES, draw, pick_bases, pick_cells
+from profiling.models.measure import BASES, draw, pick_bases, pick_cells
 
 LIKE = Cell("", "")
 

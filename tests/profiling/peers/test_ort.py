@@ -68,18 +68,19 @@ def test_half_an_environment_is_none(no_environment: Path) -> None:
         ort_training.command("profiling.peers.ort_child")
 
 
-def test_a_decoder_is_refused(tiny_base: Base, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["llama", "modernbert", "mpnet"])
+def test_a_block_that_is_not_berts_is_refused(tiny_base: Base, tmp_path: Path, family: str) -> None:
     pytest.importorskip("transformers")
-    base, spec = write_family("llama", tiny_base, tmp_path / "base"), parse_adapter("lora:2")
+    base, spec = write_family(family, tiny_base, tmp_path / "base"), parse_adapter("lora:2")
     state = initial_adapter(spec, base, 4, 0)
-    with pytest.raises(BenchmarkError, match="is a decoder"):
+    with pytest.raises(BenchmarkError, match=f"is a {family}"):
         ort_training.write_artifacts(base, spec, state, [5, 6, 7, 8], tmp_path / "made")
 
 
 def test_what_its_environment_runs_takes_numpy_and_nothing_else() -> None:
     script = (
         "import sys; before = set(sys.modules); "
-        "import edge_client.bases.architectures, edge_client.bases.weights; "
+        "import edge_client.bases.families, edge_client.bases.weights; "
         "import profiling.instruments.stepping; "
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     )

@@ -55,6 +55,7 @@ def test_a_copy_is_a_data_set_of_ones_own(tmp_path: Path) -> None:
     assert found["languages"] == {"train": {"eng": 1}, "test": {"eng": 1}}
 
 
+@pytest.mark.slow
 def test_a_terminal_of_other_letters_gets_json(tmp_path: Path) -> None:
     write_dataset(tmp_path / "mine", replace(SET, licence="d\u00e9j\u00e0 \u65e5"))
     command = [sys.executable, "-m", "smidgen", "simulate", "data", f"folder:{tmp_path}/mine"]

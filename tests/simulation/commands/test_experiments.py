@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
 
+from tests.breadth import first_fast
 from tests.processes import ENTER, memory_group
 
 EXPERIMENT = """
@@ -39,7 +40,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "mine.toml"
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", first_fast(["1", "2"]))
 def test_too_little_memory_for_any_plan_is_one_line(file: Path, jobs: str) -> None:
     line = [sys.executable, "-m", "smidgen", "simulate", "run", str(file), "--json"]
     more = ["--seeds", "2", "--jobs", jobs, "--out", str(file.parent / "out")]

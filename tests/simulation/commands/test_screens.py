@@ -32,11 +32,6 @@ def test_tables_of_data_and_of_a_split_are_whole(
     assert "what was dealt out" in said and "\nfolders  s\n" in said
 
 
-def test_the_papers_traffic_is_whole() -> None:
-    said = whole("simulate", "mfpt", "traffic")
-    assert "full fine-tuning       278,051,338  278,655,764  111,220.5     110,592  count" in said
-
-
 @pytest.mark.slow
 def test_an_experiment_of_ones_own_is_whole(
     file: Path,  # noqa: F811

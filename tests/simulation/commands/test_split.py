@@ -91,6 +91,7 @@ def test_any_column_can_make_silos(data: Path) -> None:
     assert len(read_folder(out / "home 3", Labels(("a", "b"))).labelled) == 24
 
 
+@pytest.mark.slow
 def test_several_files_are_one_set_and_the_same_twice(data: Path) -> None:
     outs = [data.parent / "x", data.parent / "y"]
     for out in outs:
@@ -120,6 +121,7 @@ def test_a_picture_is_in_the_format_of_its_name(data: Path, name: str, start: by
     assert (out / "deep" / name).read_bytes().startswith(start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("train.csv/p", "File exists")])
 def test_a_picture_that_cannot_be_written_is_named(data: Path, name: str, why: str) -> None:
     out, picture = data.parent / "out", data.parent / name

@@ -86,6 +86,7 @@ def test_a_known_set_comes_over_http_with_licence_and_revision(tmp_path: Path) -
     assert found["notes"][-1] == "1 training texts left out: they are test texts"
 
 
+@pytest.mark.slow
 def test_without_parquet_what_the_hub_converted_is_read(tmp_path: Path) -> None:
     rows = {"headline": ["H", "I"], "text": ["t", "u"], "label": [2, 5]}
     converted = {
@@ -101,6 +102,7 @@ def test_without_parquet_what_the_hub_converted_is_read(tmp_path: Path) -> None:
     assert found["licence"] == "afl-3.0"
 
 
+@pytest.mark.slow
 def test_a_set_that_the_hub_has_not_ends_in_one_line(tmp_path: Path) -> None:
     with serving("someone/else", {"main": {}}, {}) as endpoint:
         done = ask(endpoint, tmp_path, "hub:fancyzhx/ag_news")
@@ -109,6 +111,7 @@ def test_a_set_that_the_hub_has_not_ends_in_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_set_of_ones_own_needs_a_task_and_its_columns(tmp_path: Path) -> None:
     task = tmp_path / "task.toml"
     task.write_text('labels = ["no", "yes"]\npatterns = ["[MASK] : {text}"]\n')

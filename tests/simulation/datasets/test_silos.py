@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.papers.grid import read_file
+from benchmarks.papers.tables.silos import NAMES
 from simulation.datasets.catalogue import read_dataset
 from simulation.datasets.silos import (
     ENGLISH,
@@ -13,8 +15,6 @@ from simulation.datasets.silos import (
     NEWS,
     side_of,
 )
-from simulation.papers.grid import read_file
-from simulation.papers.tables.silos import NAMES
 from tests.conftest import shared
 
 WIKI = [
@@ -85,6 +85,7 @@ def test_the_most_of_each_silo_is_in_the_paper_s_proportions() -> None:
         assert most == pytest.approx(MOST["he"] * figure.value / smallest.value, abs=1)
 
 
+@pytest.mark.slow
 def test_the_shared_texts_are_as_skewed_as_said() -> None:
     found = read_dataset("silo_texts", shared("data", NEWS).parent)
     counts = {name: sum(one.language == name for one in found.train) for name in LANGUAGES}

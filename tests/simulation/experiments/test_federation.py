@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
-from edge_client.client.state import Answer
+from edge_client.client.state import FinishedWork
 from edge_client.tasks.task import Task
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
@@ -21,7 +21,10 @@ from simulation.experiments.stage import Stage
 from simulation.experiments.virtual.in_process import InProcess
 from simulation.experiments.virtual.zero_compute import ADDED, Echoes, zero_rounds
 from simulation.population.deal import Deal
+from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import staged
+
+ONE_ROUND = Rounds(rounds=1, evaluate_every=0)
 
 
 def rounds_of(on: Stage, start: Standing | None = None) -> list[Round]:
@@ -34,7 +37,7 @@ def rounds_of(on: Stage, start: Standing | None = None) -> list[Round]:
     return seen
 
 
-@pytest.mark.parametrize("adapter", ["lora:2", "prompt:3+head", "bias+head", "full"])
+@pytest.mark.parametrize("adapter", first_fast(["prompt:3+head", "lora:2", "bias+head", "full"]))
 def test_equal_seeds_give_equal_bytes(tiny_base: Base, hub_task: Task, adapter: str) -> None:
     first = rounds_of(staged(tiny_base, hub_task, adapter=adapter))
     again = rounds_of(staged(tiny_base, hub_task, adapter=adapter))
@@ -43,11 +46,13 @@ def test_equal_seeds_give_equal_bytes(tiny_base: Base, hub_task: Task, adapter: 
     assert first[-1].standing.adapter != first[0].standing.adapter
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_bytes(tiny_base: Base, hub_task: Task) -> None:
     first, other = (rounds_of(staged(tiny_base, hub_task, seed=seed)) for seed in (1, 2))
     assert first[-1].standing != other[-1].standing
 
 
+@pytest.mark.slow
 def test_going_on_from_any_round_ends_in_the_same_adapter(tiny_base: Base, hub_task: Task) -> None:
     on = staged(tiny_base, hub_task, rounds=3, evaluate_every=2)
     through = rounds_of(on)
@@ -59,6 +64,7 @@ SGD = Training(epochs=2, batch=2, lr=0.05, tokens=32, optimizer="sgd")
 SCAFFOLD = replace(SGD, scaffold=True)
 
 
+@pytest.mark.slow
 def test_control_variates_go_on_from_any_round_too(tiny_base: Base, hub_task: Task) -> None:
     on = staged(tiny_base, hub_task, rounds=4, training=SCAFFOLD)
     through = rounds_of(on)
@@ -77,6 +83,7 @@ def test_the_first_round_with_control_variates_is_plain_sgds(
     assert adapters[0][1] == adapters[1][1] and adapters[0][2] != adapters[1][2]
 
 
+@pytest.mark.slow
 def test_one_client_alone_has_no_drift(tiny_base: Base, hub_task: Task) -> None:
     """Its own control variate is the population's: c - c_i is nothing but rounding."""
     found = [
@@ -128,7 +135,7 @@ def test_a_mean_of_equal_answers_is_the_answer(tiny_base: Base, hub_task: Task) 
     on = staged(tiny_base, hub_task)
     start = Standing(on.first_adapter(on.open_engine()))
     echoes, names = Echoes(start.adapter), ["a", "b", "c"]
-    last = federate(Rounds(1, 1.0, 0, 0), on.template(), start, names, echoes)
+    last = federate(ONE_ROUND, on.template(), start, names, echoes)
     before, after = decode_adapter(start.adapter), decode_adapter(last.adapter)
     assert all(abs(after[name] - before[name] - ADDED).max() < 1e-6 for name in before)
 
@@ -141,17 +148,17 @@ class Failing(Echoes):
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
         inputs: Mapping[str, StepInputs] = NOTHING,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[FinishedWork]:
         for name, work in asked:
             failed = Report(work.work_id, "failed", failure="training")
-            yield Answer(failed, None, f"{name}: no texts")
+            yield FinishedWork(failed, None, f"{name}: no texts")
 
 
 def test_a_round_without_updates_says_why(tiny_base: Base, hub_task: Task) -> None:
     on = staged(tiny_base, hub_task)
     start = Standing(on.first_adapter(on.open_engine()))
     with pytest.raises(SimulationError, match=r"round 1: 0 of 2 clients could .* a: no texts"):
-        federate(Rounds(1, 1.0, 0, 0), on.template(), start, ["a", "b"], Failing(b""))
+        federate(ONE_ROUND, on.template(), start, ["a", "b"], Failing(b""))
 
 
 class Broken(Echoes):
@@ -162,7 +169,7 @@ class Broken(Echoes):
         adapter: bytes,
         asked: Sequence[tuple[str, Work]],
         inputs: Mapping[str, StepInputs] = NOTHING,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[FinishedWork]:
         for finished, (name, work) in zip(super().do(adapter, asked), asked, strict=True):
             delta = {key: t * np.nan for key, t in decode_adapter(adapter).items()}
             bad = encode_update(Update(work.work_id, 1, delta))
@@ -175,7 +182,7 @@ def test_an_update_that_is_refused_is_a_failure_and_no_more(
     on, seen = staged(tiny_base, hub_task), list[Round]()
     start = Standing(on.first_adapter(on.open_engine()))
     names = ["a", "b", "c"]
-    federate(Rounds(1, 1.0, 0, 0), on.template(), start, names, Broken(b""), seen.append)
+    federate(ONE_ROUND, on.template(), start, names, Broken(b""), seen.append)
     assert list(seen[-1].errors) == ["b"] and "NaN" in seen[-1].errors["b"]
     assert seen[-1].num_examples == 2
 
@@ -183,7 +190,7 @@ def test_an_update_that_is_refused_is_a_failure_and_no_more(
 def test_nobody_to_ask_is_said(tiny_base: Base, hub_task: Task) -> None:
     on = staged(tiny_base, hub_task)
     with pytest.raises(SimulationError, match="1 or more clients that can train; there are 0"):
-        federate(Rounds(1, 1.0, 0, 0), on.template(), Standing(b""), [], Echoes(b""))
+        federate(ONE_ROUND, on.template(), Standing(b""), [], Echoes(b""))
 
 
 def test_rounds_without_computing_are_quick_and_all_there() -> None:

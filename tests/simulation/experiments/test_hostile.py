@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from benchmarks.papers.grid import read_file
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.learning.settings import Learning
@@ -34,10 +35,11 @@ from simulation.experiments.hostile import (
 )
 from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.virtual.zero_compute import ADDED, Echoes
-from simulation.papers.grid import read_file
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
+
+pytestmark = pytest.mark.few
 
 MEANS = read_file("comparisons")[0]["scenarios"]["attacks-by-mean"]["vars"]["means"]
 
@@ -71,7 +73,7 @@ def rounds_with(
     hostile, seen = Hostile(last, attack), list[Round]()
     forgers = frozenset(names[-last:])
     names = names[:-last] if attack == "absent" else names
-    schedule = Rounds(rounds, 1.0, 1, 0, hostile=hostile, labels=TASK.labels)
+    schedule = Rounds(rounds=rounds, hostile=hostile, labels=TASK.labels)
     schedule = replace(schedule, learning=Learning(mean=mean))
     if is_resisted:
         schedule = replace(

@@ -129,6 +129,7 @@ def test_a_gate_needs_texts_that_nobody_has_a_label_of(tiny_base: Base, place: P
         stage(asked, place.data)
 
 
+@pytest.mark.slow
 def test_a_cached_run_cut_anywhere_costs_what_it_costs_through(
     tiny_base: Base,
     place: Place,  # noqa: F811

@@ -75,6 +75,7 @@ def plain(rows: tuple[Row, ...]) -> list[Row]:
     return [replace(row, train_s=0.0) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_gives_equal_rows_on_any_number_of_processes(
     tiny_base: Base, place: Place, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def worsened(base: Base, folder: Path, **said: Any) -> tuple[Result, Place]:
     pytest.fail("the last adapter was the best of both")
 
 
+@pytest.mark.slow
 def test_an_experiment_that_keeps_its_best_adapter_is_judged_by_that_and_hands_it_on(
     tiny_base: Base, tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_an_experiment_that_keeps_its_best_adapter_is_judged_by_that_and_hands_i
     assert run(replace(result.experiment, keep="last"), place).final().total.right == scores[-1]
 
 
+@pytest.mark.slow
 def test_an_adapter_that_a_share_of_the_texts_chose_is_judged_by_all_in_the_end(
     tiny_base: Base, tmp_path: Path
 ) -> None:
@@ -265,6 +268,7 @@ def test_what_cannot_be_run_is_said_before_anything_is(tiny_base: Base, place: P
     assert not place.out.exists()
 
 
+@pytest.mark.slow
 def test_a_failing_experiment_ends_the_others(
     tiny_base: Base, place: Place, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_pseudo_labels_are_the_same_over_http(
 SCAFFOLD = Training(epochs=2, batch=2, lr=0.05, tokens=32, optimizer="sgd", scaffold=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_control_variates_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
@@ -180,7 +181,8 @@ def test_control_variates_are_the_same_over_http(
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 
-@pytest.mark.parametrize("codec", ["int8", "int4", "topk:0.05"])
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", first_fast(["int8", "int4", "topk:0.05"]))
 def test_coded_updates_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, codec: str
 ) -> None:
@@ -206,6 +208,7 @@ def test_coded_updates_are_the_same_over_http(
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_mixed_ranks_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
@@ -225,6 +228,7 @@ def test_mixed_ranks_are_the_same_over_http(
     assert all(closed.lost is not None for closed in seen if closed.round_index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["generator", "rates"])
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_a_net_for_adapters_is_the_same_over_http(
@@ -245,7 +249,7 @@ def test_a_net_for_adapters_is_the_same_over_http(
     assert accuracy == {}  # it answers no text
 
 
-@pytest.mark.parametrize("learning", [Learning(), PRODUCT], ids=["factors", "product"])
+@pytest.mark.parametrize("learning", first_fast([Learning(), PRODUCT]), ids=["factors", "product"])
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_in_process_gives_the_bytes_that_http_gives(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, learning: Learning
@@ -310,9 +314,13 @@ def write_parts(folder: Path, on: Stage) -> None:
             (folder / client.name / name).write_text("".join(line + "\n" for line in lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "adapter"),
-    [(TAGGING, "lora:2@q,v+head"), (MASKED, "lora:2@q,v")],
+    [
+        (TAGGING, "lora:2@q,v+head"),
+        pytest.param(MASKED, "lora:2@q,v", marks=pytest.mark.slow),
+    ],
     ids=["tagging", "mlm"],
 )
 @pytest.mark.parametrize("kind", first_fast(KINDS[::-1]))
@@ -369,6 +377,7 @@ def test_what_is_masked_anew_is_kept_in_no_cache(
 DRAWN = Training(epochs=1, batch=2, lr=0.05, tokens=32, least_samples=9, sample_share=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_a_draw_of_texts_and_the_best_adapter_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str

@@ -13,7 +13,7 @@ from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.engine.opening import open_engine
 from edge_client.engine.scoring import evaluate
-from edge_client.labelling.book import MemoryNotes
+from edge_client.labelling.label_journal import MemoryNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task

@@ -99,6 +99,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("down", "cohort", "evaluate_every"), CASES)
 def test_coded_steps_are_the_same_over_http(
     tiny_base: Base,
@@ -201,6 +202,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("adapter", "updates"), FORMS)
 def test_adapters_with_exact_means_are_the_same_over_http(
     tiny_base: Base, hub_task: Task, tmp_path: Path, adapter: str, updates: Updates

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 
+from benchmarks.papers.index.kept import NOTHING
 from edge_client.bases.base import Base, open_base
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task
@@ -26,7 +27,6 @@ from simulation.experiments.record import adapter_of, read_rows
 from simulation.experiments.runner import Place, finished, run, run_all
 from simulation.experiments.stage import stage, trained
 from simulation.experiments.virtual.full_backend import open_full
-from simulation.papers.index.kept import NOTHING
 from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in
 
@@ -60,6 +60,7 @@ def pupil_of(base: Base, teacher: Experiment | None) -> Experiment:
     return small(base, dataset="masakhanews", rounds=1, taught=teacher)
 
 
+@pytest.mark.slow
 def test_its_teacher_is_run_first_and_its_weights_are_begun_from(
     tiny_base: Base, teacher: Experiment, place: Place
 ) -> None:

@@ -12,6 +12,7 @@ from simulation.experiments.stage import Stage
 from simulation.experiments.virtual.in_process import InProcess
 from simulation.experiments.waiting import WAYS, Asked, homes, run
 from tests import command_line
+from tests.breadth import first_fast
 
 ASKED = Asked(clients=3, slower=6.0, rounds=1, labelled=4, tests=2, seeds=1)
 
@@ -28,7 +29,7 @@ def devices(stage: Stage) -> Iterator[InProcess]:
     opened.close()
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", first_fast(list(WAYS)))
 def test_a_run_is_the_same_again_and_so_is_its_replay(
     stage: Stage, devices: InProcess, name: str
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_run_is_the_same_again_and_so_is_its_replay(
     assert first.told.adapter == again.told.adapter
 
 
+@pytest.mark.slow
 def test_only_synchronous_rounds_are_as_slow_as_the_slowest(
     stage: Stage, devices: InProcess
 ) -> None:

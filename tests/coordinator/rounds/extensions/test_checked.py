@@ -12,10 +12,10 @@ pytest.importorskip("fastapi")
 
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.extensions import Extension, Kind, PluginError, add, apart
-from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
-from coordinator.rounds.learning.named import mean_of, optimizer_of
-from coordinator.rounds.learning.optimizers import Rates
+from coordinator.rounds.learning.optimizers import ServerRates
+from coordinator.rounds.learning.registry import mean_of, optimizer_of
+from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.selections.policies import selection_of
 from coordinator.rounds.selections.selection import Asking
@@ -108,14 +108,14 @@ def test_a_mean_that_is_none_is_one_line_that_names_it(
 def test_an_optimizer_that_is_none_is_one_line(answer: Callable[..., Any], said: str) -> None:
     know("optimizer", answer)
     with pytest.raises(PluginError, match=said):
-        optimizer_of("mine", Rates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
+        optimizer_of("mine", ServerRates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
 
 
 @pytest.mark.parametrize("kind", [">f4", "<f8", "float16", "int64", "uint16", "bool"])
 def test_what_an_optimizer_remembers_comes_back_equal(kind: str) -> None:
     kept = {"m": np.array([0, 1], kind)}
     know("optimizer", lambda *_: (ADAPTER, kept))
-    _, memory = optimizer_of("mine", Rates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
+    _, memory = optimizer_of("mine", ServerRates()).step(ADAPTER, UPDATE.delta, {}, 1, 2)
     found = decode_memory(encode_memory(memory))
     assert found["m"].tolist() == kept["m"].tolist() and found["m"].dtype == memory["m"].dtype
 
@@ -131,7 +131,7 @@ def test_what_fails_in_ours_is_not_its_fault() -> None:
 
 
 def test_an_extension_that_is_not_here_is_one_line() -> None:
-    answers = [Answer("device", Update("w", 2, dict(UPDATE.delta)))]
+    answers = [AdmittedUpdate("device", Update("w", 2, dict(UPDATE.delta)))]
     opened = StepOpened("train", 1, 1, "sha", (), 0.0)
     with pytest.raises(PluginError, match="mean 'mine' is not known here; start with --plugins"):
         learn(Learning(mean="mine"), opened, 1, answers, ADAPTER, {}, ())

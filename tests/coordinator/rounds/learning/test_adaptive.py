@@ -8,11 +8,11 @@ from hypothesis.extra.numpy import arrays
 
 from coordinator.rounds.events import RolledBack, StepOpened
 from coordinator.rounds.extensions import CheckedOptimizer
-from coordinator.rounds.learning.learning import Answer, learn
 from coordinator.rounds.learning.memory import Memory, UnreadableError, decode_memory, encode_memory
-from coordinator.rounds.learning.named import OPTIMIZERS
-from coordinator.rounds.learning.named import optimizer_of as optimizer_named
 from coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta, factor
+from coordinator.rounds.learning.registry import OPTIMIZERS
+from coordinator.rounds.learning.registry import optimizer_of as optimizer_named
+from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
@@ -168,7 +168,7 @@ def test_a_memory_beyond_float32_is_not_kept() -> None:
     adapter: AdapterState = {"a": np.zeros(2, np.float32)}
     opened = StepOpened("train", 1, 1, "0" * 64, (("w", "d"),), 0.0)
     update = Update("w", 4, {"a": np.array([3e19, 1.0], np.float32)})
-    answers = [Answer("d", update, None, 1.0)]
+    answers = [AdmittedUpdate("d", update, None, 1.0)]
     learning = Learning(optimizer="fedadagrad")
     learned = learn(learning, opened, 3, answers, adapter, {}, [], is_guarded=False)
     assert learned.lack == "fedadagrad would remember numbers beyond float32"
@@ -187,7 +187,7 @@ def three_rounds(learning: Learning, length: float, is_hostile: bool = False) ->
         deltas = [generator.standard_normal(numbers).astype(np.float32) for _ in "abc"]
         scale = length * (1e4 if is_hostile and index == 3 else 1.0)
         answers = [
-            Answer(name, Update("w", 4, {"a": delta * np.float32(scale / numbers**0.5)}))
+            AdmittedUpdate(name, Update("w", 4, {"a": delta * np.float32(scale / numbers**0.5)}))
             for name, delta in zip("abc", deltas, strict=True)
         ]
         learned = learn(learning, opened, 3, answers, adapter, memory, norms)

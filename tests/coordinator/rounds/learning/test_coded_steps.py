@@ -18,9 +18,9 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.history import to_plain
-from coordinator.rounds.learning.kept import MOST_STEPS
-from coordinator.rounds.learning.learning import LEFT_OUT, Answer, Learned, learn
+from coordinator.rounds.learning.client_state import MOST_STEPS
 from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory, part_of
+from coordinator.rounds.learning.server_update import LEFT_OUT, AdmittedUpdate, Learned, learn
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import State, evolve
@@ -51,7 +51,7 @@ def learnt(
     """What a round gives in which one device sent this."""
     name = sha256(encode_adapter(adapter))
     opened = StepOpened("train", 1, 1, name, (("w", "a"),), 0.0)
-    answers = [Answer("a", Update("w", 8, {"x": delta}))]
+    answers = [AdmittedUpdate("a", Update("w", 8, {"x": delta}))]
     before: Memory = {} if memory is None else memory
     known = (learning, opened, 9, answers, adapter, before, ())
     return learn(*known, is_guarded, down=down)

@@ -13,7 +13,7 @@ from coordinator.rounds.learning.exact import handed
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import Limits
+from coordinator.upkeep.disk_space import DiskLimits
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Receipt, decode
 from edge_client.wire.tensors import Update, encode_update
@@ -45,7 +45,7 @@ def test_a_device_of_a_lower_rank_is_handed_the_first_components(
 ) -> None:
     caplog.set_level(logging.INFO)
     asked = replace(config, adapter="lora:8", learning=PRODUCT, rounds=3, min_clients=3)
-    limits = Limits(keep_rounds=1)
+    limits = DiskLimits(keep_rounds=1)
     with closing(Store(tmp_path)) as store, serving(store, asked, limits=limits) as live:
         devices = live.enrol("a", "b", "c")
         assert [told(one, rank).accepted for one, rank in zip(devices, (2, 4, 0), strict=True)]

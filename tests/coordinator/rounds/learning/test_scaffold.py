@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 from coordinator.rounds.admission import Refusal, check_update, counted
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.learning.learning import STEPS, Answer, learn
 from coordinator.rounds.learning.memory import Memory, part_of
+from coordinator.rounds.learning.server_update import STEPS, AdmittedUpdate, learn
 from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
 from coordinator.rounds.scheduling.step import Asynchronous
@@ -57,11 +57,11 @@ def learnt(
     steps: int = 4,
 ) -> Memory:
     """The memory after a round in which devices sent these."""
-    step, answers = opened(1, bound), list[Answer]()
+    step, answers = opened(1, bound), list[AdmittedUpdate]()
     for name, delta in sorted(deltas.items()):
         update, norm = Update(f"w{name}", 8, {"x": delta}, steps), norm_of({"x": delta})
         counts = counted(update, norm, step, SCHEDULE)
-        answers.append(Answer(name, update, norm, 1.0, counts))
+        answers.append(AdmittedUpdate(name, update, norm, 1.0, counts))
     before = {"x": np.zeros(2, np.float32)}
     context = ServerContext(TRAINING, 1, step.population, False, {"scaffold": holders})
     return learn(Learning(), step, 9, answers, before, memory, [], False, context).memory

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.extensions import PluginError
+from coordinator.rounds.extensions import PluginError, calling_by
 from coordinator.rounds.learning import server_steps
-from edge_client.updates.clip import Bounds, Clip
+from coordinator.serving.timeout import Limit
+from edge_client.updates.clip import Clip, UpdateBounds
 from edge_client.updates.step import Contribution, ServerContext, State, UpdateStep
 from edge_client.wire.tensors import AdapterState, shapes_of
 from edge_client.wire.training import Training
@@ -60,7 +62,7 @@ def after(step: UpdateStep, given: Iterable[Contribution] | None = None) -> list
 
 
 def test_a_step_that_makes_updates_longer_keeps_the_bounds_of_the_round() -> None:
-    (one,) = Clip(Bounds(norm=0.5)).incoming(after(Theirs(by=1000.0)), CONTEXT)
+    (one,) = Clip(UpdateBounds(norm=0.5)).incoming(after(Theirs(by=1000.0)), CONTEXT)
     assert norm_of(one.delta) * one.share == pytest.approx(0.5)
 
 
@@ -73,6 +75,29 @@ def test_what_a_step_raises_names_it(error: BaseException) -> None:
     ):
         with pytest.raises(PluginError, match=f"update step theirs raised {type(error).__name__}"):
             call()
+
+
+def test_a_step_that_does_not_return_is_left_to_itself_and_named() -> None:
+    held = Event()
+
+    class Slow(Theirs):
+        def incoming(
+            self, cohort: Iterable[Contribution], context: ServerContext
+        ) -> Iterator[Contribution]:
+            held.wait(30)
+            yield from super().incoming(cohort, context)
+
+        def handed_out(self) -> State:
+            held.wait(30)
+            return {}
+
+    for call in (lambda: after(Slow()), lambda: server_steps.handed_out(Slow())):
+        with (
+            calling_by(Limit(0.2).call),
+            pytest.raises(PluginError, match=r"update step theirs did not return within 0.2 s"),
+        ):
+            call()
+    held.set()
 
 
 def test_what_goes_wrong_before_a_step_stays_what_it_is() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.config import ConfigError, RunConfig
@@ -25,7 +25,7 @@ from coordinator.rounds.history import to_plain
 from coordinator.rounds.machine import decide
 from coordinator.rounds.scheduling.asking import answer_to, asynchronous, is_asked
 from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.selections.choosing import FULL, NO_TEXTS, RESTS, TRAINS
+from coordinator.rounds.selections.policies import FULL, NO_TEXTS, RESTS, TRAINS
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task
@@ -283,6 +283,8 @@ def test_a_device_that_leaves_is_waited_for_no_longer() -> None:
 
 
 @given(st.floats(0, 10), st.integers(0, 1000))
+@example(0.0, 1)
+@example(10.0, 1)
 def test_an_older_update_never_counts_more_than_a_newer(discount: float, staleness: int) -> None:
     rule = Asynchronous(discount=discount)
     assert 1.0 == rule.share(0) >= rule.share(staleness) >= rule.share(staleness + 1) >= 0.0

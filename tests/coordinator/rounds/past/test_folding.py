@@ -23,9 +23,9 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.history import LONG, Past, folded_from, history_of, is_long, to_plain
 from coordinator.rounds.machine import decide
-from coordinator.rounds.scheduling.step import Answers
+from coordinator.rounds.scheduling.step import StepAnswers
 from coordinator.rounds.state import State, evolve, replay
-from coordinator.upkeep.retention import Shelf, folded
+from coordinator.upkeep.retention import RetainedAdapters, folded
 from edge_client.wire.labelling import Labelling
 from tests.coordinator.rounds.test_label_steps import told_of
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, aggregated, answered
@@ -87,7 +87,7 @@ def folded_at(log: Sequence[Event], places: Sequence[int], keep_rounds: int) -> 
         journal.append(read_back(event))
         seq += 1
         for _ in range(places.count(seq)):
-            shelf, state = folded(Shelf(keep_rounds), State("first"), journal)
+            shelf, state = folded(RetainedAdapters(keep_rounds), State("first"), journal)
             found = history_of("first", journal)
             best = (found.best, shelf.best_score) if found.best is not None else None
             told = found.adapters, found.scores, best, found.lost, found.best_sha256
@@ -109,7 +109,7 @@ def test_a_folded_journal_gives_what_the_whole_one_gives(
     assert again == whole
     assert to_plain(again) == to_plain(whole)  # what no comparison looks at, too
     assert history_of("first", short) == history_of("first", log)
-    began = Shelf(keep_rounds), State("first")
+    began = RetainedAdapters(keep_rounds), State("first")
     assert folded(*began, short) == folded(*began, log)
     now_s = max(whole.closed_at_s, whole.step.opened.opened_at_s if whole.step else 0.0)
     for later_s in (0.0, 1.5, 99.0, 1e5):
@@ -143,7 +143,7 @@ ANSWERS = st.lists(st.text("abcdef", min_size=1, max_size=2), unique=True, max_s
 @given(ANSWERS, st.data())
 def test_answers_are_a_mapping_that_never_changes(names: list[str], deal: st.DataObject) -> None:
     """Whatever is grown from whatever, as a dict of its own would be."""
-    grown: list[tuple[Answers, dict[str, Answered]]] = [(Answers(), {})]
+    grown: list[tuple[StepAnswers, dict[str, Answered]]] = [(StepAnswers(), {})]
     for name in names * 2:
         one, copy = deal.draw(st.sampled_from(grown))
         if name in copy:

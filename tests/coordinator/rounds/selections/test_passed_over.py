@@ -5,8 +5,14 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.events import Passed
 from coordinator.rounds.scheduling.participation import Silence, awake
-from coordinator.rounds.selections.choosing import NAMED, NO_TEXTS, RESTS, TRAINS, passed_over
-from coordinator.rounds.selections.policies import NOT_DRAWN
+from coordinator.rounds.selections.policies import (
+    NAMED,
+    NO_TEXTS,
+    NOT_DRAWN,
+    RESTS,
+    TRAINS,
+    passed_over,
+)
 from coordinator.rounds.state import State
 
 NAMES = [f"d{number:02d}" for number in range(40)]

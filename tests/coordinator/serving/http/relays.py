@@ -25,6 +25,7 @@ class CuttingRelay:
     Args:
         port: Where they go to, on loopback.
         cut: Asked twice for each connection, once for each direction.
+        before_cut: Called when the bytes of a cut are through; the reset comes after it.
 
     Attributes:
         port: Where it listens.
@@ -32,8 +33,11 @@ class CuttingRelay:
         passed: Bytes that went through, by direction.
     """
 
-    def __init__(self, port: int, cut: Cut) -> None:
+    def __init__(
+        self, port: int, cut: Cut, before_cut: Callable[[], object] = lambda: None
+    ) -> None:
         self._target, self._cut, self._lock = port, cut, threading.Lock()
+        self._before_cut = before_cut
         self.cuts, self.passed = 0, {"up": 0, "down": 0}
         self._ends: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=300)
@@ -83,6 +87,7 @@ class CuttingRelay:
                 return
         except OSError:  # the other direction has cut it
             return
+        self._before_cut()
         for end in (source, sink):
             _reset(end)
 
@@ -121,9 +126,11 @@ def once(direction: Direction, at: int) -> Cut:
 
 
 @contextmanager
-def cutting(port: int, cut: Cut) -> Iterator[CuttingRelay]:
+def cutting(
+    port: int, cut: Cut, before_cut: Callable[[], object] = lambda: None
+) -> Iterator[CuttingRelay]:
     """A relay to a port while inside."""
-    relay = CuttingRelay(port, cut)
+    relay = CuttingRelay(port, cut, before_cut)
     try:
         yield relay
     finally:

@@ -20,6 +20,7 @@ from edge_client.client.retries import Unreachable, patiently
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.tensors import sha256
+from tests.coordinator.devices import wait_for
 from tests.coordinator.serving.http.relays import cutting, now_and_then, once
 from tests.coordinator.serving.small_server import SmallServer, serving
 
@@ -98,7 +99,11 @@ def test_a_download_cut_anywhere_goes_on_and_is_the_same(
 def test_an_earlier_lifes_upload_goes_on(server: SmallServer) -> None:
     server.forget()
     body = random.Random(4).randbytes(1_000_000)
-    with cutting(server.port, once("up", 900_000)) as relay:
+
+    def some_is_kept() -> bool:  # a piece is written before more than 64 KiB behind it are read
+        return server.received > 256 << 10
+
+    with cutting(server.port, once("up", 900_000), lambda: wait_for(some_is_kept)) as relay:
         with closing(Coordinator(relay.url)) as first, pytest.raises(Unreachable):
             first.upload("life", body, WorkMeter())
         with closing(Coordinator(relay.url)) as second:

@@ -14,8 +14,7 @@ pytest.importorskip("fastapi")
 
 from coordinator.config import ConfigError, RunConfig
 from coordinator.fleet.members import check_minimum, is_too_old
-from coordinator.serving.pack_route import Turns
-from coordinator.serving.packs import LOOK_AGAIN_S, Packs
+from coordinator.serving.packs import LOOK_AGAIN_S, Packs, Turns
 from coordinator.storage.orders import add_order
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput

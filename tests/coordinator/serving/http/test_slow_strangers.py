@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.serving.http.guests import Patience, Room
+from coordinator.serving.http.connection_limits import ConnectionBounds, ConnectionTimeouts
 from coordinator.storage.store import Store
 from tests.coordinator.conftest import Live, serving
 
-SHORT = Patience(handshake_s=0.5, head_s=0.5, body_s=0.5, answer_s=1.0, grace_s=0.0)
+SHORT = ConnectionTimeouts(handshake_s=0.5, head_s=0.5, body_s=0.5, answer_s=1.0, grace_s=0.0)
 ENROL = b"POST /v1/enrol HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n"
 WRONG = b"authorization: Bearer " + b"w" * 40 + b"\r\n"
 STILL = {
@@ -27,14 +27,14 @@ STILL = {
     "an answer, and then nothing": b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
     "a second head": b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /heal",
 }
-Serving = Callable[[Room], Live]
+Serving = Callable[[ConnectionBounds], Live]
 
 
 @pytest.fixture
 def within(tmp_path: Path, config: RunConfig) -> Iterator[Serving]:
     with ExitStack() as stack:
 
-        def started(room: Room) -> Live:
+        def started(room: ConnectionBounds) -> Live:
             store = stack.enter_context(closing(Store(tmp_path / "store")))
             return stack.enter_context(serving(store, config, room=room))
 
@@ -61,7 +61,7 @@ def is_ended(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("said", STILL.values(), ids=STILL)
 def test_a_stranger_that_does_not_go_on_is_cut(within: Serving, said: bytes) -> None:
-    live = within(Room(100, 50, 50, SHORT))
+    live = within(ConnectionBounds(100, 50, 50, SHORT))
     with closing(connect(live)) as connection:
         connection.sendall(said)
         assert is_ended(connection)
@@ -71,7 +71,7 @@ def test_a_stranger_that_does_not_go_on_is_cut(within: Serving, said: bytes) -> 
     "begin", [b"GET / HTTP/1.1\r\nx-y: ", ENROL], ids=["headers that trickle", "a body that does"]
 )
 def test_a_stranger_that_trickles_is_cut(within: Serving, begin: bytes) -> None:
-    live = within(Room(100, 50, 50, SHORT))
+    live = within(ConnectionBounds(100, 50, 50, SHORT))
     sent, end = 0, time.monotonic() + 90
     with closing(connect(live)) as connection, suppress(ConnectionError):
         connection.sendall(begin)
@@ -83,7 +83,7 @@ def test_a_stranger_that_trickles_is_cut(within: Serving, begin: bytes) -> None:
 
 
 def test_a_device_that_waits_is_not_hurried_and_its_half_heads_are_cut(within: Serving) -> None:
-    live = within(Room(100, 50, 50, SHORT))
+    live = within(ConnectionBounds(100, 50, 50, SHORT))
     (device,) = live.join("d")
     key = f"authorization: Bearer {device.key}\r\n".encode()
     poll = b"GET /v1/work?wait_s=%b HTTP/1.1\r\nhost: x\r\n" + key + b"\r\n"
@@ -107,7 +107,7 @@ def test_a_device_that_waits_is_not_hurried_and_its_half_heads_are_cut(within: S
     ids=["a wrong key", "a report", "too long", "no such path"],
 )
 def test_after_a_refusal_a_body_is_not_swallowed_without_end(within: Serving, ask: bytes) -> None:
-    live = within(Room(100, 50, 50))
+    live = within(ConnectionBounds(100, 50, 50))
     with closing(connect(live)) as connection:
         heard: list[bytes] = []
         listener = threading.Thread(target=lambda: heard.append(whole(connection)))
@@ -134,7 +134,7 @@ def whole(connection: socket.socket) -> bytes:
 def test_devices_work_on_beside_two_hundred_slow_strangers_of_their_address(
     within: Serving,
 ) -> None:
-    live = within(Room(120, 60, 30, Patience(grace_s=0.0)))
+    live = within(ConnectionBounds(120, 60, 30, ConnectionTimeouts(grace_s=0.0)))
     devices = live.join("d1", "d2", "d3")
     with ExitStack() as stack:
         slow = [stack.enter_context(closing(connect(live))) for _ in range(200)]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.operator.routes import add_operator_routes
 from coordinator.storage.operators import add_operator
 from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import Limits
+from coordinator.upkeep.disk_space import DiskLimits
 from tests.coordinator.conftest import served
 
 LIMITED = """
@@ -55,7 +56,7 @@ def test_a_run_that_finds_no_room_is_refused_and_may_be_asked_for_again(small: P
     with closing(Store(small / "store")) as store:
         headers = {"Authorization": f"Bearer {add_operator(store, 'operator', time.time())}"}
         with (
-            served(store, limits=Limits(20, 0)) as (_, http),
+            served(store, limits=DiskLimits(20, 0), parts=(add_operator_routes,)) as (_, http),
             (small / "filler").open("wb") as file,
         ):
             with pytest.raises(OSError, match="No space left"):

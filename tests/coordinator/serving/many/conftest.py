@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from coordinator.config import RunConfig
+from coordinator.serving.app import Part
 from coordinator.serving.service import Service
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import Created, create_run
@@ -50,7 +51,9 @@ class Many:
 
 
 @contextmanager
-def many(place: StorePlace, config: RunConfig, count: int, seed: int) -> Iterator[Many]:
+def many(
+    place: StorePlace, config: RunConfig, count: int, seed: int, parts: tuple[Part, ...] = ()
+) -> Iterator[Many]:
     with closing(Store(place)) as store:
         created = create_run(store, config, 1.0)
     with ExitStack() as stack:
@@ -59,7 +62,7 @@ def many(place: StorePlace, config: RunConfig, count: int, seed: int) -> Iterato
             folder = place.folder.with_name(f"machine-{number}")
             store = stack.enter_context(closing(Store(replace(place, folder=folder))))
             stack.enter_context(store.serving_together())
-            service, http = stack.enter_context(served(store))
+            service, http = stack.enter_context(served(store, parts=parts))
             services.append(service)
             clients.append(http)
         yield Many(services, clients, cast(httpx.Client, AnyOf(clients, seed)), created)
@@ -69,11 +72,13 @@ Start = Callable[..., Many]
 
 
 @pytest.fixture
-def start(place: StorePlace, config: RunConfig, seed: int) -> Iterator[Start]:
+def start(
+    place: StorePlace, config: RunConfig, seed: int, parts: tuple[Part, ...]
+) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(count: int, **settings: Any) -> Many:
             asked = replace(config, **settings)
-            return stack.enter_context(many(place, asked, count, seed))
+            return stack.enter_context(many(place, asked, count, seed, parts))
 
         yield started

@@ -13,9 +13,11 @@ import pytest
 
 from coordinator.api.serve import Worker
 from coordinator.config import RunConfig
+from coordinator.operator.routes import add_operator_routes
 from coordinator.rounds.events import Answered, Paused, Resumed, StepOpened
+from coordinator.serving.app import Part
 from coordinator.serving.ledger import Ledger
-from coordinator.serving.neighbours import Neighbours
+from coordinator.serving.peer_servers import Neighbours
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway, lack_of
 from coordinator.storage.errors import Conflict
@@ -26,6 +28,11 @@ from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from coordinator.upkeep.retention import Busy
 from tests.coordinator.serving.many.conftest import Start
+
+
+@pytest.fixture
+def parts() -> tuple[Part, ...]:
+    return (add_operator_routes,)
 
 
 @pytest.fixture
@@ -51,6 +58,7 @@ def test_deadlines_begin_again_where_an_answer_came_in_between(
     assert stores[0].events(run_id)[-1] == Resumed(7.0)
 
 
+@pytest.mark.slow
 def test_who_does_not_know_a_run_says_of_no_blob_that_it_is_not_needed(
     stores: tuple[Store, Store], config: RunConfig
 ) -> None:
@@ -107,6 +115,7 @@ def test_members_of_a_new_run_that_cannot_be_read_are_read_at_the_next_look(
     assert members.loaded == [run_id]
 
 
+@pytest.mark.slow
 def test_a_value_that_postgresql_does_not_take_is_refused_in_one_line(start: Start) -> None:
     many = start(1)
     token = add_operator(many.services[0].store, "viewer", 1.0)

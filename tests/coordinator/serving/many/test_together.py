@@ -8,10 +8,11 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sql
 
 from coordinator.config import RunConfig
-from coordinator.page.board import Board
+from coordinator.page.board import PageState
 from coordinator.rounds.events import Answered, LossTold, StepClosed, StepOpened
 from coordinator.rounds.learning.settings import Learning
 from coordinator.storage.store import Store
@@ -62,6 +63,7 @@ def test_a_run_by_three_gives_the_bytes_of_a_run_by_one(
     assert states[0] == states[1] == states[2] and states[0].is_finished
 
 
+@pytest.mark.slow
 def test_what_one_is_told_the_others_know_when_asked(start: Start) -> None:
     many = start(2, rounds=1, min_clients=2)
     first, second = many.clients
@@ -97,6 +99,7 @@ def test_the_same_update_at_two_counts_once_and_is_known_to_both(start: Start) -
     assert {one.next().waiting is not None for one in sent} == {True}
 
 
+@pytest.mark.slow
 def test_the_same_loss_at_two_is_in_the_journal_once(start: Start) -> None:
     many = start(2, rounds=1, min_clients=1, learning=Learning(selection="utility"))
     a = joined(many.http, many.created.token, "a")
@@ -111,6 +114,7 @@ def test_the_same_loss_at_two_is_in_the_journal_once(start: Start) -> None:
     assert [one for one in events if isinstance(one, LossTold)] == [LossTold(a.device_id, 1.0)]
 
 
+@pytest.mark.slow
 def test_a_client_that_starts_again_at_another_is_the_device(start: Start) -> None:
     many = start(2)
     key = key_of("a")
@@ -123,6 +127,7 @@ def test_a_client_that_starts_again_at_another_is_the_device(start: Start) -> No
     assert second.get("/v1/work?life=one", headers=polls).status_code == 409
 
 
+@pytest.mark.slow
 def test_a_poll_of_another_life_asks_the_database_beside_the_event_loop(start: Start) -> None:
     many = start(1)
     (http,), (service,) = many.clients, many.services
@@ -142,6 +147,7 @@ def test_a_poll_of_another_life_asks_the_database_beside_the_event_loop(start: S
     assert asked == []
 
 
+@pytest.mark.slow
 def test_another_takes_the_lead_when_the_leader_stops(start: Start) -> None:
     many = start(3, rounds=1, min_clients=2)
     wait_for(lambda: len(leaders(many)) == 1)
@@ -155,6 +161,7 @@ def test_another_takes_the_lead_when_the_leader_stops(start: Start) -> None:
         assert all(pool.map(Device.until_finished, devices))
 
 
+@pytest.mark.slow
 def test_a_poll_at_one_is_woken_by_what_another_writes(start: Start) -> None:
     many = start(2, rounds=1, min_clients=2)
     devices = [joined(many.http, many.created.token, name) for name in ("a", "b")]
@@ -179,10 +186,11 @@ def test_a_poll_at_one_is_woken_by_what_another_writes(start: Start) -> None:
     assert took_s < 5.0
 
 
+@pytest.mark.slow
 def test_a_page_at_one_shows_what_was_answered_at_another(start: Start) -> None:
     many = start(2, rounds=1, min_clients=2)
     devices = [joined(many.clients[0], many.created.token, name) for name in ("a", "b")]
-    board = Board(many.services[1])
+    board = PageState(many.services[1])
 
     def answers() -> int:
         board.update(many.services[1].now_s())

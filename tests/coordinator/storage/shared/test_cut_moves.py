@@ -42,6 +42,7 @@ def killed_move(source: Path, place: StorePlace, module: str, name: str) -> None
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.slow
 def test_a_move_that_fails_in_its_final_look_leaves_one_fleet_and_is_asked_again(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +68,7 @@ def test_a_move_that_fails_in_its_final_look_leaves_one_fleet_and_is_asked_again
     [
         ("coordinator.storage.database", "Database.write", False),  # nothing is there yet
         ("coordinator.upkeep.backup", "_finished", True),
-        ("coordinator.storage.marks", "Marks.arrive", True),
+        ("coordinator.storage.opening", "Marks.arrive", True),
     ],
 )
 @pytest.mark.slow
@@ -92,6 +93,7 @@ def test_a_move_that_is_killed_leaves_one_fleet_and_is_asked_again(
         Store(old)
 
 
+@pytest.mark.slow
 def test_a_move_that_is_killed_between_the_two_commits_leaves_the_old_store(
     place: StorePlace, tmp_path: Path
 ) -> None:
@@ -100,7 +102,7 @@ def test_a_move_that_is_killed_between_the_two_commits_leaves_the_old_store(
     said = "source = Marks.leaving\n"
     kill = (
         "import contextlib, os, signal\n"
-        "from coordinator.storage.marks import Marks\n" + said + "@contextlib.contextmanager\n"
+        "from coordinator.storage.opening import Marks\n" + said + "@contextlib.contextmanager\n"
         "def leaving(self, to):\n"
         "    with source(self, to) as connection:\n"
         "        yield connection\n"

@@ -4,6 +4,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from coordinator.api.keeping import backup, move, prune
 from coordinator.api.serve import serve
 from coordinator.storage.place import StorePlace
@@ -12,6 +14,7 @@ from coordinator.upkeep.disk_space import rounds_kept
 from tests.coordinator.upkeep.stores import filled, names
 
 
+@pytest.mark.slow
 def test_a_command_on_another_machine_drops_no_adapter_that_serve_was_told_to_keep(
     place: StorePlace, tmp_path: Path
 ) -> None:

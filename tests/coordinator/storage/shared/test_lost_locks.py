@@ -37,6 +37,7 @@ def is_served(store: Store) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_who_lost_the_store_to_a_move_writes_and_removes_nothing(
     place: StorePlace, postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_who_lost_the_store_to_a_move_writes_and_removes_nothing(
         assert back.events("r1") == [Resumed(1.0)] and back.read(name) == b"adapter"
 
 
+@pytest.mark.slow
 def test_nothing_refers_to_a_blob_whose_claim_was_lost(
     place: StorePlace, postgres: Postgres
 ) -> None:
@@ -80,6 +82,7 @@ def test_nothing_refers_to_a_blob_whose_claim_was_lost(
         assert store.events("r1") == [Resumed(1.0), Resumed(2.0)]
 
 
+@pytest.mark.slow
 def test_claims_that_others_let_go_of_meanwhile_are_not_lost(place: StorePlace) -> None:
     with closing(Store(place)) as store:
         name, is_over = store.put(b"adapter"), threading.Event()
@@ -102,6 +105,7 @@ def test_claims_that_others_let_go_of_meanwhile_are_not_lost(place: StorePlace) 
                 one.result()
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_lock_hears_that_the_database_went_away(
     place: StorePlace, postgres: Postgres
 ) -> None:
@@ -123,6 +127,7 @@ def test_who_waits_for_a_lock_hears_that_the_database_went_away(
             waits.result(60)
 
 
+@pytest.mark.slow
 def test_coordinators_hold_the_store_again_once_the_database_is_back(
     place: StorePlace, postgres: Postgres, config: RunConfig, tmp_path: Path
 ) -> None:
@@ -138,6 +143,7 @@ def test_coordinators_hold_the_store_again_once_the_database_is_back(
             assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.slow
 def test_a_coordinator_says_that_its_store_was_moved(
     place: StorePlace, config: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,6 +72,7 @@ def create(there: StorePlace, base: Base) -> Done:
     return smidgen("coordinator", "create", *named(there), *what, *task)
 
 
+@pytest.mark.slow
 @LACKS
 def test_no_run_is_created_by_a_key_without_a_right(
     guarded: Guarded,
@@ -89,6 +90,7 @@ def test_no_run_is_created_by_a_key_without_a_right(
     assert create(there, tiny_base).exit_code == 0
 
 
+@pytest.mark.slow
 @LACKS
 def test_nothing_is_served_by_a_key_without_a_right(
     guarded: Guarded,
@@ -106,6 +108,7 @@ def test_nothing_is_served_by_a_key_without_a_right(
     assert is_refused(done.returncode, done.stderr) and not done.stdout, done
 
 
+@pytest.mark.slow
 @LACKS
 def test_a_store_stays_where_it_is_if_a_key_lacks_a_right(
     guarded: Guarded,

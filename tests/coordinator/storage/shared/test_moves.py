@@ -13,9 +13,9 @@ from coordinator.storage.errors import StoreError
 from coordinator.storage.operators import add_operator, operator_of_token
 from coordinator.storage.orders import add_order
 from coordinator.storage.place import StorePlace
-from coordinator.storage.rows import every
+from coordinator.storage.rows import copy_rows
+from coordinator.storage.rows.copy_rows import TABLES, is_empty
 from coordinator.storage.rows.devices import add_device
-from coordinator.storage.rows.every import TABLES, is_empty
 from coordinator.storage.rows.reports import add_report
 from coordinator.storage.store import Store
 from edge_client.errors import Failed, WrongInput
@@ -73,6 +73,7 @@ def test_a_store_moves_to_servers_and_back_row_by_row(place: StorePlace, tmp_pat
         Store(there)
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_shared_store_is_a_folder_that_can_be_served(
     place: StorePlace, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_backup_of_a_shared_store_is_a_folder_that_can_be_served(
     assert verify(tmp_path / "copy").lines == [] and run.adapters[-1] in names(tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_rows_alone_may_move(place: StorePlace, tmp_path: Path) -> None:
     fleet(tmp_path / "old")
     move(tmp_path / "old", place.database)
@@ -93,6 +95,7 @@ def test_rows_alone_may_move(place: StorePlace, tmp_path: Path) -> None:
         assert store.blobs.present() and len(store.runs()) == 1
 
 
+@pytest.mark.slow
 def test_what_is_not_empty_is_not_moved_to(place: StorePlace, tmp_path: Path) -> None:
     fleet(tmp_path / "old")
     fleet(tmp_path / "second")
@@ -104,6 +107,7 @@ def test_what_is_not_empty_is_not_moved_to(place: StorePlace, tmp_path: Path) ->
     Store(tmp_path / "second").close()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_served_stays(place: StorePlace, tmp_path: Path) -> None:
     fleet(tmp_path / "old")
     with (
@@ -115,11 +119,12 @@ def test_a_store_that_is_served_stays(place: StorePlace, tmp_path: Path) -> None
     Store(tmp_path / "old").close()
 
 
+@pytest.mark.slow
 def test_a_move_that_is_cut_leaves_the_store_and_is_gone_on_with(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet(tmp_path / "old")
-    monkeypatch.setattr(every, "_digest", lambda connection, _: connection.dialect.name)
+    monkeypatch.setattr(copy_rows, "_digest", lambda connection, _: connection.dialect.name)
     with pytest.raises(Failed, match=r"no store was moved: .* not the same in the copy"):
         move(tmp_path / "old", place.database, blobs_to=place.blobs)
     with closing(Store(replace(place, folder=tmp_path / "old"))) as target:
@@ -129,6 +134,7 @@ def test_a_move_that_is_cut_leaves_the_store_and_is_gone_on_with(
     move(tmp_path / "old", place.database, blobs_to=place.blobs)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_moved_and_no_password(place: StorePlace, tmp_path: Path) -> None:
     fleet(tmp_path / "old")
     told = ("--store", str(tmp_path / "old"), "--to", place.database, "--blobs-to", place.blobs)

@@ -25,6 +25,7 @@ def fleet_of(place: StorePlace) -> str:
     return BucketBlobs(place.blobs, place.folder).fleet()
 
 
+@pytest.mark.slow
 def test_a_folder_with_runs_and_a_bucket_are_not_paired(place: StorePlace, tmp_path: Path) -> None:
     fleet(tmp_path / "old")
     given = ("--store", str(tmp_path / "old"), "--blobs", place.blobs)
@@ -36,6 +37,7 @@ def test_a_folder_with_runs_and_a_bucket_are_not_paired(place: StorePlace, tmp_p
     assert not fleet_of(place) and verify(tmp_path / "old").lines == []
 
 
+@pytest.mark.slow
 def test_a_look_pairs_nothing_and_a_start_does(place: StorePlace) -> None:
     embedded = replace(place, database="")
     Store(place.folder).close()  # no runs yet
@@ -45,6 +47,7 @@ def test_a_look_pairs_nothing_and_a_start_does(place: StorePlace) -> None:
     assert fleet_of(place)
 
 
+@pytest.mark.slow
 def test_blobs_that_are_forgotten_are_refused(place: StorePlace) -> None:
     embedded = replace(place, database="")
     Store(embedded).close()
@@ -53,6 +56,7 @@ def test_blobs_that_are_forgotten_are_refused(place: StorePlace) -> None:
     Store(embedded).close()
 
 
+@pytest.mark.slow
 def test_a_pairing_that_was_cut_is_gone_on_with(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +68,7 @@ def test_a_pairing_that_was_cut_is_gone_on_with(
         assert store.marks.fleet_id() == fleet_of(place) != ""
 
 
+@pytest.mark.slow
 def test_a_move_that_is_refused_claims_nothing(place: StorePlace, tmp_path: Path) -> None:
     fleet(tmp_path / "old")
     with (
@@ -75,6 +80,7 @@ def test_a_move_that_is_refused_claims_nothing(place: StorePlace, tmp_path: Path
     assert not fleet_of(place)
 
 
+@pytest.mark.slow
 def test_nobody_waits_to_write_while_another_asks_the_bucket(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +102,7 @@ def test_nobody_waits_to_write_while_another_asks_the_bucket(
         opening.join(30)
 
 
+@pytest.mark.slow
 def test_a_move_to_where_the_store_is_already_is_refused(place: StorePlace) -> None:
     Store(place).close()
     with pytest.raises(WrongInput, match=r"is where the store is; .*unset SMIDGEN_DATABASE"):

@@ -39,6 +39,7 @@ def test_a_listing_that_is_refused_is_not_an_empty_bucket(
         store.blobs.present()
 
 
+@pytest.mark.slow
 def test_a_bucket_that_only_fails_is_told_within_seconds(
     buckets: Buckets, place: StorePlace, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_bucket_that_only_fails_is_told_within_seconds(
         assert blobs.put(b"other") and blobs.present().keys() >= {name}
 
 
+@pytest.mark.slow
 def test_a_blob_that_may_not_be_removed_is_told(
     way: Refusing, place: StorePlace, store: Store
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_blob_that_may_not_be_removed_is_told(
     assert prune(place).files == {"orphan": 1} and store.blobs.present() == {}
 
 
+@pytest.mark.slow
 def test_a_damaged_object_where_a_move_leads_is_written_anew(
     place: StorePlace, tmp_path: Path
 ) -> None:
@@ -83,6 +86,7 @@ def test_a_damaged_object_where_a_move_leads_is_written_anew(
         assert sha256(store.read(run.adapters[-1])) == run.adapters[-1]
 
 
+@pytest.mark.slow
 def test_the_last_look_of_a_move_reads_what_was_just_written(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_texts_of_devices_may_hold_what_postgresql_has_no_character_for(store: S
     ]
 
 
+@pytest.mark.slow
 def test_revisions_of_many_writers_grow_in_the_order_of_commits(place: StorePlace) -> None:
     stores = [Store(place) for _ in range(3)]
     together = Barrier(len(stores))
@@ -115,6 +116,7 @@ def test_revisions_of_many_writers_grow_in_the_order_of_commits(place: StorePlac
         one.close()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_not_there_yet_is_made_once(place: StorePlace) -> None:
     with ThreadPoolExecutor(3) as pool:
         opened = list(pool.map(lambda _: Store(place), range(3)))
@@ -123,6 +125,7 @@ def test_a_store_that_is_not_there_yet_is_made_once(place: StorePlace) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_one_coordinator_serves_and_a_second_is_told_so(place: StorePlace) -> None:
     with closing(Store(place)) as first, closing(Store(place)) as second:
         assert not second.is_served()
@@ -137,6 +140,7 @@ def test_one_coordinator_serves_and_a_second_is_told_so(place: StorePlace) -> No
             assert first.is_served()
 
 
+@pytest.mark.slow
 def test_nobody_removes_what_another_machine_claims(place: StorePlace) -> None:
     with closing(Store(place)) as first, closing(Store(place)) as second:
         name = first.put(b"delta")
@@ -231,6 +235,7 @@ def test_a_store_of_a_newer_schema_and_tables_of_others_are_refused(
         Store(replace(place, database=other))
 
 
+@pytest.mark.slow
 def test_a_database_holds_one_fleet_and_so_does_a_prefix(
     place: StorePlace, postgres: Postgres
 ) -> None:
@@ -244,6 +249,7 @@ def test_a_database_holds_one_fleet_and_so_does_a_prefix(
             Store(other)
 
 
+@pytest.mark.slow
 def test_commands_find_the_store_by_the_environment(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
 ) -> None:

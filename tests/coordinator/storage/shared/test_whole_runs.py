@@ -31,6 +31,7 @@ def through(live: Live) -> list[str]:
     return [one.adapter_sha256 or "" for one in events if isinstance(one, StepClosed)]
 
 
+@pytest.mark.slow
 def test_a_whole_run_gives_the_bytes_of_a_run_on_sqlite(
     place: StorePlace, config: RunConfig, tmp_path: Path
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_whole_run_gives_the_bytes_of_a_run_on_sqlite(
     assert found[0] == found[1] and len(set(found[0])) == ROUNDS + 1
 
 
+@pytest.mark.slow
 def test_devices_wait_while_the_database_is_started_anew(
     place: StorePlace, config: RunConfig, postgres: Postgres
 ) -> None:
@@ -60,6 +62,7 @@ def test_devices_wait_while_the_database_is_started_anew(
             assert one.next(50.0).waiting is None
 
 
+@pytest.mark.slow
 def test_a_second_coordinator_serves_too_and_nobody_moves_the_store_meanwhile(
     place: StorePlace, tmp_path: Path
 ) -> None:

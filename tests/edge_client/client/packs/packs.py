@@ -13,7 +13,7 @@ from edge_client.bases.manifest import MANIFEST, read_manifest
 from edge_client.bases.packing import pack_model
 from edge_client.client.packs.fetch import Fetch
 from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import Source
+from edge_client.client.packs.sources import PackSource
 from edge_client.wire.packs import Pack, PackFile
 from tests.tiny import write_tiny_base
 
@@ -73,7 +73,9 @@ def from_folder(folder: Path, piece: int = 4096) -> Bytes:
     return give
 
 
-def fetch_of(shelf: Shelf, pack: tuple[str, Path], *sources: Source, most_rounds: int = 2) -> Fetch:
+def fetch_of(
+    shelf: Shelf, pack: tuple[str, Path], *sources: PackSource, most_rounds: int = 2
+) -> Fetch:
     return Fetch(shelf, pack[0], announced(pack[1]), sources, most_rounds=most_rounds)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.client.packs.fetch import JUDGED_S, LEAST_BYTES, Fetch, NotFetched
 from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import Folder, Served, Source, Web
+from edge_client.client.packs.sources import Folder, PackSource, Served, Web
 from edge_client.client.retries import Unreachable
 from edge_client.wire.messages import OWN, PROTOCOL
 from tests.edge_client.client.packs.packs import (
@@ -141,11 +141,11 @@ def without_length(say: Write) -> Iterator[bytes]:
         yield b""
 
 
-def web(url: str) -> Source:
+def web(url: str) -> PackSource:
     return Web(url, PATIENCE_S)
 
 
-def coordinator(url: str) -> Source:
+def coordinator(url: str) -> PackSource:
     return Served(url, "key", None, PATIENCE_S)
 
 
@@ -163,7 +163,7 @@ def test_a_file_that_is_asked_of_the_coordinator_is_a_sign_of_life(
 @pytest.mark.parametrize("source_of", [web, coordinator])
 @pytest.mark.parametrize("says", [begins, chunks, without_length])
 def test_who_trickles_below_what_httpx_sees_is_cut_off_and_the_next_one_helps(
-    says: Say, source_of: Callable[[str], Source], made: Made, shelf: Shelf
+    says: Say, source_of: Callable[[str], PackSource], made: Made, shelf: Shelf
 ) -> None:
     class Slow(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -13,13 +13,12 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.failures import OtherBase, TooOld
 from edge_client.client.loop import Client
-from edge_client.client.packs.fetch import NotFetched
-from edge_client.client.packs.fetching import Fetching
+from edge_client.client.packs.fetch import Fetching, NotFetched
 from edge_client.client.packs.shelf import NoRoom, Shelf
 from edge_client.client.packs.sources import Folder
 from edge_client.client.retries import Unreachable
 from edge_client.client.runs.joining import Joining, Standings
-from edge_client.client.state import Answer as Kept
+from edge_client.client.state import FinishedWork as Kept
 from edge_client.client.transport import Coordinator
 from edge_client.client.worker import Worker
 from edge_client.engine.engine import Engine
@@ -183,6 +182,7 @@ def test_a_minimum_that_is_raised_again_is_said_again(
     assert said == ["8.0", "9.0", "9.0"]
 
 
+@pytest.mark.slow
 def test_a_client_that_is_too_old_holds_no_engine_meanwhile(
     home: Home, made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from edge_client.adapters.spec import parse_adapter
 from edge_client.client.runs.own import rate_of
-from edge_client.personal.way import Way
+from edge_client.personal.methods import Way
 from edge_client.wire.training import Training
 
 

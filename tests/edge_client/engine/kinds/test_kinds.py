@@ -13,7 +13,7 @@ from edge_client.engine.budgeted import workload
 from edge_client.engine.engine import Engine
 from edge_client.engine.trainer import prompts_by_epoch, train
 from edge_client.guest.steps import Paused, StepFile
-from edge_client.tasks.kinds.masking import most_masked
+from edge_client.tasks.kinds.masked_words import most_masked
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.seeds import derive_seed
@@ -22,6 +22,8 @@ from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 from tests.edge_client.engine.kinds.tasks import CASES, MLM, TAGGED, TAGGING
 from tests.edge_client.guest.test_going_on import BOUND, Leaving, same
+
+pytestmark = pytest.mark.few
 
 TRAINING = Training(lr=0.05, tokens=48, batch=2, epochs=3)
 STEPS = 9  # three batches in each of three epochs

@@ -18,6 +18,8 @@ def every_graph() -> dict[str, Graph]:
         "norm": graphs.norm(1e-5),
         "norm_back": graphs.norm_back(1e-12, 24),
         "norm_back has_rest": graphs.norm_back(1e-12, 24, has_rest=True),
+        "norm is_rms": graphs.norm(1e-5, is_rms=True),
+        "norm_back is_rms": graphs.norm_back(1e-12, 24, is_rms=True),
         "rotary": graphs.rotary(6, 24),
         "dequantize": graphs.dequantize(),
         "widen": graphs.widen(),
@@ -32,7 +34,8 @@ def every_graph() -> dict[str, Graph]:
         found[f"activation_back {kind}"] = graphs.activation_back(kind)
         found[f"gate {kind}"] = graphs.gate(kind)
         found[f"gate_back {kind}"] = graphs.gate_back(kind)
-    for has_mask in BOTH:
-        found[f"attention {has_mask=}"] = graphs.attention(6, 24, has_mask)
-        found[f"attention_back {has_mask=}"] = graphs.attention_back(6, 24, has_mask)
+    for has_mask, kv_width in product(BOTH, (24, 12)):
+        name = f"{has_mask=} {kv_width=}"
+        found[f"attention {name}"] = graphs.attention(6, 24, has_mask, kv_width)
+        found[f"attention_back {name}"] = graphs.attention_back(6, 24, has_mask, kv_width)
     return found

@@ -2,7 +2,7 @@ import tracemalloc
 
 import numpy as np
 
-from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.optimizers import AdamW
 
 
 def test_what_has_no_gradient_stays_and_starts_fresh_later() -> None:

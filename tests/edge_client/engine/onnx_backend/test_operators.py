@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_client.bases.gguf.blocks import BLOCKS
 from edge_client.bases.quantization import (
     Stored,
     dequantize,
@@ -10,7 +13,6 @@ from edge_client.bases.quantization import (
     quantize_nf4,
     to_bfloat16,
 )
-from edge_client.engine.onnx_backend.bench import Rooms, open_bench
 from edge_client.engine.onnx_backend.operators import (
     LOWEST,
     Activation,
@@ -20,6 +22,8 @@ from edge_client.engine.onnx_backend.operators import (
     Linear,
     chunks,
 )
+from edge_client.engine.onnx_backend.workspace import BufferPool, open_bench
+from tests.edge_client.bases.gguf.files import blocks
 
 GENERATOR = np.random.Generator(np.random.PCG64(5))
 
@@ -39,11 +43,11 @@ def stored(kind: str, weight: np.ndarray) -> Stored:
     return Stored(int(kind[5:]), kind, size, weight.astype(kind))
 
 
-# Rooms
+# BufferPool
 
 
 def test_a_room_is_the_same_memory_as_long_as_it_is_large_enough() -> None:
-    rooms = Rooms()
+    rooms = BufferPool()
     first = rooms.take("a", (4, 6))
     first[:] = 7
     assert (rooms.take("a", (2, 3)) == 7).all() and rooms.bytes == 96
@@ -53,7 +57,7 @@ def test_a_room_is_the_same_memory_as_long_as_it_is_large_enough() -> None:
 
 
 def test_rooms_of_two_names_are_apart_and_all_are_given_back() -> None:
-    rooms = Rooms()
+    rooms = BufferPool()
     first, second = rooms.take("a", (8,)), rooms.take("b", (8,))
     first[:], second[:] = 1, 2
     assert (first == 1).all() and rooms.bytes == 64
@@ -62,7 +66,7 @@ def test_rooms_of_two_names_are_apart_and_all_are_given_back() -> None:
 
 
 def test_a_room_that_cannot_be_had_is_a_failed_allocation() -> None:
-    rooms = Rooms()
+    rooms = BufferPool()
     rooms.take("a", (4,))
     with pytest.raises(MemoryError):
         rooms.take("a", (1 << 60,), np.uint8)
@@ -80,6 +84,22 @@ def test_a_dense_matrix_is_what_its_stored_numbers_stand_for(kind: str, threads:
         matrix = stored(kind, draw(*shape))
         assert (FrozenMatrix(matrix, bench).dense() == dequantize(matrix)).all()
     bench.close()
+
+
+@pytest.mark.parametrize("kind", ["q4_1", "q6_k", "float32", "float16"])
+def test_a_gguf_matrix_has_its_rows_in_their_order(kind: str) -> None:
+    plain = (
+        Stored(4, kind, (97, 256), blocks(kind, 97, 256))
+        if kind in BLOCKS
+        else stored(kind, draw(97, 256))
+    )
+    order = GENERATOR.permutation(97)
+    for threads in (1, 3):
+        bench = open_bench(threads)
+        dense = FrozenMatrix(replace(plain, order=order), bench).dense()
+        assert np.array_equal(dense, dequantize(plain)[order])
+        assert np.array_equal(FrozenMatrix(plain, bench).dense(), dequantize(plain))
+        bench.close()
 
 
 @pytest.mark.parametrize("elements", [1, 100, 1 << 18])

@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edge_client.engine.onnx_backend.sgd import Sgd
+from edge_client.engine.onnx_backend.optimizers import Sgd
 from edge_client.guest.steps import Moments
 from edge_client.wire.messages import WireError
 

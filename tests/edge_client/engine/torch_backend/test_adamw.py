@@ -11,7 +11,7 @@ from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import TEXTS, engine_of
 
 torch = pytest.importorskip("torch")
-AdamW = pytest.importorskip("edge_client.engine.torch_backend.adamw").AdamW
+AdamW = pytest.importorskip("edge_client.engine.torch_backend.optimizers").AdamW
 
 
 def frozen_tensors(network: Any) -> list[Any]:

@@ -11,7 +11,6 @@ from edge_client.bases.base import Base
 
 torch = pytest.importorskip("torch")
 network = pytest.importorskip("edge_client.engine.torch_backend.network")
-head = pytest.importorskip("edge_client.engine.torch_backend.head")
 
 TOGETHER = 300  # several slices, and an uneven last one
 Asked = Callable[[Any, Any], Any]
@@ -35,7 +34,7 @@ def test_no_more_rows_lie_dense_than_the_planner_counts(
 
     h = torch.linspace(-1, 1, 4 * tiny_base.hidden).view(4, -1)
     whole = WAYS[way](words, h)
-    monkeypatch.setattr(head, "WORD_ROWS", TOGETHER)
+    monkeypatch.setattr("edge_client.planning.layer_cost.WORD_ROWS", TOGETHER)
     words._rows = noted
     sliced = WAYS[way](words, h)
     torch.testing.assert_close(sliced, whole, rtol=1e-5, atol=1e-5)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from edge_client.bases.quantization import Stored, quantize_int8, quantize_nf4
-from edge_client.planning.chunks import LONG_TEXT, SCORES
+from edge_client.planning.layer_cost import LONG_TEXT, SCORES
+from tests.edge_client.bases.gguf.files import blocks
 
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("edge_client.engine.torch_backend.layers")
@@ -23,13 +24,16 @@ def matrix(kind: str) -> tuple[object, Any]:
         stored = Stored(4, "nf4", (96, 128), *quantize_nf4(WEIGHT))
     elif kind == "int8":
         stored = Stored(8, "int8", (96, 128), *quantize_int8(WEIGHT))
+    elif kind == "q5_1":
+        order = GENERATOR.permutation(96)
+        stored = Stored(5, kind, (96, 128), blocks(kind, 96, 128), order=order)
     else:
         stored = Stored(32, "float32", (96, 128), WEIGHT, None)
     matrix = matrices.FrozenMatrix(stored, CPU, matrices.Scratch())
     return matrix, torch.from_numpy(dequantize(stored))
 
 
-@pytest.mark.parametrize("kind", ["nf4", "int8", "float32"])
+@pytest.mark.parametrize("kind", ["nf4", "int8", "float32", "q5_1"])
 def test_a_frozen_linear_is_the_linear_of_its_dequantized_weight(kind: str) -> None:
     frozen, dense = matrix(kind)
     bias = torch.linspace(-1, 1, 96)
@@ -80,20 +84,23 @@ def test_attention_is_torchs_own(
     k, v = (torch.randn(3, kv_heads, tokens, 8) for _ in "kv")
     attention = torch.ones(3, tokens, dtype=torch.long)
     attention[1, tokens - 2 :] = 0
-    mask = layers.additive_mask(attention, is_causal, torch.float32)
+    mask = layers.additive_mask(attention, torch.float32)
     grads = []
     both: list[Any] = [layers.attend, reference_attention]
     for attend in both:
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = attend(*leaves, mask, kv_heads)
+        out = attend(*leaves, mask, None, is_causal)
         out.square().sum().backward()
         grads.append([out.detach(), *(leaf.grad for leaf in leaves)])
     for ours, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def reference_attention(q: Any, k: Any, v: Any, mask: Any, kv_heads: int) -> Any:
-    k, v = (x.repeat_interleave(q.shape[1] // kv_heads, dim=1) for x in (k, v))
+def reference_attention(q: Any, k: Any, v: Any, mask: Any, window: None, is_causal: bool) -> Any:
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    if is_causal:
+        square = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
+        mask = torch.where(square, mask, torch.finfo(q.dtype).min)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
     return out.transpose(1, 2).reshape(len(q), q.shape[2], -1)
 
@@ -101,11 +108,11 @@ def reference_attention(q: Any, k: Any, v: Any, mask: Any, kv_heads: int) -> Any
 def test_the_streamed_loss_is_cross_entropy_over_the_whole_vocabulary() -> None:
     torch.manual_seed(0)
     weight, targets = torch.randn(20_000, 8), torch.randint(0, 20_000, (11,))
-    h = torch.randn(11, 8, requires_grad=True)
-    loss = torch.nn.functional.cross_entropy(h @ weight.T, targets)
+    h = torch.randn(11, 8).double().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(h @ weight.double().T, targets)
     loss.backward()
     losses, grad = layers.streamed_cross_entropy(
-        h.detach(), targets, lambda start, end: weight[start:end], 20_000
+        h.detach().float(), targets, lambda start, end: weight[start:end], 20_000, 3_000
     )
-    torch.testing.assert_close(losses.mean(), loss.detach(), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(grad, h.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses.mean().double(), loss.detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(grad.double(), h.grad, rtol=1e-5, atol=1e-6)

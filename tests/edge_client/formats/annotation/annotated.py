@@ -5,15 +5,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation.answers import Answered, answered_in
-from edge_client.formats.annotation.spans import Span
+from edge_client.formats.annotation.answers import AnnotatedRow, Span, answered_in
 from edge_client.formats.dialect import PLAIN, Dialect, Wants
 from edge_client.formats.reader import LeftOut, Reason, Row
 
 WORDS = ("Ann", "went", "to", "Köln", "2024", "(", ")", ".", "’", "📉", "𐐷𐐷", "東京")
 GAPS = (" ", "  ", "\n", "\t", "\u00a0")
 TYPES = ("PER", "LOC", "PLACE OF BIRTH")
-Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[Answered]]
+Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[AnnotatedRow]]
 
 
 class Spanned(NamedTuple):

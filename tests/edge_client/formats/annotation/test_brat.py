@@ -1,7 +1,7 @@
 from hypothesis import given
 
+from edge_client.formats.annotation.answers import Span
 from edge_client.formats.annotation.brat import entities_of, rows_of
-from edge_client.formats.annotation.spans import Span
 from edge_client.formats.reader import LeftOut, Row
 from tests.edge_client.formats.annotation.annotated import Spanned, spanned
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.annotation import label_studio
-from edge_client.formats.annotation.answers import Answered, Proposal
+from edge_client.formats.annotation.answers import AnnotatedRow, Proposal
 from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
@@ -34,7 +34,7 @@ def task(text: str, *annotations: Sequence[Mapping[str, Any]] | None, **fields: 
 
 def reading(
     rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
-) -> Iterator[Answered]:
+) -> Iterator[AnnotatedRow]:
     return label_studio.in_json(rows, dialect, wants != "text")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.formats.annotation import label_studio_rows
-from edge_client.formats.annotation.answers import Answered
+from edge_client.formats.annotation.answers import AnnotatedRow
 from edge_client.formats.annotation.label_studio_rows import cell
 from edge_client.formats.dialect import Dialect, Wants
 from edge_client.formats.reader import Row
@@ -32,13 +32,13 @@ def line(number: int, text: str, is_answered: bool = True, **cells: str) -> dict
 
 def reading_min(
     rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
-) -> Iterator[Answered]:
+) -> Iterator[AnnotatedRow]:
     return label_studio_rows.in_json_min(rows, dialect, wants != "text")
 
 
 def reading_table(
     rows: Sequence[Row], dialect: Dialect, wants: Wants, notes: list[str]
-) -> Iterator[Answered]:
+) -> Iterator[AnnotatedRow]:
     return label_studio_rows.in_table(rows, dialect, wants != "text")
 
 

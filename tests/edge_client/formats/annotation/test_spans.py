@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation.spans import (
+from edge_client.formats.annotation.answers import (
     Span,
     Unaligned,
     from_utf16,

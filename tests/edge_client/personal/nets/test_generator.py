@@ -13,12 +13,12 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
-from edge_client.personal.fitting import Terms
+from edge_client.personal.fitting import FitTerms
 from edge_client.personal.nets.generator import (
     FARTHEST,
     ConstantBase,
+    GeneratorTraining,
     Ground,
-    Lesson,
     Teaching,
     factors,
     ground_from,
@@ -37,7 +37,7 @@ from tests.edge_client.engine.engines import KINDS, TEXTS
 SMALL = Generator(("a", "b"), 4, 3)
 NAME = "lora:4@q,k,v,o,up,down"
 UNLABELLED = [Example("rain today"), Example("a cake for grandma")]
-TERMS, TEACHING = Terms(steps=4, batch=4, lr=0.01), Teaching(steps=5, lr=1e-3)
+TERMS, TEACHING = FitTerms(steps=4, batch=4, lr=0.01), Teaching(steps=5, lr=1e-3)
 
 
 def opened(base: Base, task: Task, kind: str) -> tuple[Engine, Generator, AdapterState]:
@@ -48,7 +48,7 @@ def opened(base: Base, task: Task, kind: str) -> tuple[Engine, Generator, Adapte
 
 def taken(
     engine: Engine, generator: Generator, bank: AdapterState, seed: int = 7
-) -> tuple[AdapterState, Lesson]:
+) -> tuple[AdapterState, GeneratorTraining]:
     numbers, ground = generator.first(1), ground_of(engine, bank)
     given = (numbers, bank, ground, TEXTS, UNLABELLED, TERMS, TEACHING, seed)
     return numbers, lesson(engine, generator, *given)

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.rounds.learning.mean import weighted_mean
+from coordinator.rounds.learning.registry import weighted_mean
 from edge_client.adapters.banks import bank_spec
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.nets import LINEARS, OWN, WEIGHT, Rates, rates_of
+from edge_client.adapters.nets import LINEARS, OWN, WEIGHT, RatesNet, rates_of
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.adamw import AdamW
+from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.opening import open_engine
 from edge_client.errors import WrongInput
-from edge_client.personal.fitting import Plain, Terms, fit
+from edge_client.personal.fitting import FitTerms, Plain, fit
 from edge_client.personal.nets.rates import (
-    Learning,
     Rated,
+    RatesTraining,
     learned,
     rated_fit,
     slopes_of,
@@ -37,7 +37,9 @@ from edge_client.wire.tensors import (
 from edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
-NET = Rates(("a", "b", "c"), 4)
+pytestmark = pytest.mark.few
+
+NET = RatesNet(("a", "b", "c"), 4)
 TRAIN, HELD_OUT = TEXTS[:4], TEXTS[4:]
 
 
@@ -102,7 +104,7 @@ def test_factors_of_one_are_plain_training_and_of_zero_none(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     engine, adapter = opened(tiny_base, hub_task, kind)
-    terms = Terms(steps=4, batch=4, lr=0.01)
+    terms = FitTerms(steps=4, batch=4, lr=0.01)
     plain = fit(engine, Plain(), adapter, TRAIN, terms, 7)
     fitted, same = rated_fit(engine, adapter, dict.fromkeys(adapter, 1.0), TRAIN, terms, 7)
     assert fitted.steps == 4 and fitted.loss == pytest.approx(plain.loss, rel=1e-5)
@@ -138,7 +140,7 @@ def test_after_one_step_slopes_are_those_of_the_whole_training(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     engine, adapter = opened(tiny_base, hub_task, kind)
-    terms = Terms(steps=1, batch=4, lr=0.05)
+    terms = FitTerms(steps=1, batch=4, lr=0.05)
     draw = np.random.Generator(np.random.PCG64(0))
     adapter = {n: t + draw.normal(0, 0.1, t.shape).astype(np.float32) for n, t in adapter.items()}
     factors = {name: 0.5 + place / len(adapter) for place, name in enumerate(adapter)}
@@ -160,8 +162,8 @@ def test_rates_that_are_too_low_are_learned_to_rise(
 ) -> None:
     engine, adapter = opened(tiny_base, hub_task, kind)
     net = rates_of(adapter, engine.layers)
-    features, terms = np.ones(2 * engine.layers), Terms(steps=3, batch=4, lr=1e-4)
-    learning = Learning(trainings=6, lr=0.02, own_lr=0.1)
+    features, terms = np.ones(2 * engine.layers), FitTerms(steps=3, batch=4, lr=1e-4)
+    learning = RatesTraining(trainings=6, lr=0.02, own_lr=0.1)
     start = net.first(0)
     before = encode_adapter(start)
     # The texts trained on are held out too: six texts of as many labels tell nothing of each other.
@@ -188,13 +190,13 @@ def test_what_is_not_of_this_base_or_adapter_is_one_line() -> None:
     numbers = NET.first(0)
     NET.check(numbers)
     with pytest.raises(AdapterError, match="another base: they read 4 features"):
-        Rates(NET.tensors, 6).check(numbers)
+        RatesNet(NET.tensors, 6).check(numbers)
     with pytest.raises(AdapterError, match="another adapter: they are 3, and it has 2"):
-        Rates(("a", "b"), 4).check(numbers)
+        RatesNet(("a", "b"), 4).check(numbers)
     with pytest.raises(AdapterError, match="other tensors"):
         NET.check({})
     with pytest.raises(WrongInput, match="own_lr"):
-        Learning(own_lr=0.0)
+        RatesTraining(own_lr=0.0)
 
 
 def test_without_held_out_texts_there_is_one_line(tiny_base: Base, hub_task: Task) -> None:

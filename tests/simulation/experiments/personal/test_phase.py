@@ -11,7 +11,7 @@ pytest.importorskip("fastapi")
 from edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
-from edge_client.personal.way import METHODS, UNRANKED, Method
+from edge_client.personal.methods import METHODS, UNRANKED, Method
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.devices import Between
@@ -21,6 +21,7 @@ from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, run, run_all
 from simulation.experiments.stage import stage
 from simulation.population.deal import Deal
+from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in, plain
 
@@ -47,7 +48,7 @@ def own(base: Base, method: Method, **said: Any) -> Experiment:
     return small(base, dataset="masakhanews", cohort=0, **(usual | said))
 
 
-@pytest.mark.parametrize("method", ALONE)
+@pytest.mark.parametrize("method", first_fast(ALONE))
 def test_every_client_keeps_the_budget_and_is_judged_by_its_own_texts(
     tiny_base: Base, place: Place, method: Method
 ) -> None:
@@ -60,7 +61,7 @@ def test_every_client_keeps_the_budget_and_is_judged_by_its_own_texts(
     assert set(found.final().by_language) == {"eng", "hau"}
 
 
-@pytest.mark.parametrize("method", ["lora", "bt-lora", "adalora"])
+@pytest.mark.parametrize("method", first_fast(["adalora", "lora", "bt-lora"]))
 def test_one_s_own_of_a_tagger_has_a_head(tiny_base: Base, place: Place, method: Method) -> None:
     rooms = tagging_in(place.out.parent / "rooms")
     asked = replace(own(tiny_base, method, adapter="lora:2+head"), dataset=rooms)
@@ -145,6 +146,7 @@ def test_random_ranks_differ_by_client_and_by_seed(tiny_base: Base, place: Place
     assert ranks(0)[0] != ranks(0)[1] and ranks(0) != ranks(1)
 
 
+@pytest.mark.slow
 def test_processes_and_their_number_change_nothing(
     tiny_base: Base, place: Place, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def test_processes_and_their_number_change_nothing(
     assert rows(alone) == rows(both)
 
 
+@pytest.mark.slow
 def test_one_generator_serves_every_budget_and_is_trained_once(
     tiny_base: Base, place: Place
 ) -> None:
@@ -194,6 +197,7 @@ def test_rounds_are_run_once_for_all_that_go_on_from_them(tiny_base: Base, place
     assert {row.round_index for row in short.rows} == {3}
 
 
+@pytest.mark.slow
 def test_one_s_own_may_begin_before_the_rounds_are_over(tiny_base: Base, place: Place) -> None:
     late = replace(FEW, method="interpolated")
     found = {
@@ -235,7 +239,7 @@ def test_a_head_of_one_s_own_leaves_what_lies_below_as_it_is(
     assert [row.ranks for row in found.rows] == [{}, {}]
 
 
-@pytest.mark.parametrize("method", ["lora", "bt-lora", "adalora", "fedp2eft", "fedl2p"])
+@pytest.mark.parametrize("method", first_fast(["lora", "bt-lora", "adalora", "fedp2eft", "fedl2p"]))
 def test_one_s_own_is_trained_above_the_shared_one_as_it_is_in_turn(
     tiny_base: Base, place: Place, method: Method
 ) -> None:
@@ -272,6 +276,7 @@ def test_who_is_left_out_of_rounds_goes_on_from_the_others(tiny_base: Base, plac
     assert [row.arm for row in found.rows] == ["eng", "hau"]
 
 
+@pytest.mark.slow
 def test_processes_wait_for_the_rounds_that_they_go_on_from(
     tiny_base: Base, place: Place, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge_client.adapters.spec import AdapterError
 from edge_client.errors import WrongInput
-from edge_client.personal.way import METHODS
+from edge_client.personal.methods import METHODS
 from edge_client.tasks.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.personal.phase import part_of, parts

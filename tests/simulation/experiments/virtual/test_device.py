@@ -24,11 +24,6 @@ from simulation.experiments.result import Result
 from simulation.experiments.runner import run_all
 from simulation.experiments.stage import stage
 from simulation.experiments.virtual.in_process import InProcess, is_of_card, told_of_card
-from simulation.papers.index.entry import Entry, EntryState, Slot
-from simulation.papers.index.kept import NOTHING, read_kept, write_kept
-from simulation.papers.index.page import card_notes
-from simulation.papers.report import Piece
-from simulation.papers.scenario import Cell, Scenario
 from tests.command_line import smidgen
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.simulation.experiments.experiments import small
@@ -48,9 +43,13 @@ def test_without_a_card_nothing_is_begun(tiny_base: Base, tmp_path: Path) -> Non
     assert not place.out.exists()
 
 
+@pytest.mark.slow
 @without_card
-def test_a_command_says_so_in_one_line(tmp_path: Path) -> None:
-    done = smidgen("simulate", "attacks", "--device", "cuda", "--out", str(tmp_path / "out"))
+def test_a_command_says_so_in_one_line(tiny_base: Base, tmp_path: Path) -> None:
+    file, data = tmp_path / "mine.toml", place_in(tmp_path).data
+    file.write_text(f'dataset = "{NEWS}"\nbase = "{tiny_base.folder}"\nadapter = "lora:2"\n')
+    asked = ("run", str(file), "--data", str(data), "--out", str(tmp_path / "out"))
+    done = smidgen("simulate", *asked, "--device", "cuda")
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert "--device cuda: torch sees no CUDA device here" in line
@@ -98,25 +97,6 @@ def test_a_card_that_is_full_in_a_step_ends_the_round(
     with pytest.raises(torch.OutOfMemoryError):
         list(devices.do(adapter, [(name, work)]))
     devices.close()
-
-
-def test_the_index_says_which_card_computed_how_much(tiny_base: Base, tmp_path: Path) -> None:
-    place = place_in(tmp_path)
-    asked = small(tiny_base, dataset=NEWS, adapter="lora:2+head")
-    on = stage(asked, place.data)
-    (result,) = run_all([asked], place)
-    (first, *rest) = result.rows
-    there = replace(result, rows=(replace(first, card="A card"), *rest))
-    kept = NOTHING.with_results([(on, there)], place)
-    write_kept(tmp_path / "index.jsonl", kept)
-    assert read_kept(tmp_path / "index.jsonl").rows[on.key][0].card == "A card"
-    cells = tuple(
-        Slot(Cell(row, "column", asked), (on,), (one,))
-        for row, one in (("a", there), ("b", result), ("c", None))
-    )
-    entry = Entry("paper/one", lambda given: Piece(Scenario("s", "a title", (), ())))
-    (note,) = card_notes(EntryState(entry, None, cells))
-    assert note == "computed on A card (`--device cuda`), wholly or in part: 1 of 2 experiments"
 
 
 def on_both(experiment: Experiment, folder: Path) -> tuple[Result, Result]:

@@ -1,0 +1,193 @@
+"""The tokenizer in a GGUF's own fields, as tokenizer.json and tokenizer_config.json would have it.
+
+Byte-level BPE (`tokenizer.ggml.model` gpt2) with llama.cpp's pre-tokenizers, whose ids it gives:
+transformers' own conversion leaves the pre-tokenizer's name unread, and splits digits and spaces
+otherwise.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edge_client.bases.gguf.header import TOKENS, GgufFile
+from edge_client.bases.header import WeightsError
+
+CONTROL, USER_DEFINED = 3, 4  # types of tokens that a text holds whole
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_LLAMA3 = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+"
+    r"|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+class Splitting(NamedTuple):
+    """A pre-tokenizer of llama.cpp.
+
+    Attributes:
+        patterns: One after the other, each within the pieces of the one before; what lies between
+            two matches is a piece, too.
+        is_whole_first: Whether a piece that is a token is not built by merges.
+        adds_bos: Whether the first special stands before a text where the file does not say.
+    """
+
+    patterns: tuple[str, ...]
+    is_whole_first: bool = False
+    adds_bos: bool = False
+
+
+SPLITTINGS = {
+    "gpt-2": Splitting((_GPT2,)),
+    "smollm": Splitting((r"\p{N}", _GPT2)),
+    "llama-bpe": Splitting((_LLAMA3 % r"\p{N}{1,3}",), True, True),
+    "qwen2": Splitting((_LLAMA3 % r"\p{N}",)),
+    "default": Splitting((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+}
+
+
+def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
+    """A GGUF's tokenizer: tokenizer.json's text, and what tokenizer_config.json says.
+
+    Law: the ids that llama.cpp gives the same text, where both find control words or neither does.
+
+    Args:
+        path: The file.
+
+    Returns:
+        JSON for `tokenizers.Tokenizer.from_str`; and of bos_token, eos_token, unk_token,
+        pad_token, chat_template and add_bos_token what the file has.
+
+    Raises:
+        WeightsError: A tokenizer that is not read here, or fields that do not fit each other.
+    """
+    with GgufFile(path) as file:
+        splitting, tokens = splitting_of(file), file.value(TOKENS)
+        kinds, merges = _value(file, "token_type"), _value(file, "merges")
+        if not _is_list(tokens, str) or len({*tokens}) < len(tokens):
+            raise WeightsError(f"{path}: {TOKENS} is not a list of different words")
+        if not _is_list(merges, str) or not all(" " in merge for merge in merges):
+            raise WeightsError(f"{path}: tokenizer.ggml.merges is not a list of pairs")
+        if not _is_list(kinds, int) or len(kinds) != len(tokens):
+            raise WeightsError(f"{path}: tokenizer.ggml.token_type does not name each word's type")
+        specials = {
+            key: tokens[id_]
+            for key, field in _SPECIALS.items()
+            if (id_ := _id(file, field, len(tokens))) is not None
+        }
+        config: dict[str, Any] = dict(specials)
+        adds = {
+            "bos": bool(_value(file, "add_bos_token", splitting.adds_bos)),
+            "eos": bool(_value(file, "add_eos_token", False)),
+        }
+        config["add_bos_token"] = adds["bos"]
+        if isinstance(template := file.value("tokenizer.chat_template"), str):
+            config["chat_template"] = template
+    around = {
+        side: {"id": tokens.index(token), "content": token}
+        for side in ("bos", "eos")
+        if adds[side] and (token := specials.get(f"{side}_token")) is not None
+    }
+    document = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            _added(id_, token, kind == CONTROL)
+            for id_, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+            if kind in (CONTROL, USER_DEFINED) and token
+        ],
+        "normalizer": None,
+        "pre_tokenizer": _pre_tokenizer(splitting),
+        "post_processor": _post_processor(around),
+        "decoder": {"type": "ByteLevel", **_BYTES},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": splitting.is_whole_first,
+            "vocab": {token: id_ for id_, token in enumerate(tokens)},
+            "merges": [merge.split(" ", 1) for merge in merges],
+        },
+    }
+    return json.dumps(document, ensure_ascii=False), config
+
+
+def splitting_of(file: GgufFile) -> Splitting:
+    """A GGUF's pre-tokenizer; nothing of its vocabulary is read.
+
+    Raises:
+        WeightsError: A tokenizer that is not read here.
+    """
+    model, name = _value(file, "model"), _value(file, "pre", "default")
+    if model != "gpt2" or not isinstance(name, str) or name not in SPLITTINGS:
+        raise WeightsError(
+            f"{file.path} has a tokenizer of model {str(model)[:40]!r} with the pre-tokenizer "
+            f"{str(name)[:40]!r}; gpt2 with one of {', '.join(SPLITTINGS)} is read here"
+        )
+    return SPLITTINGS[name]
+
+
+_BYTES = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_SPECIALS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+
+
+def _value(file: GgufFile, name: str, default: Any = None) -> Any:
+    return file.value(f"tokenizer.ggml.{name}", default)
+
+
+def _id(file: GgufFile, name: str, tokens: int) -> int | None:
+    id_ = _value(file, name)
+    if id_ is not None and (type(id_) is not int or not 0 <= id_ < tokens):
+        raise WeightsError(
+            f"{file.path}: tokenizer.ggml.{name} is {str(id_)[:40]!r}, which is none of its "
+            f"{tokens} words"
+        )
+    return id_
+
+
+def _is_list(found: object, kind: type) -> bool:
+    return isinstance(found, list) and all(type(item) is kind for item in found)
+
+
+def _added(id_: int, token: str, is_control: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": id_, "content": token, **plain, "special": is_control}
+
+
+def _pre_tokenizer(splitting: Splitting) -> dict[str, Any]:
+    steps = [
+        {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
+        for one in splitting.patterns
+    ]
+    return {"type": "Sequence", "pretokenizers": [*steps, {"type": "ByteLevel", **_BYTES}]}
+
+
+def _post_processor(around: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The specials before and after a text; a second text has its own."""
+
+    def framed(sequence: str, type_id: int) -> list[dict[str, Any]]:
+        text = {"Sequence": {"id": sequence, "type_id": type_id}}
+        sides = {
+            side: {"SpecialToken": {"id": one["content"], "type_id": type_id}}
+            for side, one in around.items()
+        }
+        return [sides.get(s, text) for s in ("bos", "", "eos") if not s or s in sides]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": framed("A", 0),
+        "pair": [*framed("A", 0), *framed("B", 1)],
+        "special_tokens": {
+            one["content"]: {"id": one["content"], "ids": [one["id"]], "tokens": [one["content"]]}
+            for one in around.values()
+        },
+    }

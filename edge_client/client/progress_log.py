@@ -1,0 +1,171 @@
+"""The client's progress log: what it waits for, progress in a round, the result of each work."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from edge_client.client.state import FinishedWork
+from edge_client.codecs.codec import PLAIN
+from edge_client.labelling.own_texts import share_of
+from edge_client.tables import size
+from edge_client.tasks.counts import scores_of
+from edge_client.tasks.kind import kind_of
+from edge_client.texts.examples import ClientData
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import DOING, Waiting, Work
+from edge_client.wire.tensors import codec_of
+
+log = logging.getLogger(__name__)
+
+SILENCE_S = 10.0
+
+
+class Teller:
+    """Says what the device waits for, once until it changes."""
+
+    def __init__(self) -> None:
+        self._told: tuple[object, ...] = ()
+
+    def waiting(self, waiting: Waiting) -> None:
+        """Say it unless it was said already; the time that is left is no news."""
+        where = (waiting.run_name, waiting.phase, waiting.round_index)
+        news = (*where, waiting.missing, waiting.names)
+        if news != self._told:
+            log.info("%s", waiting_text(waiting))
+        self._told = news
+
+    def worked(self) -> None:
+        """What was said before is old."""
+        self._told = ()
+
+
+def waiting_text(waiting: Waiting) -> str:
+    if waiting.phase == "idle":
+        return "no run wants this device now (finished runs take nobody in); waiting for one"
+    said = _waiting_text(waiting)
+    return f"{waiting.run_name}: {said}" if waiting.run_name else said
+
+
+def _waiting_text(waiting: Waiting) -> str:
+    if waiting.phase == "full":
+        return "the coordinator's disk is full; waiting until its operator frees some"
+    if waiting.phase == "paused":
+        return f"paused, {round_text(waiting.round_index, waiting.rounds)}"
+    devices = f"{waiting.missing} more device{'s' if waiting.missing != 1 else ''}"
+    names = f" ({', '.join(waiting.names)})" if waiting.names else ""
+    if waiting.phase == "waiting":
+        if not waiting.missing:
+            return f"waiting for round {waiting.round_index} of {waiting.rounds} to begin"
+        return (
+            f"waiting for {devices} before round {waiting.round_index} of {waiting.rounds}; "
+            f"{waiting.asked} needed"
+        )
+    what = f"{round_text(waiting.round_index, waiting.rounds)}, {DOING[waiting.phase]}"
+    if not waiting.missing:
+        return f"{what}: all {waiting.asked} devices asked have answered"
+    closes = ""
+    if waiting.closes_in_s:
+        closes = f"; it goes on without them in {time_text(waiting.closes_in_s)}"
+    done = waiting.asked - waiting.missing
+    return f"{what}: {done} of {waiting.asked} devices have answered; waiting{names}{closes}"
+
+
+def called(terms: Terms) -> str:
+    """A run by its name and its id."""
+    return f"{terms.run_name} ({terms.run_id})"
+
+
+def begun(work: Work, terms: Terms | None) -> str:
+    """What is begun; of a run whose terms are not here without its name."""
+    if terms is None:
+        return f"round {work.round_index}: {work.kind}"
+    return f"{terms.run_name}: round {work.round_index} of {terms.rounds}: {work.kind}"
+
+
+def round_text(round_index: int, rounds: int) -> str:
+    """A round's name; nothing is trained before the first."""
+    return f"round {round_index} of {rounds}" if round_index else "before round 1"
+
+
+def time_text(seconds: float) -> str:
+    if seconds < 100:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 6000:
+        return f"{math.ceil(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """Says every ten seconds how far a piece of work is.
+
+    Args:
+        work: The work.
+        total: Texts it takes in all; None where nobody knows.
+        clock: Seconds, ever growing.
+    """
+
+    def __init__(
+        self, work: Work, total: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = f"round {work.round_index}: {DOING[work.kind]}"
+        self._total, self._clock, self._done = total, clock, 0
+        self._began_s = self._told_s = clock()
+
+    def __call__(self, texts: int) -> None:
+        """So many texts more are done."""
+        self._done += texts
+        now_s = self._clock()
+        if now_s - self._told_s >= SILENCE_S:
+            self._told_s = now_s
+            of = "" if self._total is None else f" of {self._total}"
+            spent_s = now_s - self._began_s
+            log.info("%s: %d%s texts, %.0f s so far", self._what, self._done, of, spent_s)
+
+
+def texts_in(work: Work, data: ClientData) -> int | None:
+    """Texts that a piece of work goes through, repetitions included; None: it depends."""
+    patterns = len(work.task.patterns) if work.task.ensemble else 1
+    if work.kind == "evaluate":
+        return share_of(len(data.test), work.test_share) * patterns
+    if work.kind == "train" and work.labelling is None:
+        return work.training.samples_of(len(data.labelled)) * work.training.epochs
+    return None
+
+
+def in_short(work: Work | None, finished: FinishedWork, is_counted: bool) -> str:
+    """One line for the log on an answer that the coordinator has.
+
+    Args:
+        work: What was asked; None for an answer from before a restart.
+        finished: The answer, costs filled in.
+        is_counted: Whether it counts for its round.
+    """
+    report = finished.report
+    what = f"round {work.round_index}: {DOING[work.kind]}" if work else "work done earlier"
+    if report.outcome == "failed":
+        why = f": {finished.reason}" if finished.reason else ""
+        return f"{what} failed ({report.failure}){why}"
+    seconds = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")
+    gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
+    is_asked = work is not None and report.accuracy is not None
+    asked = kind_of(work.task).asked if work is not None and is_asked else "texts"
+    if report.pseudo_labels:
+        gave += f", {report.pseudo_labels} pseudo-labels"
+    if report.accuracy is not None:
+        gave += f", accuracy {report.accuracy:.3f}"
+    if report.entities is not None and (f1 := scores_of(report.entities).strict) is not None:
+        name = kind_of(work.task).measure.name if work is not None else "F1"
+        gave += f", {name} {f1:.3f}"
+    late = "" if is_counted else "; it came too late and does not count"
+    return (
+        f"{what}: {report.num_examples} {asked}, {gave}; {seconds:.1f} s, "
+        f"{size(report.cost.up_bytes)} up{_as_coded(finished)}, "
+        f"{size(report.cost.down_bytes)} down{late}"
+    )
+
+
+def _as_coded(finished: FinishedWork) -> str:
+    """The codec of an update that is not sent as it is, for people."""
+    codec = codec_of(finished.update) if finished.update is not None else PLAIN
+    return "" if codec == PLAIN else f" as {codec}"

@@ -1,0 +1,182 @@
+"""SGD and AdamW on numpy arrays, with `torch.optim`'s results and without torch."""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from edge_client.guest.steps import Moments
+from edge_client.updates.step import Correction
+from edge_client.wire.tensors import AdapterState, check_same_parameters
+from edge_client.wire.training import ADAMW, Training
+
+
+class Sgd:
+    """w -= lr * v with v = momentum * v + g; without momentum v is g, and nothing is kept.
+
+    Tensors without a gradient stay as they are. A step takes no memory of a tensor's size, so one
+    that was begun is done whole.
+
+    Args:
+        tensors: What is trained, float32; changed in place.
+        lr: Learning rate.
+        weight_decay: Times the weights it is added to the gradient.
+        momentum: 0 to below 1.
+    """
+
+    def __init__(
+        self, tensors: AdapterState, lr: float, weight_decay: float, momentum: float
+    ) -> None:
+        self._tensors, self._lr = tensors, lr
+        self._weight_decay, self._momentum = weight_decay, momentum
+        kept = tensors if momentum else {}
+        self._velocities = {name: np.zeros_like(tensor) for name, tensor in kept.items()}
+        self._spare = spare_room(tensors if weight_decay else {})
+
+    def step(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Move every tensor that has a gradient; the gradients are used up."""
+        for name, gradient in gradients.items():
+            tensor = self._tensors[name]
+            if self._weight_decay:
+                spare = self._spare[: tensor.size].reshape(tensor.shape)
+                gradient += np.multiply(tensor, np.float32(self._weight_decay), out=spare)
+            if self._momentum:
+                velocity = self._velocities[name]
+                velocity *= np.float32(self._momentum)
+                velocity += gradient
+                np.copyto(gradient, velocity)
+            gradient *= np.float32(self._lr)
+            tensor -= gradient
+
+    def moments(self) -> Moments:
+        """A copy of its state: velocities as means, no squares and no counts."""
+        return Moments({name: kept.copy() for name, kept in self._velocities.items()}, {}, {})
+
+    def load(self, moments: Moments) -> None:
+        """Go on from there.
+
+        Raises:
+            WireError: Names or shapes are others.
+        """
+        shapes = {name: velocity.shape for name, velocity in self._velocities.items()}
+        check_same_parameters(moments.means, shapes)
+        check_same_parameters(moments.squares, {})
+        for name, velocity in self._velocities.items():
+            np.copyto(velocity, moments.means[name])
+
+
+def spare_room(tensors: AdapterState) -> np.ndarray:
+    """Room for the largest of some tensors."""
+    return np.empty(max((tensor.size for tensor in tensors.values()), default=0), np.float32)
+
+
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # torch.optim.AdamW's defaults
+
+
+class AdamW:
+    """Loshchilov and Hutter 2019 (arXiv:1711.05101), Algorithm 2.
+
+    Tensors without a gradient stay as they are, and so do their moments. A step takes no memory of
+    a tensor's size, so one that was begun is done whole.
+
+    Args:
+        tensors: What is trained, float32; changed in place.
+        lr: Learning rate.
+        weight_decay: Decoupled weight decay.
+    """
+
+    def __init__(self, tensors: AdapterState, lr: float, weight_decay: float) -> None:
+        self._tensors, self._lr, self._weight_decay = tensors, lr, weight_decay
+        self._means = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
+        self._squares = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
+        self._steps = dict.fromkeys(tensors, 0)
+        self._spare = np.empty(max((t.size for t in tensors.values()), default=0), np.float32)
+
+    def step(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Move every tensor that has a gradient; the gradients are used up."""
+        for name, gradient in gradients.items():
+            self._steps[name] += 1
+            self._move(self._tensors[name], gradient, name)
+
+    def _move(self, tensor: np.ndarray, gradient: np.ndarray, name: str) -> None:
+        mean, square, step = self._means[name], self._squares[name], self._steps[name]
+        if self._weight_decay:
+            tensor *= np.float32(1 - self._lr * self._weight_decay)
+        spare = self._spare[: tensor.size].reshape(tensor.shape)
+        np.subtract(gradient, mean, out=spare)
+        spare *= np.float32(1 - BETA_1)
+        mean += spare
+        gradient *= gradient
+        gradient *= np.float32(1 - BETA_2)
+        square *= np.float32(BETA_2)
+        square += gradient
+        scale = np.sqrt(square, out=spare)
+        scale /= np.float32(math.sqrt(1 - BETA_2**step))
+        scale += np.float32(EPS)
+        np.divide(mean, scale, out=gradient)
+        gradient *= np.float32(self._lr / (1 - BETA_1**step))
+        tensor -= gradient
+
+    def moments(self) -> Moments:
+        means = {name: tensor.copy() for name, tensor in self._means.items()}
+        squares = {name: tensor.copy() for name, tensor in self._squares.items()}
+        return Moments(means, squares, dict(self._steps))
+
+    def load(self, moments: Moments) -> None:
+        """Go on from there.
+
+        Raises:
+            WireError: Names or shapes are others.
+        """
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        counts = {name: np.empty(()) for name in moments.counts}
+        check_same_parameters(counts, dict.fromkeys(shapes, ()))
+        for own, state in ((self._means, moments.means), (self._squares, moments.squares)):
+            check_same_parameters(state, shapes)
+            for name, tensor in own.items():
+                np.copyto(tensor, state[name])
+        self._steps = dict(moments.counts)
+
+
+class Optimizer(Protocol):
+    """What moves tensors by their gradients."""
+
+    def step(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Move every tensor that has a gradient; the gradients are used up."""
+
+    def moments(self) -> Moments:
+        """A copy of its state."""
+
+    def load(self, moments: Moments) -> None:
+        """Go on from there.
+
+        Raises:
+            WireError: Names or shapes are others.
+        """
+
+
+def open_optimizer(tensors: AdapterState, training: Training) -> Optimizer:
+    if training.optimizer == ADAMW:
+        return AdamW(tensors, training.lr, training.weight_decay)
+    return Sgd(tensors, training.lr, training.weight_decay, training.momentum)
+
+
+def add_correction(
+    gradients: AdapterState, tensors: AdapterState, correction: Correction | None
+) -> None:
+    """Add a correction to the gradients there are; tensors without one get none."""
+    if correction is None:
+        return
+    for name in correction.frozen:
+        gradients.pop(name, None)
+    room = spare_room(tensors if correction.proximal else {})
+    for name, gradient in gradients.items():
+        if correction.shift:
+            gradient += correction.shift[name]
+        if not correction.proximal:
+            continue
+        spare = room[: gradient.size].reshape(gradient.shape)
+        np.subtract(tensors[name], correction.received[name], out=spare)
+        spare *= np.float32(correction.proximal)
+        gradient += spare

@@ -1,0 +1,93 @@
+"""Resources of an onnx engine: ONNX Runtime sessions, reusable buffers, worker threads."""
+
+import mmap
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_client.engine.onnx_backend.runtime import Runtime
+
+HUGE = 4 << 20  # bytes of a room from which on large pages are asked for, as numpy does
+
+
+class BufferPool:
+    """Arrays by name, reused from step to step.
+
+    Memory that is new to a process is zeroed page by page when it is touched; what lies here is
+    touched once. A room is as large as the largest array that was asked of it, and a mapping of its
+    own: in the heap, what graphs free would lie scattered between rooms.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, np.ndarray] = {}
+
+    def take(
+        self, name: str, shape: Sequence[int], dtype: type[np.generic] = np.float32
+    ) -> np.ndarray:
+        """An array of a name; what was taken under the name before is overwritten."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        room = self._rooms.pop(name, None)
+        if room is None or len(room) < size:
+            del room  # before the larger one is had
+            room = _mapped(size)
+        self._rooms[name] = room
+        return room[:size].view(dtype).reshape(shape)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(room) for room in self._rooms.values())
+
+    def clear(self) -> None:
+        self._rooms.clear()
+
+
+def _mapped(size: int) -> np.ndarray:
+    """A mapping of anonymous memory, unmapped when its last view goes."""
+    try:
+        room = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:  # as numpy says it, so that the step is repeated by a smaller plan
+        raise MemoryError(f"unable to map {size} bytes: {error.strerror}") from error
+    if size >= HUGE:
+        with suppress(OSError):  # a kernel without them
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(room, np.uint8)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where work is done.
+
+    Attributes:
+        runtime: Runs graphs.
+        rooms: Arrays for what they make.
+        helpers: Threads beside this one, for what numpy does in parts; None with one thread.
+    """
+
+    runtime: Runtime
+    rooms: BufferPool
+    helpers: ThreadPoolExecutor | None
+
+    @property
+    def threads(self) -> int:
+        """How many threads compute, this one included."""
+        return self.runtime.threads
+
+    def rest(self) -> None:
+        """Give back all room, the runtime's own too; the next work takes it again."""
+        self.rooms.clear()
+        self.runtime.rest()
+
+    def close(self) -> None:
+        self.rest()
+        self.runtime.close()
+        if self.helpers is not None:
+            self.helpers.shutdown()
+
+
+def open_bench(threads: int) -> Bench:
+    """A new bench; a process's first one decides how many threads ONNX Runtime has."""
+    helpers = ThreadPoolExecutor(threads - 1, "smidgen-dense") if threads > 1 else None
+    return Bench(Runtime(threads), BufferPool(), helpers)

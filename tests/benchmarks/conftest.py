@@ -1,0 +1,14 @@
+"""All of these tests are slow, but for the checks of what the papers' files say."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FAST = {HERE / "papers" / "test_published.py", HERE / "papers" / "test_paired.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and item.path not in FAST:
+            item.add_marker(pytest.mark.slow)

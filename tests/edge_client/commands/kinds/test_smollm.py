@@ -1,0 +1,67 @@
+"""SmolLM2-135M learns from its own GGUF file, by its own chat template, without torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edge_client.bases.tokenizer import open_tokens
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.task import read_task
+from edge_client.texts.examples import read_folder
+from edge_client.texts.tokens import Tokens
+from simulation.demo.home_commands import write_homes
+from tests.command_line import smidgen
+from tests.conftest import SHARED
+from tests.edge_client.commands.kinds.texts import last_object
+
+pytest.importorskip("jinja2")
+FOLDER = SHARED / "models" / "smollm2-135m-instruct"
+GGUF = FOLDER / "SmolLM2-135M-Instruct.Q4_1.gguf"
+pytestmark = pytest.mark.skipif(not GGUF.is_file(), reason=f"no {GGUF.name} in SMIDGEN_SHARED")
+
+
+def test_a_gguf_asks_what_the_folder_with_its_tokenizer_asks(tmp_path: Path) -> None:
+    home = write_homes(tmp_path)[0]
+    task = read_task(home / "task.toml")
+    texts = read_folder(home, task).labelled
+    ours, theirs = (Encoder(one, task, True, 128) for one in (open_tokens(GGUF), Tokens(FOLDER)))
+    assert ours.prompts(texts) == theirs.prompts(texts)
+    assert ours.tokens.pad_id == theirs.tokens.pad_id
+
+
+@pytest.mark.slow
+def test_a_home_learns_its_commands(tmp_path: Path) -> None:
+    home = write_homes(tmp_path, train=24, test=6)[0]
+    known = ("--adapter", "lora:8", "--tokens", "96", "--batch", "4", "--lr", "0.002")
+    where = ("--base", str(GGUF), "--engine", "onnx", "--data", str(home))
+    out = ("--out", str(tmp_path / "out"), "--epochs", "1", "--json")
+    found = last_object(smidgen("client", "train", *where, *known, *out))
+    assert found["score_after"] < 0.2 * found["score_before"] and found["num_examples"] == 24
+    done = smidgen("client", "evaluate", *where, "--adapter", str(tmp_path / "out"), "--json")
+    scores = last_object(done)
+    assert scores["perplexity"] == pytest.approx(found["score_after"], rel=1e-4)
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["r"] == 8
+
+
+@pytest.mark.slow
+def test_generation_keeps_to_its_budget() -> None:
+    """Weights that do not fit are made dense anew for each token: the same answer, more slowly."""
+    words = ("client", "generate", "--base", str(GGUF), "What is rain?", "--new-tokens", "4")
+    answers = set()
+    for budget_mib in (300, 600):
+        code = "import smidgen; smidgen.main()"
+        command = [sys.executable, "-c", code, *words, "--memory-budget", f"{budget_mib}M"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stderr is not None
+            answers.add(process.stdout.read())
+            said = process.stderr.read().decode()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, said
+        assert used.ru_maxrss <= budget_mib << 10
+        assert "of the weights are held dense" in said
+    assert len(answers) == 1
