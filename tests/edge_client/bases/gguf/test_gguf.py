@@ -369,18 +369,18 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 OPENED = """
-import resource, sys, time
+import sys, time
 from edge_client.bases.base import open_base
 from edge_client.bases.gguf.header import GgufFile
 from edge_client.bases.gguf.model import config_of
+from edge_client.metering.memory import peak_rss_bytes
 from pathlib import Path
-before, began_s = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
+before, began_s = peak_rss_bytes(), time.process_time()
 with GgufFile(Path(sys.argv[1])) as file:
     config_of(file)
 spent_s = time.process_time() - began_s
 base = open_base(sys.argv[1])
-after = resource.getrusage(resource.RUSAGE_SELF)
-print(base.layers, spent_s, (after.ru_maxrss - before.ru_maxrss) * 1024)
+print(base.layers, spent_s, peak_rss_bytes() - before)
 """
 
 
