@@ -18,8 +18,9 @@ from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
-from edge_client.bases.base import Base, open_base
+from edge_client.bases.base import Base, BaseName, open_base
 from edge_client.errors import Failed, WrongInput, demand
+from edge_client.tasks.kind import kind_of
 from edge_client.wire.tensors import decode_adapter
 
 
@@ -33,6 +34,7 @@ class ExportedAdapter:
         round_index: The round whose adapter it is; 0: the untrained one.
         adapter_sha256: Of its bytes in the store.
         rounds: Rounds of training that have closed.
+        lacks: What is left out since the run's base is not here, in words; empty: nothing.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class ExportedAdapter:
     round_index: int
     adapter_sha256: str
     rounds: int
+    lacks: str = ""
 
     @property
     def is_trained(self) -> bool:
@@ -52,6 +55,7 @@ def export(
     *,
     run: str | None = None,
     round_index: int | Literal["best", "last"] | None = None,
+    base: BaseName = "",
     base_name: str = "",
     with_base: bool = False,
     database: str = "",
@@ -68,6 +72,9 @@ def export(
         round_index: Whose adapter: of the `last` closed round, of the `best` by evaluation (of
             equals the newest), or of that round; 0 is the untrained one. By default the one that
             the run keeps: the last, unless it says `keep = "best"`.
+        base: Where the run's base lies here: folder, GGUF file or hub name; by default its name,
+            in the folder where the command is started. Without it there are no tokens of label
+            words on the card and no `adapter.gguf`.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
         with_base: Copy the base into the folder, in Hugging Face's form, so that PEFT's auto
@@ -77,7 +84,8 @@ def export(
 
     Raises:
         WrongInput: No such store or run, a round whose adapter is gone or never was, a base
-            that is to be copied and is not here, or a place that cannot be written to.
+            that is named or to be copied and is not here or is another one, or a place that cannot
+            be written to.
         Failed: It could not be written after all.
     """
     folder = Path(out)
@@ -91,7 +99,7 @@ def export(
             index, sha256 = _round_of(opened, history, round_index)
         there = opened.blobs.present()
         demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
-        base = _base_of(chosen, is_needed=with_base)
+        opened_base = _base_of(chosen, str(base), is_needed=with_base)
         exported = Exported(
             adapter=config.adapter,
             base_name=base_name or chosen.base_reference,
@@ -100,7 +108,7 @@ def export(
             task=config.task,
         )
         card = _card(opened, chosen, index)
-        card = replace(card, licence=licence_of(base) if base else "")
+        card = replace(card, licence=licence_of(opened_base) if opened_base else "")
         score = history.best_score
         if sha256 == history.best_sha256 and score and index in card.accuracies:
             # Its round may have been evaluated again, with an adapter that the run went back to.
@@ -112,25 +120,32 @@ def export(
             f"--round {index}: its adapter holds numbers that nothing can compute with; take "
             "another round's, such as --round best",
         )
-        write_peft_folder(folder, exported, body, card, base, with_base=with_base)
-    return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index)
+        write_peft_folder(folder, exported, body, card, opened_base, with_base=with_base)
+    lacks = "" if opened_base else _lacks(chosen, kind_of(config.task).is_causal)
+    return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index, lacks)
 
 
-def _base_of(run: Run, *, is_needed: bool) -> Base | None:
-    """The run's base, whose tokenizer says which tokens label words have; None: it is not here.
+def _lacks(run: Run, is_causal: bool) -> str:
+    what = "adapter.gguf is" if is_causal else "tokens of label words are"
+    return f"the run's base {run.base_reference} is not here; name it by --base, or {what} left out"
+
+
+def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:
+    """The run's base, of whose shape and tokenizer an export tells; None: it is not here.
 
     Raises:
-        WrongInput: It is needed, and not here or another one by now.
+        WrongInput: It is named or needed, and not here or another one by now.
     """
+    option = "--base" if named else "--with-base"
     try:
-        base = open_base(run.base_reference)
+        base = open_base(named or run.base_reference)
     except (WrongInput, Failed) as error:
-        said = f"--with-base: {error}; a folder is looked for where the command is started"
-        demand(not is_needed, said)
+        where = "" if named else "; name it by --base"
+        demand(not (named or is_needed), f"{option}: {error}{where}")
         return None
     is_same = base.base_id == run.base_id
-    said = f"--with-base: {run.base_reference} is another base by now ({base.base_id[:12]})"
-    demand(is_same or not is_needed, f"{said}; put back the run's, {run.base_id[:12]}")
+    said = f"{option}: {named or run.base_reference} is not the run's base, {run.base_id[:12]}"
+    demand(is_same or not (named or is_needed), f"{said}, but {base.base_id[:12]}")
     return base if is_same else None
 
 

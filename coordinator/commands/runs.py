@@ -99,6 +99,8 @@ def export(
     if not found.is_trained:
         why = "" if found.rounds else f": {NONE_CLOSED}"
         print(f"smidgen coordinator: {UNTRAINED}{why}", file=sys.stderr)
+    if found.lacks:
+        print(f"smidgen coordinator: {found.lacks}", file=sys.stderr)
     answer(f"adapter of round {found.round_index} of {found.run_id} in {out}", plain, as_json)
 
 

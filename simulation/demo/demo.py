@@ -5,7 +5,6 @@ Real processes and real HTTP on loopback; the same devices trained alone stand b
 
 import hashlib
 import json
-import math
 import os
 import re
 import subprocess
@@ -79,8 +78,7 @@ class Result:
     """What a demo found; every figure is measured.
 
     Attributes:
-        accuracy_final: Accuracy of the one federated adapter on all devices' test texts.
-        compared: What stands beside it.
+        compared: The one federated adapter, and what stands beside it.
         costs: What each round cost and gave.
         figures: One per piece of work.
         engines: The engine of each device, by its name.
@@ -89,7 +87,6 @@ class Result:
         personal: What each device found of an adapter of its own; empty where none was asked for.
     """
 
-    accuracy_final: float
     compared: Compared
     costs: tuple[RoundCost, ...]
     figures: tuple[Row, ...]
@@ -100,14 +97,19 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """The figures a machine wants, in base units."""
+        compared = self.compared
+        shares = {
+            "zero_shot": compared.zero_shot,
+            "final": compared.together,
+            "alone": compared.alone,
+            "alone_own": compared.alone_own,
+        }
+        measure = compared.measure.replace(" ", "_")
         return {
-            "accuracy_zero_shot": round(self.compared.zero_shot, 4),
-            "accuracy_final": round(self.accuracy_final, 4),
-            "accuracy_alone": round(self.compared.alone, 4),
-            "accuracy_alone_own": round(self.compared.alone_own, 4),
+            **{f"{measure}_{who}": round(share, 4) for who, share in shares.items()},
             "rounds": max(cost.round_index for cost in self.costs),
             "clients": len(self.engines),
-            "test_texts": self.compared.test_texts,
+            "test_texts": compared.test_texts,
             "engines": self.engines,
             "bytes_up_per_client_round": round(per_client_round(self.figures, "up")),
             "bytes_down_per_client_round": round(per_client_round(self.figures, "down")),
@@ -136,18 +138,16 @@ def run_demo(setting: Setting, folders: Sequence[Path], progress: Progress) -> R
     start = time.monotonic()
     with fleet(setting.out / "logs", max(1, usable_cores() // len(folders))) as processes:
         run_id = _federate(setting, folders, processes, progress)
-    figures_path = setting.out / "rounds.jsonl"
+    figures_path, base = setting.out / "rounds.jsonl", ("--base", setting.base)
     _tool("figures", setting, "--run", run_id, "--out", str(figures_path))
-    _tool("export", setting, "--run", run_id, "--out", str(setting.out / "adapter"))
+    _tool("export", setting, "--run", run_id, "--out", str(setting.out / "adapter"), *base)
     figures = read_figures(figures_path)
     costs = cost_by_round(figures)
     try:
         compared = train_alone(setting, folders, progress)
     except (Failed, WrongInput, OSError) as error:
         raise Unfinished(costs, f"{error}; {_where(setting)}") from error
-    final = costs[-1].accuracy
     return Result(
-        accuracy_final=math.nan if final is None else final,
         compared=compared,
         costs=tuple(costs),
         figures=tuple(figures),
@@ -165,7 +165,9 @@ def draw(setting: Setting, folders: Sequence[Path], result: Result) -> Path:
         Failed: It cannot be written; says where the run is.
     """
     path = setting.out / "rounds.png"
-    levels = [("zero-shot", result.compared.zero_shot), ("each alone", result.compared.alone)]
+    compared, levels = result.compared, []
+    if compared.measure == "accuracy":  # what rounds are drawn by
+        levels = [("zero-shot", compared.zero_shot), ("each alone", compared.alone)]
     title = picture_title(setting, folders, result.run_id)
     try:
         draw_rounds(result.costs, path, title, levels)

@@ -1,6 +1,6 @@
 """What people say in four homes, and the command that it means, as conversations to learn from.
 
-    {"messages": [{"role": "system", ...}, {"role": "user", "content": "kill the hall lamp"},
+    {"messages": [{"role": "user", "content": "kill the hall lamp"},
                   {"role": "assistant", "content": '{"do":"off","what":"lamp","where":"hall"}'}]}
 
 Invented here. Each home has rooms of its own and people with ways of their own to say a thing; the
@@ -18,7 +18,7 @@ import numpy as np
 from edge_client.tasks.task import Task, task_toml
 
 TASK = Task("home_commands", kind="chat")
-SYSTEM = "Turn what is said into one command for the home, as JSON."
+SENTENCE = "please get the lamp in the kitchen going"  # said as no home trains on it
 HOMES = {
     "home-1": ("kitchen", "hall", "cellar"),
     "home-2": ("bedroom", "study", "garage"),
@@ -84,11 +84,11 @@ DEGREES = range(17, 25)
 def conversation(said: str, command: dict[str, Any]) -> dict[str, Any]:
     """A row of a file: what was said, and the command in compact JSON."""
     answer = json.dumps(command, separators=(",", ":"))
-    contents = {"system": SYSTEM, "user": said, "assistant": answer}
+    contents = {"user": said, "assistant": answer}
     return {"messages": [{"role": role, "content": one} for role, one in contents.items()]}
 
 
-def write_homes(folder: Path, train: int = 48, test: int = 24, seed: int = 0) -> list[Path]:
+def write_homes(folder: Path, train: int = 36, test: int = 16, seed: int = 0) -> list[Path]:
     """Write a data folder for each home: `labelled.jsonl`, `test.jsonl` and `task.toml`.
 
     Laws: equal arguments write equal bytes; no way to say a thing is in both parts of any home.

@@ -307,13 +307,6 @@ def test_the_python_of_partitions_runs(tmp_path: Path) -> None:
     assert in_a_fresh_interpreter(before + block.text + after, tmp_path) == "1000 64\n"
 
 
-def test_the_python_of_tasks_writes_four_homes(tmp_path: Path) -> None:
-    (block,) = of("python", "docs/tasks")
-    in_a_fresh_interpreter(block.text, tmp_path)
-    task = read_task(tmp_path / "homes" / "home-1" / "task.toml")
-    assert len(read_folder(tmp_path / "homes" / "home-4", task).labelled) == 36
-
-
 def test_the_python_of_packs_runs(tmp_path: Path) -> None:
     (block,) = of("python", "docs/packs")
     write_tiny_base(tmp_path / "tiny", hidden=64)

@@ -19,6 +19,7 @@ from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_file
 from tests.breadth import first_fast
 from tests.conftest import shared
+from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
@@ -149,3 +150,37 @@ def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:
     size = ("--clients", "2", "--labels", "64", "--rounds", "4")
     result = demo(tmp_path / "demo", *own, *task, *size)
     assert result["accuracy_final"] > result["accuracy_zero_shot"] + 0.05
+
+
+@pytest.mark.slow
+def test_homes_teach_a_causal_language_model_their_commands(tmp_path: Path) -> None:
+    base = write_tiny_decoder(tmp_path / "base")
+    said = ("--base", str(base), "--rounds", "1", "--tokens", "256", "--engine", "onnx")
+    result = demo(tmp_path / "out", "--chat", *said)
+    compared = ("zero_shot", "final", "alone", "alone_own")
+    assert {key for key in result if "match" in key} == {f"exact_match_{one}" for one in compared}
+    assert (result["clients"], result["rounds"], result["test_texts"]) == (4, 1, 64)
+    assert (tmp_path / "out" / "rounds.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "out" / "adapter" / "adapter.gguf").is_file()
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "said"),
+    [
+        ("x", (), "is a causal language model, which is not asked for labels; add --chat"),
+        ("x", ("--chat", "--personal"), "--personal compares by accuracy, --chat has none"),
+        ("x", ("--chat", "--data", "x.csv"), "--chat has texts of its own; leave out --data"),
+        ("", ("--chat",), "has no chat template; take the model's instruction-tuned form"),
+    ],
+)
+def test_what_does_not_go_with_a_chat_is_said_before_anything_is_deleted(
+    template: str, options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    base, out = write_tiny_decoder(tmp_path / "base", template), tmp_path / "out"
+    out.mkdir()
+    (out / ".smidgen-demo").touch()
+    line = [*SMIDGEN, "demo", "--out", str(out), "--base", str(base), *options]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    (told,) = done.stderr.splitlines()
+    assert done.returncode == 2 and told.startswith("smidgen demo: ") and said in told
+    assert list(out.iterdir()) == [out / ".smidgen-demo"]

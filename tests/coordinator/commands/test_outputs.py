@@ -52,6 +52,18 @@ def test_a_base_is_copied_that_lies_where_the_command_is_started(
     assert json.loads((out / "smidgen.json").read_text())["words"]
 
 
+def test_a_base_that_lies_elsewhere_is_named(store: Path, tmp_path: Path, tiny_base: Base) -> None:
+    out, said = tmp_path / "adapter", "the run's base ./base is not here; name it by --base"
+    done = run("export", store, "--out", str(out))
+    assert done.exit_code == 0 and said in done.stderr
+    assert not json.loads((out / "smidgen.json").read_text())["words"]
+    done = run("export", store, "--out", str(out), "--base", str(tiny_base.folder))
+    assert done.exit_code == 0 and "--base" not in done.stderr
+    assert json.loads((out / "smidgen.json").read_text())["words"]
+    for other, why in (("embedded", "embedded is not the run's base"), ("./no", "no base")):
+        refused(run("export", store, "--out", str(out), "--base", other), why, "base")
+
+
 def test_an_export_into_a_file_is_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     refused(run("export", store, "--out", str(tmp_path / "file")), "is a file; a folder is")
