@@ -30,7 +30,7 @@ demo: install
 
 # Three at once also on two cores: tests wait for servers and processes now and then.
 test: install
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not slow and not gpu"
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not slow and not gpu" --durations 10
 
 # Faults first, last the laws that `make test` tries with a few examples, with a hundred.
 # `make test-slow WITHIN=600` starts no test after 600 seconds and names those left.

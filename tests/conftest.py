@@ -1,11 +1,12 @@
 """Fixtures that every part shares: a tiny base, the real small bases and data sets, a task."""
 
+import gc
 import math
 import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 # Before torch and numpy are loaded: their threads wait for each other without computing. Spinning
@@ -27,7 +28,7 @@ SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shar
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A law holds on a busy machine too; how long one example takes there says nothing.
-settings.register_profile("any-machine", deadline=None, max_examples=25)
+settings.register_profile("any-machine", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("any-machine")
 STARTED_S = time.monotonic()
@@ -41,6 +42,18 @@ HUB_WORDS = ("security", "mail", "power", "weather", "family", "health")
 def pytest_addoption(parser: pytest.Parser) -> None:
     said = "skip, by name, every test that would start after so many seconds"
     parser.addoption("--start-within", type=float, default=math.inf, metavar="S", help=said)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives to the end: garbage is neither looked for meanwhile nor in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is slow

@@ -28,12 +28,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learnt to say `on` and `off`."""
     folder = tmp_path_factory.mktemp("home")
-    rows = [{"prompt": "lamp", "completion": "on"}, {"prompt": "fan", "completion": "off"}] * 2
+    rows = [{"prompt": "lamp", "completion": "on"}, {"prompt": "fan", "completion": "off"}]
     (folder / "labelled.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder / "task.toml").write_text('name = "home"\nkind = "chat"\n')
     out = folder / "adapter"
     smidgen.train(
-        folder, out, base=base, engine="onnx", epochs=150, lr=0.03, tokens=64, batch=2,
+        folder, out, base=base, engine="onnx", epochs=100, lr=0.03, tokens=64, batch=2,
         adapter="lora:8@q,k,v,o,gate,up,down",
     )  # fmt: skip
     return out

@@ -92,6 +92,8 @@ def undisturbed(folder: Path, base: Base, rounds: int = 3) -> bytes:
     return exported(folder)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_kill_9_in_every_phase_changes_no_byte(tmp_path: Path, tiny_base: Base) -> None:
     expected = undisturbed(tmp_path / "calm", tiny_base)
     folder = tmp_path / "stormy"

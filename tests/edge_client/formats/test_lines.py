@@ -28,7 +28,6 @@ from edge_client.texts.examples import read_file
 from edge_client.formats.opened import DataError
 from edge_client.tasks.kind import every_files, kind_named
 from edge_client.texts.parts import Labels
-from tests.breadth import first_fast
 cap = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
 wanted = Labels(("good", "bad"), kind_named(sys.argv[3]).files)
@@ -125,7 +124,7 @@ def test_standard_input_of_one_line_without_end_is_a_bad_row() -> None:
 
 @pytest.mark.slow
 def test_a_bomb_of_one_line_needs_little_memory(tmp_path: Path) -> None:
-    path = bomb(tmp_path / "labelled.jsonl.gz", (b"y" * (1 << 20) for _ in range(200)))
+    path = bomb(tmp_path / "labelled.jsonl.gz", (b"y" * (1 << 20) for _ in range(100)))
     first, second, peak = looked(path)
     assert "holds no texts" in first or "longer than" in first
     assert "longer than" in second or "holds no texts" in second
@@ -137,7 +136,7 @@ def test_a_bomb_of_other_kinds_of_texts_needs_little_memory(tmp_path: Path, endi
     kind = "mlm" if ending == "txt" else "tagging"
     folder = tmp_path / "unlabelled"
     folder.mkdir()
-    path = bomb(folder / f"a.{ending}.gz", (b"y" * (1 << 20) for _ in range(200)))
+    path = bomb(folder / f"a.{ending}.gz", (b"y" * (1 << 20) for _ in range(100)))
     _, said, peak = looked(folder if kind == "mlm" else path, kind)
     assert "line 1: longer than" in said and str(path) in said
     assert peak < 100 << 20
