@@ -49,10 +49,13 @@ def test_what_does_not_return_is_named_and_never_called_again(never: threading.E
         with calling_by(limit.call):
             with pytest.raises(PluginError, match=SAID):
                 called("mean 'mine'", waiting)
-            began_s = time.monotonic()
-            with pytest.raises(PluginError, match="mend it and start the coordinator again"):
-                called("mean 'mine'", waiting)
-            assert time.monotonic() - began_s < 0.2 and calls == [1]
+            took_s = []
+            for _ in range(5):  # a busy machine may take any one of them off its processor
+                began_s = time.monotonic()
+                with pytest.raises(PluginError, match="mend it and start the coordinator again"):
+                    called("mean 'mine'", waiting)
+                took_s.append(time.monotonic() - began_s)
+            assert min(took_s) < 0.2 and calls == [1]
             assert called("mean 'other'", lambda: 1) == 1
     finally:
         never.set()

@@ -165,8 +165,11 @@ def test_a_file_that_is_asked_of_the_coordinator_is_a_sign_of_life(
 def test_who_trickles_below_what_httpx_sees_is_cut_off_and_the_next_one_helps(
     says: Say, source_of: Callable[[str], PackSource], made: Made, shelf: Shelf
 ) -> None:
+    asked = list[str]()
+
     class Slow(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            asked.append(self.path)
             with suppress(OSError):
                 for more in says(self.wfile.write):
                     self.wfile.write(more)
@@ -180,5 +183,6 @@ def test_who_trickles_below_what_httpx_sees_is_cut_off_and_the_next_one_helps(
         sources = [source_of(url), Folder(made[1])]
         fetch = Fetch(shelf, made[0], announced(made[1]), sources)
         assert fetch.go_on(math.inf) is not None
-        assert time.monotonic() - began_s < 1.8  # the slow one is asked for one file or two
+        assert time.monotonic() - began_s < 30.0  # it would go on for ever
+    assert len(asked) in (1, 2)  # the slow one is asked for one file or two
     assert contents(shelf.folder / made[0]) == contents(made[1])
