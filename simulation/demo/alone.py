@@ -38,8 +38,8 @@ class Compared:
     """What stands beside the federated adapter, on the same test texts.
 
     Attributes:
-        measure: What the shares are called: accuracy, or exact match where a text's every word is
-            asked for.
+        measure: What the shares are called: accuracy, or exact match where a text has more than
+            one answer.
         zero_shot: Share of the base without any adapter.
         alone: Share of each device's own adapter on all devices' texts, mean over devices.
         alone_own: Share of each device's own adapter on its own texts, mean over devices.
@@ -105,7 +105,7 @@ def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> C
     engine.load_adapter(read_peft_folder(setting.out / "adapter")[1])
     together = float(scoring.right(engine, everybody, "the adapter of all").mean())
     engine.close()
-    measure = "exact match" if kind_of(task).is_causal else "accuracy"
+    measure = "accuracy" if kind_of(task).is_one_label else "exact match"
     shares = zero_shot, mean(everywhere), mean(at_home), together
     return Compared(measure, *shares, len(everybody))
 

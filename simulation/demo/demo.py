@@ -104,9 +104,11 @@ class Result:
             "alone": compared.alone,
             "alone_own": compared.alone_own,
         }
-        measure = compared.measure.replace(" ", "_")
         return {
-            **{f"{measure}_{who}": round(share, 4) for who, share in shares.items()},
+            **{
+                f"{compared.measure.replace(' ', '_')}_{who}": round(share, 4)
+                for who, share in shares.items()
+            },
             "rounds": max(cost.round_index for cost in self.costs),
             "clients": len(self.engines),
             "test_texts": compared.test_texts,
@@ -164,13 +166,12 @@ def draw(setting: Setting, folders: Sequence[Path], result: Result) -> Path:
     Raises:
         Failed: It cannot be written; says where the run is.
     """
-    path = setting.out / "rounds.png"
-    compared, levels = result.compared, []
-    if compared.measure == "accuracy":  # what rounds are drawn by
-        levels = [("zero-shot", compared.zero_shot), ("each alone", compared.alone)]
+    path, measure = setting.out / "rounds.png", result.compared.measure
+    levels = [("zero-shot", result.compared.zero_shot), ("each alone", result.compared.alone)]
     title = picture_title(setting, folders, result.run_id)
     try:
-        draw_rounds(result.costs, path, title, levels)
+        # Rounds are drawn by accuracy, with which nothing else is compared.
+        draw_rounds(result.costs, path, title, levels if measure == "accuracy" else ())
     except (Failed, WrongInput, OSError) as error:
         raise Failed(f"the chart: {error}; {_where(setting)}") from error
     if result.personal:
