@@ -63,8 +63,17 @@ class Health(BaseModel):
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How a route's refusals are documented."""
-    return {status: {"model": Detail, "description": SAID[status]} for status in statuses}
+    """How a route's refusals are documented; by name, for each `model` would be built anew.
+
+    The schema of that name is there: the route of packs gives `Detail` itself.
+    """
+    return {
+        status: {
+            "description": SAID[status],
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Detail"}}},
+        }
+        for status in statuses
+    }
 
 
 class DeviceKey(SecurityBase):
