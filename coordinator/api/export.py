@@ -20,8 +20,8 @@ from edge_client.adapters.card import Card, licence_of
 from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, BaseName, open_base
+from edge_client.bases.families import family_of
 from edge_client.errors import Failed, WrongInput, demand
-from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import decode_adapter
 
@@ -128,10 +128,11 @@ def export(
 
 
 def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
-    said = f"the run's base {run.base_reference} is not here; name it by --base, or"
-    if kind_of(task).is_causal:
-        return f"{said} adapter.gguf is left out" if spec.rank and not spec.prompt_tokens else ""
-    return f"{said} tokens of label words are left out" if task.labels and not spec.head else ""
+    has_gguf = family_of(run.architecture).is_causal and spec.rank and not spec.prompt_tokens
+    parts = {"adapter.gguf": has_gguf, "tokens of label words": task.labels and not spec.head}
+    named = " and ".join(name for name, is_had in parts.items() if is_had)
+    said = f"the run's base {run.base_reference} is not here; name it by --base, or this lacks"
+    return f"{said} {named}" if named else ""
 
 
 def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:

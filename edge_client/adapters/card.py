@@ -113,7 +113,13 @@ def portable_name(base_name: str) -> str:
 
 
 def model_card(
-    adapter: str, base_name: str, task: Task, card: Card, *, has_gguf: bool = False
+    adapter: str,
+    base_name: str,
+    task: Task,
+    card: Card,
+    *,
+    has_gguf: bool = False,
+    is_causal: bool = False,
 ) -> str:
     """The text of an exported adapter's `README.md`.
 
@@ -123,12 +129,13 @@ def model_card(
         task: What it was trained for.
         card: What else is known.
         has_gguf: Whether `adapter.gguf` is there.
+        is_causal: Whether the base is a causal language model.
     """
     spec, base_name = parse_adapter(adapter), _line(base_name)
     if spec.net:
         return _net_card(spec, base_name, task, card)
     parts = [
-        _front_matter(spec, base_name, task, card.licence),
+        _front_matter(spec, base_name, task, card.licence, is_causal=is_causal),
         f"# {_line(task.name)}: {adapter} for {base_name}\n",
         "An adapter of a frozen language model, trained by smidgen on devices whose texts stayed "
         f"there. {kind_of(task).card.answers}\n",
@@ -139,7 +146,7 @@ def model_card(
         "## Use it\n",
         "With smidgen, which finds task and adapter in this folder:\n",
         _listed([_command(base_name, task)]),
-        *_with_peft(spec, base_name, task),
+        *_with_peft(spec, base_name, task, is_causal=is_causal),
         LLAMA if has_gguf else "",
         "## What it is not\n",
         f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "
@@ -172,11 +179,11 @@ def _command(base_name: str, task: Task) -> str:
     return f"smidgen client predict --adapter . --base {option} 'a text'"
 
 
-def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
+def _with_peft(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> list[str]:
     """How it is used without smidgen's commands."""
+    if is_causal and is_gguf(base_name):
+        return [GGUF_BASE]
     if kind_of(task).is_causal:
-        if is_gguf(base_name):
-            return [GGUF_BASE]
         return ["With PEFT (`pip install peft transformers`), from this folder:\n", CAUSAL]
     if has_peft_form(spec, task):
         return [
@@ -184,7 +191,7 @@ def _with_peft(spec: AdapterSpec, base_name: str, task: Task) -> list[str]:
             "answers of smidgen itself:\n",
             f"```python\n{_snippet(task)}```\n",
             f"```python\n{_used(spec, task)}```\n",
-            _note(spec, base_name, task),
+            _note(spec, base_name, task, is_causal=is_causal),
         ]
     base = json.dumps(_base_option(base_name).strip("'"))
     return [
@@ -238,14 +245,16 @@ def _licence(licence: str) -> list[str]:
     return ["license: other", f"license_name: {json.dumps(_line(licence), ensure_ascii=False)}"]
 
 
-def _front_matter(spec: AdapterSpec, base_name: str, task: Task, licence: str) -> str:
+def _front_matter(
+    spec: AdapterSpec, base_name: str, task: Task, licence: str, *, is_causal: bool
+) -> str:
     """What the hub reads. It wants ids of the hub: a base without one is not named there."""
     kind = "lora" if spec.rank else "prompt-tuning" if spec.prompt_tokens else "bitfit"
     tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
     lines = [
         *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
         f"library_name: {'peft' if has_peft_form(spec, task) else 'smidgen'}",
-        f"pipeline_tag: {_pipeline(spec, task)}",
+        f"pipeline_tag: {'text-generation' if is_causal else _pipeline(spec, task)}",
         *_licence(licence),
         f"tags: [{', '.join(tags)}]",
     ]
@@ -253,9 +262,7 @@ def _front_matter(spec: AdapterSpec, base_name: str, task: Task, licence: str) -
 
 
 def _pipeline(spec: AdapterSpec, task: Task) -> str:
-    if not spec.head and not kind_of(task).is_causal:
-        return "fill-mask"
-    return kind_of(task).card.pipeline
+    return kind_of(task).card.pipeline if spec.head else "fill-mask"
 
 
 def _listed(lines: Iterable[str]) -> str:
@@ -320,9 +327,10 @@ def _used(spec: AdapterSpec, task: Task) -> str:
     return f"print({card.call}({json.dumps(card.example)}{second}))\n"
 
 
-def _note(spec: AdapterSpec, base_name: str, task: Task) -> str:
+def _note(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> str:
     """Where the base is, and which of PEFT's auto classes load the adapter."""
-    place, auto = loadable_name(base_name), f"AutoPeftModel{_auto(spec, task)}"
+    kind = kind_of(task).card.auto if spec.head else "ForCausalLM" if is_causal else ""
+    place, auto = loadable_name(base_name), f"AutoPeftModel{kind}"
     notes = []
     if not is_hub_name(base_name):
         notes.append(
@@ -331,17 +339,11 @@ def _note(spec: AdapterSpec, base_name: str, task: Task) -> str:
         )
     if base_name == EMBEDDED:
         notes.append("`smidgen client base embedded --path` prints where it lies.")
-    if spec.prompt_tokens:
+    if spec.prompt_tokens and not is_causal:
         notes.append("PEFT's auto classes have none for soft prompts of masked language models.")
     else:
         notes.append(f'Where the base is found, `{auto}.from_pretrained(".")` loads it, too.')
     return " ".join(notes) + "\n"
-
-
-def _auto(spec: AdapterSpec, task: Task) -> str:
-    if not spec.head:
-        return ""
-    return kind_of(task).card.auto
 
 
 def _line(text: str) -> str:

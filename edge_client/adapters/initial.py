@@ -168,7 +168,7 @@ def first_adapter(
         AdapterError: The adapter does not fit the base.
         TaskError: A label word is unknown to the base's tokenizer, or a pattern too long.
     """
-    tokens = open_tokens(base.folder)
+    tokens = open_tokens(base)
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
     check_asked(spec, task, base)
     head = kind_of(task).head(task)
@@ -181,20 +181,32 @@ def first_adapter(
 
 
 def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
-    """Refuse an adapter that cannot answer what a task asks.
+    """Refuse a base or an adapter that cannot answer what a task asks.
 
     Raises:
         AdapterError: Says which can.
     """
     name, kind = str(spec), kind_of(task)
-    head = kind.head(task)
+    head, is_decoder = kind.head(task), base.shape.is_decoder
+    is_asked_of_both = head.answers == "label words"
+    if not is_asked_of_both and kind.is_causal != is_decoder:
+        names = {True: ("causal", "llama"), False: ("masked", "roberta")}
+        (has, _), (asked, such) = names[is_decoder], names[kind.is_causal]
+        raise AdapterError(
+            f"base {base.name} is a {has} language model ({base.architecture}); a task of kind "
+            f"{task.kind} is asked of a {asked} one, such as {such}"
+        )
+    instead = name.removesuffix("head").removesuffix("+") or "lora:8"
+    if is_decoder and spec.head and head.can_train:
+        raise AdapterError(
+            f"adapter {name}: base {base.name} is a causal language model ({base.architecture}), "
+            f"which has no classifier here and answers by label words; take {instead}"
+        )
     if head.answers is None and not spec.head:
         more = "" if spec.net else f"; {name}+head does"
         what = "tags words, which " if head.is_of_words else ""
         raise AdapterError(f"adapter {name}: task {task.name!r} {what}needs a head{more}")
     if not head.can_train and spec.head:
-        rest = name.removesuffix("head").removesuffix("+")
-        instead = rest or "lora:8"
         raise AdapterError(
             f"adapter {name}: task {task.name!r} asks for {kind.measure.asked}, which the base's "
             f"own head answers; take {instead}"

@@ -93,7 +93,6 @@ def peft_config(
     state: AdapterState,
     *,
     is_of_words: bool = False,
-    is_causal: bool = False,
 ) -> dict[str, Any]:
     """Contents of the `adapter_config.json` with which PEFT loads a state of this spec.
 
@@ -103,8 +102,8 @@ def peft_config(
         architecture: The base's `model_type`.
         state: Only names and shapes are read; it has a PEFT form.
         is_of_words: Whether its head reads each word.
-        is_causal: Whether it is for a causal language model.
     """
+    is_causal = family_of(architecture).is_causal
     common: dict[str, Any] = {"base_model_name_or_path": base_name, "inference_mode": True}
     if spec.prompt_tokens:
         tokens, width = state["prompt_embeddings"].shape
@@ -263,12 +262,12 @@ def write_peft_folder(
     if has_peft_form(spec, task):
         place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
         is_of_words = spec.head and kind_of(task).head(task).is_of_words
-        how = {"is_of_words": is_of_words, "is_causal": kind_of(task).is_causal}
-        config = peft_config(spec, place, known.architecture, state, **how)
+        config = peft_config(spec, place, known.architecture, state, is_of_words=is_of_words)
         if spec.bias or spec.prompt_tokens:
             body = encode_adapter(peft_state(spec, known.architecture, state))
     has_gguf = base is not None and has_gguf_form(spec, base.shape)
-    text = model_card(known.adapter, name, task, card or Card(), has_gguf=has_gguf)
+    how = {"has_gguf": has_gguf, "is_causal": family_of(known.architecture).is_causal}
+    text = model_card(known.adapter, name, task, card or Card(), **how)
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -320,7 +319,7 @@ def _asked_of(exported: Exported, spec: AdapterSpec, base: Base) -> Exported:
     """With what the base says of how texts are asked."""
     task, words = exported.task, dict[str, list[int]]()
     if kind_of(task).head(task).answers == "label words" and not spec.head and not spec.net:
-        ids = open_tokens(base.folder).label_word_ids(task)
+        ids = open_tokens(base).label_word_ids(task)
         words = dict(zip(task.labels, ids, strict=True))
     tokens = min(Training.tokens, base.shape.positions - spec.prompt_tokens)
     return replace(exported, words=words, tokens=tokens)

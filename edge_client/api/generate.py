@@ -112,7 +112,7 @@ def generate(
         "texts from left to right; a causal one, such as a llama, is expected",
         TaskError,
     )
-    tokens = open_tokens(opened.folder)
+    tokens = open_tokens(opened)
     ends = kind.ends(tokens)
     begun = [kind.begun(tokens, one.example.text) for one in asked if one.example]
     room, found = opened.shape.positions - spec.prompt_tokens, list[GeneratedText]()

@@ -279,6 +279,11 @@ class Family:
     headless: str = ""
     tokenizer: str = ""
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether its bases are causal language models, none of which has a classifier here."""
+        return not self.classifier
+
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""
         return self.layer.format(layer=layer) + self.linears[target]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_client.bases.architectures import Shape
+from edge_client.bases.base import Base
 from edge_client.bases.families import family_of
 from edge_client.bases.gguf.header import is_gguf
 from edge_client.bases.gguf.tokenizer import gguf_tokenizer
@@ -26,14 +27,15 @@ MODEL = re.compile(rb'"model"\s*:\s*\{(.{0,600})', re.DOTALL)
 AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 
 
-def open_tokens(folder: Path) -> Tokens:
-    """The tokenizer of a base.
+def open_tokens(base: Base) -> Tokens:
+    """The tokenizer of a base, which asks for words as its kind of language model does.
 
     Raises:
         TokenizerError: It is damaged, or gone.
         WeightsError: A GGUF's, whose fields do not fit each other.
     """
-    return Tokens(folder, gguf_tokenizer(folder) if is_gguf(folder) else None)
+    held = gguf_tokenizer(base.folder) if base.is_gguf else None
+    return Tokens(base.folder, held, is_causal=base.shape.is_decoder)
 
 
 class TokenizerBytes(NamedTuple):

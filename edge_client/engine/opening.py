@@ -160,17 +160,17 @@ def open_engine(
         device: What it computes on: `cpu`, or `cuda` where `devices.find_card` finds one.
 
     Raises:
-        AdapterError: No adapter of this kind is known for the base's architecture.
+        AdapterError: No adapter of this kind is known for the base's architecture, or the base
+            cannot answer such a task.
         EngineError: The engine's libraries are not installed, or it is not for this device.
         TaskError: A label word is unknown to this base's tokenizer, or a pattern too long.
     """
     module, form, spec = load_engine(kind, device), spec.form, computed(spec, base.shape)
-    check_causal(base, task)
-    tokens = open_tokens(base.folder)
+    check_asked(spec, task, base)
+    tokens = open_tokens(base)
     trim()  # reading it frees as much as it holds, or thrice that
     limit = min(training.tokens, base.shape.positions - spec.prompt_tokens)
     encoder = Encoder(tokens, task, not spec.head, limit, spec.prompt_tokens)
-    check_asked(spec, task, base)
     head = kind_of(task).head(task)
     state = initial_adapter(spec, base, head.rows, seed=0, is_of_words=head.is_of_words)
     words: list[list[int]] | None = [] if spec.head else None
@@ -182,23 +182,6 @@ def open_engine(
     cut = frozen_layers(spec, base.shape.layers)
     by = plan or unplanned(base.shape, training, base.shape.layers - cut)
     return Engine(backend, encoder, base.shape, by, cut, budget)
-
-
-def check_causal(base: Base, task: Task) -> None:
-    """Refuse a task that is asked of the other kind of language model.
-
-    Raises:
-        EngineError: It is.
-    """
-    names = {True: ("causal", "llama"), False: ("masked", "roberta")}
-    (has, _), (asked, such) = (
-        names[one] for one in (base.shape.is_decoder, kind_of(task).is_causal)
-    )
-    if has != asked:
-        raise EngineError(
-            f"base {base.name} is a {has} language model ({base.architecture}); a task of kind "
-            f"{task.kind} is asked of a {asked} one, such as {such}"
-        )
 
 
 def engine_name(kind: str, device: str = CPU) -> str:

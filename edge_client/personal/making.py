@@ -79,7 +79,7 @@ class Opening:
         """The texts of which the base can be asked something; see `encoder.usable`."""
         if kind_of(self.task).may_refuse:
             limit = min(self.training.tokens, self.base.shape.positions)
-            encoder = Encoder(open_tokens(self.base.folder), self.task, False, limit)
+            encoder = Encoder(open_tokens(self.base), self.task, False, limit)
             texts, told = usable(encoder, texts)
             for line in told:
                 log.warning("%s", line)

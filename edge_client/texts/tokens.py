@@ -30,10 +30,13 @@ from edge_client.texts.prompts.patterns import (
     MASK,
     Asking,
     TaskError,
+    before_mask,
     fitted,
     label_words,
     refuse_control_words,
     slots_of,
+    word_at_mask,
+    word_behind,
     written,
 )
 
@@ -87,12 +90,20 @@ class Tokens:
         folder: The base's folder; `tokenizer.json` and, if there, `tokenizer_config.json` and
             `chat_template.jinja`. Or a base of one file.
         held: What such a file holds as the first two; None: they lie in the folder.
+        is_causal: Whether the base answers by what stands before: then a pattern ends with its
+            mask, and is read up to there.
 
     Raises:
         TokenizerError: One of them is damaged, or the first is gone.
     """
 
-    def __init__(self, folder: Path, held: tuple[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        held: tuple[str, Mapping[str, Any]] | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> None:
         from tokenizers import Tokenizer  # only where there are texts, so that `--help` is quick
 
         try:
@@ -109,7 +120,7 @@ class Tokens:
         self._tokenizer.no_padding()
         self._fixed: dict[str, int] = {}
         self._known: dict[tuple[object, ...], Packed] | None = None
-        self._folder = folder
+        self._folder, self._is_causal = folder, is_causal
         self._config = config = configured(folder) if held is None else held[1]
         self._mask_id = self._find(config.get("mask_token"), ("[MASK]", "<mask>"))
         pad_id = self._find(config.get("pad_token"), ("[PAD]", "<pad>"))
@@ -260,7 +271,10 @@ class Tokens:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text without specials."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(self._bare(text).ids)
+
+    def _bare(self, text: str) -> "Encoding":
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def pieces(self, text: str, room: int) -> tuple[list[int], list[int]]:
         """A text's first ids, at most `room`, and of each the number of its word; no specials.
@@ -369,14 +383,20 @@ class Tokens:
         softmax over labels drops, this is the mean of their logits, and that is what one row of
         the head gives: the mean of the tokens' rows, with the mean of their biases.
 
-        The ids are those that it has in the written sentence, in the mask's place.
+        The ids are those that it has in the written sentence, in the mask's place. A causal base
+        is asked for the first of them alone, which is what it would write next.
 
         Raises:
             TaskError: A word is unknown to this tokenizer, a control word, without ids of its own,
                 or of others in another pattern that is asked; or two labels have the same.
         """
-        known = self._mark, self._control_words, self.unknown_id
-        return label_words(self._tokenizer.encode, task, *known)
+
+        def word_at(pattern: str, word: str) -> list[int] | None:
+            if self._is_causal:
+                return word_behind(self._bare, pattern, word)
+            return word_at_mask(self._tokenizer.encode, pattern, word, self._mark)
+
+        return label_words(word_at, task, self._control_words, self.unknown_id)
 
     def room(self, pattern: str, limit: int) -> int:
         """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one per text.
@@ -395,8 +415,9 @@ class Tokens:
             refuse_control_words(pattern, self._control_words)
             slots = slots_of(pattern)
             contents = {**dict.fromkeys(slots, "a"), MASK: self._mark}
-            sentence = written(self._tokenizer.encode, pattern, contents)
-            if sentence.found.ids.count(self._mark_id) != 1:
+            asked = before_mask(pattern) if self._is_causal else pattern
+            sentence = written(self._tokenizer.encode, asked, contents)
+            if not self._is_causal and sentence.found.ids.count(self._mark_id) != 1:
                 raise TaskError(
                     f"pattern {pattern!r:.200}: this base's tokenizer reads a mask only between "
                     f"spaces; put one before and behind {MASK}"
@@ -421,6 +442,7 @@ class Tokens:
 
         Laws: the ids are those of the written sentence, with the text or what is kept of its
         beginning, and the base's mask in place of [MASK]; a pair in one pattern is one sentence.
+        For a causal base they are those before the mask, and the last of them is where it answers.
 
         Raises:
             TaskError: The pattern alone is longer than `limit`.
@@ -432,10 +454,14 @@ class Tokens:
         room, slots = self.room(pattern, limit), slots_of(pattern)
         texts = {slot: example.text_b if slot == "{text_b}" else example.text for slot in slots}
         contents = {slot: self._enough(text, room) for slot, text in texts.items()}
+        asked = before_mask(pattern) if self._is_causal else pattern
         contents[MASK] = self._mark
-        sentence = fitted(self._tokenizer.encode, pattern, contents, slots, limit)
+        sentence = fitted(self._tokenizer.encode, asked, contents, slots, limit)
         if sentence is None:
             raise _no_room(pattern, limit)
+        if self._is_causal:
+            ids = sentence.found.ids[: len(sentence.found.ids) - len(self.frame[1])]
+            return Prompt(ids, [len(ids) - 1], [-1])
         return self._prompt(sentence.found, sentence.found.ids.index(self._mark_id))
 
     def plain(self, example: Example, limit: int) -> Prompt:

@@ -150,7 +150,7 @@ def label_words(base: Base) -> dict[str, int]:
         BenchmarkError: The vocabulary has no four of them.
     """
     try:
-        tokens = open_tokens(base.folder)
+        tokens = open_tokens(base)
     except TaskError as error:
         raise BenchmarkError(f"base {base.name}: {error}") from error
     found: dict[str, int] = {}

@@ -140,7 +140,8 @@ def random_texts(request: Request) -> list[Texts]:
 
 def _asked(request: Request, ids: np.ndarray) -> Texts:
     count = request.tokens if request.is_tagging else request.masked
-    places, ahead = np.array([MASK_POSITION]), int(request.is_causal)
+    ahead = int(request.is_causal)  # a decoder is asked at its last token, behind which is a word
+    places = np.array([request.tokens - 1 if ahead else MASK_POSITION])
     labels = np.arange(request.batch) % len(request.words)
     if count:
         places = np.linspace(0, request.tokens - 1 - ahead, count).astype(np.int64)

@@ -127,7 +127,7 @@ def demo(
         demand(data is None, "--chat has texts of its own; leave out --data")
         demand(not personal, "--personal compares by accuracy, --chat has none; leave one out")
         demand(opened.shape.is_decoder, f"--base {base} is none; {NO_DECODER}")
-        _ = open_tokens(opened.folder).template  # refused where there is none
+        _ = open_tokens(opened).template  # refused where there is none
     elif data is None:
         demand(
             not opened.shape.is_decoder,

@@ -101,6 +101,16 @@ def test_a_decoder_gives_the_gradients_of_plain_peft_at_the_answers(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.parametrize(("adapter", "family"), covering(ADAPTERS[:3], DECODERS))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_decoder_gives_the_gradients_of_plain_peft_at_label_words(
+    tiny_base: Base, tmp_path: Path, engine: str, adapter: str, family: str
+) -> None:
+    for error in errors_of(write_family(family, tiny_base, tmp_path), adapter, engine):
+        assert error.worst_error <= 1e-5, error
+        assert error.loss_error <= 1e-5 and not error.zero_tensors, error
+
+
 @pytest.mark.parametrize(
     ("family", "adapter", "bits"),
     [

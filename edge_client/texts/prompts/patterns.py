@@ -223,33 +223,84 @@ def word_at_mask(read: Read, pattern: str, word: str, mark: str) -> list[int] | 
     return None
 
 
+def before_mask(pattern: str) -> str:
+    """What of a pattern a causal language model reads: all before the mask, which ends it.
+
+    Spaces before the mask are the word's, as in texts: most tokenizers begin a word with its space.
+
+    Raises:
+        TaskError: Something stands behind the mask, which such a model has not read by then.
+    """
+    before, _, behind = pattern.partition(MASK)
+    if behind.strip():
+        raise TaskError(
+            f"pattern {pattern!r:.200} goes on behind {MASK}; a causal language model answers by "
+            f"what stands before: end the pattern with {MASK}, such as '{{text}} Topic: {MASK}'"
+        )
+    return before.rstrip(" ")
+
+
+def word_behind(read: Read, pattern: str, word: str) -> list[int] | None:
+    """The id with which a word begins behind what stands before a pattern's mask.
+
+    Args:
+        read: Gives a sentence's tokens.
+        pattern: The pattern, which ends with the mask.
+        word: The word.
+
+    Returns:
+        None where it has none of its own: it depends on the text, or belongs to more than the word.
+    """
+    asked, found = before_mask(pattern), list[list[int]]()
+    for sample in SAMPLES:
+        contents = dict.fromkeys(slots_of(pattern), sample)
+        before = written(read, asked, contents).found.ids
+        whole = written(read, pattern.rstrip(), {**contents, MASK: word}).found.ids
+        if whole[: len(before)] != before:
+            return None
+        found.append(whole[len(before) :][:1])
+    return found[0] if all(one == found[0] for one in found) else None
+
+
 def label_words(
-    read: Read, task: Asking, mark: str, control_words: Collection[str], unknown_id: int | None
+    word_at: Callable[[str, str], list[int] | None],
+    task: Asking,
+    control_words: Collection[str],
+    unknown_id: int | None,
 ) -> list[list[int]]:
-    """See `Tokens.label_word_ids`."""
+    """See `Tokens.label_word_ids`.
+
+    Args:
+        word_at: The ids of a word in a pattern, as `word_at_mask` gives them.
+        task: Its labels, words and patterns.
+        control_words: The tokenizer's.
+        unknown_id: Of what the tokenizer does not know.
+    """
     whose: dict[tuple[int, ...], str] = {}
     for label, word in zip(task.labels, task.words(), strict=True):
         named = f"task {task.name!r}: label word {word!r} of {label!r}"
         if word.strip() == MASK or word.strip() in control_words:
             raise TaskError(f"{named} is a control word of this base's tokenizer; choose another")
-        ids = tuple(_word_of(read, task, word.strip(), mark, named))
+        ids = tuple(_word_of(word_at, task, word.strip(), named))
         if not ids or unknown_id in ids:
             raise TaskError(f"{named} is unknown to this base's tokenizer; choose another word")
         if ids in whose:
             raise TaskError(
-                f"{named} is to this base's tokenizer the same as the word of {whose[ids]!r}; "
-                "choose another word"
+                f"{named} is asked by the same tokens of this base's tokenizer as the word of "
+                f"{whose[ids]!r}; choose another word"
             )
         whose[ids] = label
     return [list(ids) for ids in whose]
 
 
-def _word_of(read: Read, task: Asking, word: str, mark: str, named: str) -> list[int]:
+def _word_of(
+    word_at: Callable[[str, str], list[int] | None], task: Asking, word: str, named: str
+) -> list[int]:
     """The ids of a label word in all patterns that are asked."""
     first, *others = task.asked()
-    known = word_at_mask(read, first, word, mark)
+    known = word_at(first, word)
     for pattern in (first, *others):
-        ids = word_at_mask(read, pattern, word, mark)
+        ids = word_at(pattern, word)
         if ids is None:
             raise TaskError(
                 f"{named} runs into what stands beside {MASK} in pattern {pattern!r:.200} for this "

@@ -13,11 +13,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
+from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import EngineError
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
 from edge_client.planning.allocator import is_glibc_linux
@@ -215,13 +214,14 @@ def test_a_base_is_trained_as_what_its_numbers_stand_for(
         np.testing.assert_allclose(delta, deltas[1][name], atol=1e-4)  # of steps of 0.01
 
 
-def test_a_decoder_is_refused_in_one_line(tiny_base: Base, hub_task: Task, kind: str) -> None:
+def test_a_decoder_is_asked_for_no_masks(tiny_base: Base, kind: str) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 32, "vocab_size": 100, "max_position_embeddings": 64}
     shape = checked_shape(sizes | {"model_type": "llama"})
     base = replace(tiny_base, shape=shape)
-    with pytest.raises(EngineError, match="is a causal language model") as told:
-        open_engine(kind, base, hub_task, parse_adapter("lora:4"), Training())
+    task = Task("notes", kind="mlm")
+    with pytest.raises(AdapterError, match="is a causal language model") as told:
+        open_engine(kind, base, task, parse_adapter("lora:4"), Training())
     assert str(told.value).endswith("such as roberta")
 
 

@@ -14,8 +14,10 @@ from edge_client.bases.base import Base, open_base
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import encode_adapter
+from tests.families import DECODERS
 
 LABELS = ("security", "delivery", "power")
+ONE_SEGMENT = {"type_vocab_size": 1}
 WORDS = {"security": "the door is open", "delivery": "parcel", "power": "storm today"}
 ONE = Task("one", LABELS, ("{text} . this is about [MASK] .",), WORDS)
 MANY = Task(
@@ -28,6 +30,9 @@ MANY = Task(
 PAIR = Task("pair", LABELS, ("{text_a} , and is it [MASK] ? {text_b} .",), WORDS)
 TIGHT = Task("tight", LABELS, ("({text})! It was [MASK], they say.",), WORDS)
 FIRST = Task("first", LABELS, ("[MASK]: {text}",), WORDS)
+ENDING = Task("ending", LABELS, ("{text} . this is about [MASK]",), WORDS)
+ENDINGS = Task("endings", LABELS, ("{text} : [MASK]", "({text})\n is [MASK]"), WORDS, ensemble=True)
+PAIR_ENDING = Task("pair ending", LABELS, ("{text_a} , and {text_b} is it [MASK]",), WORDS)
 DRUGS = Task("drugs", ("Chemical", "Disease"), kind="tagging")
 NOTES = Task("notes", kind="mlm")
 TEXTS = [
@@ -60,8 +65,8 @@ class Scene:
         adapter: Its name.
         task: What it is for.
         texts: Texts, or pairs of them.
-        base: `words` (WordPiece), `segments` (the same) `bytes` (byte-level BPE)
-            or `pieces` (Unigram).
+        base: `words` (WordPiece), `segments` (the same) `bytes` (byte-level BPE), `pieces`
+            (Unigram) or `causal` (byte-level BPE of a decoder).
         knows_base: Whether the export was written beside its base.
     """
 
@@ -111,6 +116,13 @@ PROMPTS = {  # as prompts are since they have the ids of the written sentence
     "pieces, a head, pairs": Scene("lora:4+head", ONE, PAIRS + LONG_PAIRS, "pieces"),
     "pieces, tags": Scene("lora:4+head", DRUGS, TEXTS + TYPED, "pieces"),
     "pieces, masked words": Scene("lora:4", NOTES, ["rain at [MASK].", "[MASK] door"], "pieces"),
+    **{
+        f"a decoder, {task.name}": Scene("lora:4", task, TEXTS + TYPED + LONG, "causal")
+        for task in (ENDING, ENDINGS)
+    },
+    "a decoder, a pair": Scene("lora:4", PAIR_ENDING, PAIRS + LONG_PAIRS, "causal"),
+    "a decoder, a soft prompt": Scene("prompt:5", ENDINGS, TEXTS + LONG, "causal"),
+    "a decoder that is asked for its tokens": Scene("lora:4", ENDING, TEXTS, "causal", False),
     "bytes, masked words": Scene("lora:4", NOTES, ["rain at [MASK].", "[MASK] door"], "bytes"),
 }
 
@@ -142,11 +154,11 @@ def piece_base(folder: Path) -> Base:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(specials)
-    return _roberta(tokenizer, "xlm-roberta", folder)
+    return _random(tokenizer, "xlm-roberta", folder)
 
 
-def byte_base(folder: Path) -> Base:
-    """A random RoBERTa of width 16 with a byte-level tokenizer whose mask takes in a space."""
+def byte_base(folder: Path, family: str = "roberta") -> Base:
+    """A random base of width 16 with a byte-level tokenizer; a mask takes in a space before it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -157,18 +169,23 @@ def byte_base(folder: Path) -> Base:
     )
     words = " ".join([*WORDS.values(), *TEXTS, "good bad great news It was about this is they say"])
     tokenizer.train_from_iterator([words] * 3, trainer)
-    return _roberta(tokenizer, "roberta", folder)
+    return _random(tokenizer, family, folder)
 
 
-def _roberta(tokenizer: Tokenizer, family: str, folder: Path) -> Base:
+def _random(tokenizer: Tokenizer, family: str, folder: Path) -> Base:
     import torch
     import transformers
 
-    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+    is_causal = family in DECODERS
+    if is_causal:
+        front = {"single": "<s> $A", "pair": "<s> $A $B", "special_tokens": [("<s>", 0)]}
+        tokenizer.post_processor = processors.TemplateProcessing(**front)
+    else:
+        tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+        names |= {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "mask": "<mask>"}
     folder.mkdir(parents=True)
-    names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>"}
-    names |= {"unk": "<unk>", "mask": "<mask>"}
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_input_names=["input_ids", "attention_mask"],
@@ -176,11 +193,12 @@ def _roberta(tokenizer: Tokenizer, family: str, folder: Path) -> Base:
     )
     fast.save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 32, "max_position_embeddings": 66, "type_vocab_size": 1}
-    sizes |= {"vocab_size": len(fast), "pad_token_id": 1}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 66}
+    sizes |= {"vocab_size": len(fast), "pad_token_id": 1} | ({} if is_causal else ONE_SEGMENT)
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(family, **sizes)
-    model = transformers.AutoModelForMaskedLM.from_config(config)
+    kind = transformers.AutoModelForCausalLM if is_causal else transformers.AutoModelForMaskedLM
+    model = kind.from_config(config)
     for parameter in model.parameters():
         parameter.data.mul_(8 if parameter.dim() > 1 else 1)
     model.save_pretrained(folder)

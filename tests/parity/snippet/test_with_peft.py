@@ -54,6 +54,7 @@ def bases(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "segments": with_segments(tiny_base, place / "segments"),
         "bytes": byte_base(place / "bytes"),
         "pieces": piece_base(place / "pieces"),
+        "causal": byte_base(place / "causal", "llama"),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.bases.base import open_base
 from edge_client.bases.tokenizer import open_tokens
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.task import read_task
@@ -35,7 +36,8 @@ def test_a_gguf_asks_what_the_folder_with_its_tokenizer_asks(tmp_path: Path) -> 
     home = write_homes(tmp_path)[0]
     task = read_task(home / "task.toml")
     texts = read_folder(home, task).labelled
-    ours, theirs = (Encoder(one, task, True, 128) for one in (open_tokens(GGUF), Tokens(FOLDER)))
+    both = open_tokens(open_base(str(GGUF))), Tokens(FOLDER)
+    ours, theirs = (Encoder(one, task, True, 128) for one in both)
     assert ours.prompts(texts) == theirs.prompts(texts)
     assert ours.tokens.pad_id == theirs.tokens.pad_id
 
