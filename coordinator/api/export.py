@@ -131,8 +131,8 @@ def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
     has_gguf = family_of(run.architecture).is_causal and spec.rank and not spec.prompt_tokens
     parts = {"adapter.gguf": has_gguf, "tokens of label words": task.labels and not spec.head}
     named = " and ".join(name for name, is_had in parts.items() if is_had)
-    said = f"the run's base {run.base_reference} is not here; name it by --base, or this lacks"
-    return f"{said} {named}" if named else ""
+    where = f"the run's base {run.base_reference} is not here; name it by --base, or this lacks "
+    return named and where + named
 
 
 def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:

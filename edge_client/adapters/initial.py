@@ -188,10 +188,9 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
     """
     name, kind = str(spec), kind_of(task)
     head, is_decoder = kind.head(task), base.shape.is_decoder
-    is_asked_of_both = head.answers == "label words"
-    if not is_asked_of_both and kind.is_causal != is_decoder:
-        names = {True: ("causal", "llama"), False: ("masked", "roberta")}
-        (has, _), (asked, such) = names[is_decoder], names[kind.is_causal]
+    if head.answers != "label words" and kind.is_causal != is_decoder:
+        has, asked = ("causal", "masked") if is_decoder else ("masked", "causal")
+        such = "roberta" if is_decoder else "llama"
         raise AdapterError(
             f"base {base.name} is a {has} language model ({base.architecture}); a task of kind "
             f"{task.kind} is asked of a {asked} one, such as {such}"

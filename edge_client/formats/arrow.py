@@ -30,28 +30,11 @@ ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
 
 
 @dataclass(frozen=True)
-class Parquet:
-    """Parquet files, read batch by batch."""
+class Columnar:
+    """Files that pyarrow reads batch by batch; see `Reader`."""
 
-    name: str = "Parquet"
-    endings: tuple[str, ...] = (".parquet",)
-
-    def sniff(self, head: Head) -> float:
-        return 1.0
-
-    def gives(self, head: Head) -> frozenset[Wants]:
-        return ANY
-
-    def read(self, source: Source) -> Rows:
-        return _rows(source, [source.path])
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """Files of Arrow's stream or file form (`.arrow`, `.feather`)."""
-
-    name: str = "an Arrow file"
-    endings: tuple[str, ...] = (".arrow", ".feather")
+    name: str
+    endings: tuple[str, ...]
 
     def sniff(self, head: Head) -> float:
         return 1.0
@@ -63,24 +46,19 @@ class Arrow:
         return _rows(source, [source.path])
 
 
-@dataclass(frozen=True)
-class SavedDataset:
+class SavedDataset(Columnar):
     """A folder that `datasets` wrote with `save_to_disk`, of one split."""
-
-    name: str = "a folder saved by datasets"
-    endings: tuple[str, ...] = ("",)
 
     def sniff(self, head: Head) -> float:
         return 1.0 if head.path and (head.path / STATE).is_file() else 0.0
-
-    def gives(self, head: Head) -> frozenset[Wants]:
-        return ANY
 
     def read(self, source: Source) -> Rows:
         return _rows(source, shards_of(source.path))
 
 
-PARQUET, ARROW, SAVED_DATASET = Parquet(), Arrow(), SavedDataset()
+PARQUET = Columnar("Parquet", (".parquet",))
+ARROW = Columnar("an Arrow file", (".arrow", ".feather"))  # of the stream or the file form
+SAVED_DATASET = SavedDataset("a folder saved by datasets", ("",))
 
 
 def shards_of(folder: Path) -> list[Path]:

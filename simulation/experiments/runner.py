@@ -301,7 +301,7 @@ def _run_arm(
         held = None
         if pseudo is not None and closed.looking is not None and experiment.labelling is not None:
             share = keep_in(experiment.labelling, closed.round_index, experiment.rounds)
-            held = pseudo.tally(devices.notes(), closed.looking, share)
+            held = pseudo.tally(devices.books, closed.looking, share)
         record.add(arm.name, closed, len(on.population) <= FEW_CLIENTS, held)
         on_round(closed)
 

@@ -131,7 +131,13 @@ class TooFew(SimulationError):
 
 
 class Devices(Protocol):
-    """Virtual devices: the texts of all clients, and engines that take turns at them."""
+    """Virtual devices: the texts of all clients, and engines that take turns at them.
+
+    Attributes:
+        books: What clients know of their unlabelled texts, by their names; another's may be set.
+    """
+
+    books: dict[str, LabelJournal]
 
     def start(self) -> Standing:
         """The adapter before the first round."""
@@ -152,12 +158,6 @@ class Devices(Protocol):
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         """Evaluate an adapter as devices do before they label; None where nobody labels."""
-
-    def notes(self) -> Mapping[str, LabelJournal]:
-        """What clients know of their unlabelled texts."""
-
-    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
-        """Go on with notes of another time."""
 
     def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
         """Score an adapter on a client's own test texts; for nobody, on all.

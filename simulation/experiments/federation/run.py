@@ -149,7 +149,7 @@ class _Run:
             self._gate, self._good = known.gate, known.good_adapter or self._first
             self._carried = known.carried
             self._state = replace(self._state, shared=self._handed_out())
-            devices.recall(known.books)
+            devices.books = dict(known.books)
         if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
 
@@ -330,8 +330,7 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        books = self._devices.notes()
-        memory = remembered(state, books, self._gate, good, self._carried)
+        memory = remembered(state, self._devices.books, self._gate, good, self._carried)
         return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:

@@ -75,7 +75,7 @@ class InProcess:
             cache = ActivationCache(Path(self._open.enter_context(folder)), limit, base_id)
             self._engine.remember(cache)
         self._first = Standing(on.first_adapter(self._engine))  # before anybody trains
-        self._books: dict[str, LabelJournal] = {}
+        self.books: dict[str, LabelJournal] = {}
         self._own: dict[str, OwnTexts] = {}  # of clients that label: their texts are tokenized once
         self.serve(on.population)
 
@@ -90,12 +90,6 @@ class InProcess:
     def start(self) -> Standing:
         return self._first
 
-    def notes(self) -> Mapping[str, LabelJournal]:
-        return self._books
-
-    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
-        self._books = dict(notes)
-
     def do(
         self,
         adapter: bytes,
@@ -106,9 +100,9 @@ class InProcess:
         state = decode_adapter(adapter)
         for name, work in asked:
             engine = self._engine_of(work)
-            notes = MemoryNotes(self._books.get(name))
+            notes = MemoryNotes(self.books.get(name))
             if work.labelling is not None:
-                self._books[name] = notes.book  # before it is answered: who asks may not come back
+                self.books[name] = notes.book  # before it is answered: who asks may not come back
             try:
                 own, known = self._texts(name, work), inputs.get(name)
                 start = handed(state, work.adapter_spec)

@@ -52,10 +52,10 @@ class _Worker:
         known: StepInputs | None,
     ) -> tuple[FinishedWork, LabelJournal | None]:
         """One client's work, and what it knows of its unlabelled texts after it."""
-        self._devices.recall({} if book is None else {name: book})
+        self._devices.books = {} if book is None else {name: book}
         inputs = {} if known is None else {name: known}
         finished = next(self._devices.do(adapter, [(name, work)], inputs))
-        return finished, self._devices.notes().get(name)
+        return finished, self._devices.books.get(name)
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         return self._devices.gate(adapter, work)
@@ -90,18 +90,12 @@ class RayDevices:
         worker: Any = ray.remote(num_cpus=threads)(_Worker)
         shared = ray.put(on)
         self._workers = [worker.remote(shared) for _ in range(count)]
-        self._books: dict[str, LabelJournal] = {}
+        self.books: dict[str, LabelJournal] = {}
         self._pool = ray.util.ActorPool(self._workers)
 
     def start(self) -> Standing:
         standing: Standing = self._got(self._workers[0].start.remote())
         return standing
-
-    def notes(self) -> Mapping[str, LabelJournal]:
-        return self._books
-
-    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
-        self._books = dict(notes)
 
     def do(
         self,
@@ -111,12 +105,12 @@ class RayDevices:
     ) -> Iterator[FinishedWork]:
         """Answer training or label work, in the order asked; who fails says so in its report."""
         body, names = self._ray.put(adapter), [name for name, _ in asked]
-        known = [(name, work, self._books.get(name), inputs.get(name)) for name, work in asked]
+        known = [(name, work, self.books.get(name), inputs.get(name)) for name, work in asked]
         try:
             answers = self._pool.map(lambda one, work: one.do.remote(body, *work), known)
             for name, (finished, book) in zip(names, answers, strict=True):
                 if book is not None:
-                    self._books[name] = book
+                    self.books[name] = book
                 yield finished
         except self._ray.exceptions.RayError as error:
             raise _failed(error) from error

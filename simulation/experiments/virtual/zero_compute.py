@@ -63,16 +63,10 @@ class Echoes:
     """Devices that add 0.01 and answer. See `simulation.experiments.federation.Devices`."""
 
     def __init__(self, adapter: bytes) -> None:
-        self._adapter = adapter
+        self._adapter, self.books = adapter, dict[str, LabelJournal]()
 
     def start(self) -> Standing:
         return Standing(self._adapter)
-
-    def notes(self) -> Mapping[str, LabelJournal]:
-        return {}
-
-    def recall(self, notes: Mapping[str, LabelJournal]) -> None:
-        """Nothing is noted."""
 
     def gate(self, adapter: bytes, work: Work) -> Report | None:
         return None
