@@ -41,6 +41,7 @@ from profiling.models.cell import (
 BASES = (
     *("albert-base", "distilbert", "bert-base", "bert-large"),
     *("roberta-base", "roberta-large", "xlm-roberta-base"),
+    *("smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b"),
 )
 
 

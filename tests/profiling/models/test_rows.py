@@ -8,9 +8,9 @@ from profiling.models.measure import BASES, draw, pick_bases, pick_cells
 LIKE = Cell("", "")
 
 
-def test_the_whole_table_has_eleven_ways_for_each_of_seven_bases() -> None:
+def test_the_whole_table_has_eleven_ways_for_each_of_ten_bases() -> None:
     cells = pick_cells(LIKE, pick_bases([], []), [], [])
-    assert len(cells) == 7 * 11 and len({str(cell.subject) for cell in cells}) == 77
+    assert len(cells) == 10 * 11 and len({str(cell.subject) for cell in cells}) == 110
     assert {cell.adapter for cell in cells if cell.method == "full"} == {"all weights"}
 
 
@@ -24,8 +24,8 @@ def test_a_sample_is_drawn_by_the_seed() -> None:
     some = draw(cells, 6, seed=3)
     assert some == draw(cells, 6, seed=3) != draw(cells, 6, seed=4)
     assert len(some) == 6 and draw(cells, None, 3) == cells
-    with pytest.raises(BenchmarkError, match="1 to 77 cells"):
-        draw(cells, 78, 3)
+    with pytest.raises(BenchmarkError, match="1 to 110 cells"):
+        draw(cells, 111, 3)
 
 
 def test_a_row_that_is_not_there_is_named() -> None:

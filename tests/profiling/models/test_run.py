@@ -160,7 +160,7 @@ def test_a_file_of_something_else_is_named(cell: Cell, tmp_path: Path) -> None:
         (["--method", "sgd"], "--method sgd is not one of full, peft, nf4, torch, onnx"),
         (["--budget", "much"], "--budget 'much' is not a size"),
         (["--isa", "mmx"], "--isa mmx is not one of sse4, avx2, avx512"),
-        (["--sample", "0"], "--sample 0: 1 to 77 cells"),
+        (["--sample", "0"], "--sample 0: 1 to 110 cells"),
         (["--steps", "0"], "--steps 0 is less than 1"),
         (["--tokens", "100000"], "--tokens"),
     ],
