@@ -29,7 +29,7 @@ F32 = 0  # ggml's number of it
 def has_gguf_form(spec: AdapterSpec, shape: Shape) -> bool:
     """Whether llama.cpp loads such an adapter: LoRA alone, of linears that it knows."""
     is_lora = bool(spec.rank) and not (spec.head or spec.prompt_tokens or spec.bias or spec.net)
-    return is_lora and shape.architecture in ARCHITECTURES
+    return is_lora and shape.architecture in ARCHITECTURES.values()
 
 
 def write_gguf_adapter(path: Path, spec: AdapterSpec, shape: Shape, state: AdapterState) -> None:
@@ -42,6 +42,7 @@ def write_gguf_adapter(path: Path, spec: AdapterSpec, shape: Shape, state: Adapt
         state: The adapter, PEFT's names.
     """
     shorts = {target: name for name, target in LINEARS.items()}
+    named = {theirs: name for name, theirs in ARCHITECTURES.items()}
     tensors = dict[str, np.ndarray]()
     for module, one in lora_modules(spec, shape).items():
         rows = state[f"{PREFIX}{module}{LORA_B}"]
@@ -56,7 +57,7 @@ def write_gguf_adapter(path: Path, spec: AdapterSpec, shape: Shape, state: Adapt
         tensors[f"{name}.lora_b"] = rows
     fields = [
         _text_field("general.type", "adapter"),
-        _text_field("general.architecture", shape.architecture),
+        _text_field("general.architecture", named[shape.architecture]),
         _text_field("adapter.type", "lora"),
         _text("adapter.lora.alpha") + struct.pack("<If", FLOAT32, LORA_ALPHA),
     ]

@@ -232,7 +232,7 @@ class Family:
         biased: What carries a bias: short names of the layers' linears, `norm` (all
             normalizations), `head` (its dense linear), `decoder`.
         is_rms: Whether normalizations are by the root mean square.
-        is_norm_from_one: Whether their weights are stored less one.
+        is_norm_from_one: Whether their weights are stored less one, but in a GGUF file.
         is_embedding_scaled: Whether words are multiplied by the root of their width.
         is_counted_behind_pad: Whether positions start behind the padding id's row (RoBERTa).
         head_activation: The language-model head's, or "" for the one of the layers.

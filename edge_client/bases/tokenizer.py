@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of
-from edge_client.bases.gguf.header import is_gguf
-from edge_client.bases.gguf.tokenizer import gguf_tokenizer
+from edge_client.bases.gguf.header import GgufFile, is_gguf
+from edge_client.bases.gguf.tokenizer import PIECES, gguf_tokenizer, splitting_of
 from edge_client.texts.tokens import Tokens
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
@@ -56,6 +56,7 @@ TOKENIZERS = {
     "WordPiece": TokenizerBytes(320, 380),
     "BPE": TokenizerBytes(410, 900),
     "SentencePiece BPE": TokenizerBytes(420, 1600),
+    "SentencePiece BPE in GGUF": TokenizerBytes(520, 1600),
     "Unigram": TokenizerBytes(700, 750),
 }
 _KEYS = (  # in what stands before a model's vocabulary, where old files do not name its kind
@@ -67,12 +68,10 @@ _KEYS = (  # in what stands before a model's vocabulary, where old files do not 
 
 
 def tokenizer_kind(folder: Path) -> str:
-    """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read.
-
-    A GGUF's is byte-level BPE, which is all that is read from there.
-    """
+    """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read."""
     if is_gguf(folder):
-        return "BPE"
+        with GgufFile(folder) as held:
+            return "SentencePiece BPE in GGUF" if splitting_of(held) is PIECES else "BPE"
     with (
         (folder / "tokenizer.json").open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,

@@ -57,6 +57,8 @@ class FrozenBase:
     def __init__(self, base: Base) -> None:
         self.shape, self.family = base.shape, family_of(base.architecture)
         self.weights = base.open_weights()
+        # llama.cpp's converter adds the one that some families' norms are stored less.
+        self._less = np.float32(self.family.is_norm_from_one and not base.is_gguf)
         self.ceiling_bytes: int | None = None
         self._dense_words: np.ndarray | None = None
 
@@ -99,8 +101,7 @@ class FrozenBase:
 
     def norm_weight(self, module: str) -> np.ndarray:
         """What a normalization multiplies by."""
-        weight = self.vector(module, "weight")
-        return weight + np.float32(1) if self.family.is_norm_from_one else weight
+        return self.vector(module, "weight") + self._less
 
     def vector(self, module: str, part: str) -> np.ndarray:
         """A module's `weight` or `bias` of one dimension."""

@@ -1,6 +1,7 @@
 """A GGUF's metadata and tensors, as Hugging Face's config.json and names have them."""
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from edge_client.bases.gguf.header import AGAIN, FLOATS, TOKENS, GgufFile
 from edge_client.bases.header import TensorEntry, WeightsError
 from edge_client.bases.layout import checked_shape, tensors_of
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")  # llama.cpp's and transformers' names
+ARCHITECTURES = {  # llama.cpp's names -> transformers'
+    **{name: name for name in ("llama", "qwen2", "qwen3", "smollm3")},
+    "gemma3": "gemma3_text",
+}
 # Whose rotary angles turn neighbours (`LLAMA_ROPE_TYPE_NORM`), for which llama.cpp's converter
 # permutes the rows of q and k.
 INTERLEAVED = ("llama", "smollm3")
@@ -26,8 +30,15 @@ _KEYS = {  # of config.json -> of metadata, behind the architecture's name
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
-_OPTIONAL = ("num_key_value_heads", "head_dim", "rope_theta")  # llama.cpp has a default of these
+_GEMMA3_KEYS = {
+    "sliding_window": "attention.sliding_window",
+    "sliding_window_pattern": "attention.sliding_window_pattern",
+    "rope_local_base_freq": "rope.freq_base_swa",
+}
+# llama.cpp has a default of these.
+_OPTIONAL = ("num_key_value_heads", "head_dim", "rope_theta", *_GEMMA3_KEYS)
 _IDLE = ("vocab_size", "rope.dimension_count", "attention.value_length", "tensor_data_layout")
+_GEMMA3_LARGEST = 62  # layers of the 27B, whose scores alone are not scaled by the heads' width
 LINEARS = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o"}
 LINEARS |= {f"ffn_{name}": name for name in ("gate", "up", "down")}
 _FREQUENCIES = "rope_freqs.weight"  # what each rotary frequency is divided by
@@ -40,13 +51,14 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         ArchitectureError: An architecture, or a field or value of it, that is not known here.
     """
     architecture = file.value("general.architecture")
-    if architecture not in ARCHITECTURES:
+    if architecture not in (*ARCHITECTURES,):  # a field may be a list, too
         raise ArchitectureError(
             f"{file.path} is of architecture {str(architecture)[:40]!r}, which is not read from "
             f"GGUF here; {', '.join(ARCHITECTURES)} are (pack another from its Hugging Face folder)"
         )
-    config: dict[str, Any] = {"model_type": architecture}
-    for key, name in _KEYS.items():
+    config: dict[str, Any] = {"model_type": ARCHITECTURES[architecture]}
+    keys = _KEYS | (_GEMMA3_KEYS if architecture == "gemma3" else {})
+    for key, name in keys.items():
         value = file.value(f"{architecture}.{name}")
         if value is None and key in _OPTIONAL:
             continue
@@ -61,7 +73,9 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     config.setdefault("rope_theta", 10000.0)
-    _refuse_variants(file, architecture, config)
+    if architecture == "gemma3":
+        config |= _gemma3(config)
+    _refuse_variants(file, architecture, keys.values(), config["head_dim"])
     words = file.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise ArchitectureError(f"{file.path} lacks token_embd.weight, the table of its words")
@@ -78,11 +92,22 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     return config
 
 
-def _refuse_variants(file: GgufFile, architecture: str, config: dict[str, Any]) -> None:
-    """Refuse fields that may change what the model computes, but for those that are read."""
+def _gemma3(config: dict[str, Any]) -> dict[str, Any]:
+    """What llama.cpp has in its code: scores' scale, and all layers global without a window."""
+    width, layers = config["head_dim"], config["num_hidden_layers"]
+    if layers == _GEMMA3_LARGEST:
+        width = config["hidden_size"] // config["num_attention_heads"]
+    found: dict[str, Any] = {"query_pre_attn_scalar": width}
+    if "sliding_window" not in config:
+        found["layer_types"] = ["full_attention"] * layers
+    return found
+
+
+def _refuse_variants(file: GgufFile, architecture: str, known: Collection[str], width: int) -> None:
+    """Refuse fields that may change what the model computes, but for those that are known."""
     for key in file:
         name = key.removeprefix(f"{architecture}.")
-        if name == key or name in _KEYS.values() or name in _IDLE:
+        if name == key or name in known or name in _IDLE:
             continue
         value = file.value(key)
         if value in ((True,) if name == "attention.causal" else (0, "none")):
@@ -91,7 +116,6 @@ def _refuse_variants(file: GgufFile, architecture: str, config: dict[str, Any]) 
             f"{file.path} has {key[:80]!r}, {str(value)[:40]!r}, which is not supported here, "
             "since it may change what the model computes"
         )
-    width = config["head_dim"]
     for name in ("rope.dimension_count", "attention.value_length"):
         if (value := file.value(f"{architecture}.{name}", width)) != width or width % 2:
             raise ArchitectureError(
@@ -201,6 +225,7 @@ def _full_name(family: Family, given: str) -> str:
     layer, short, part = int(inner[1]), inner[2], inner[3]
     norms = {"attn_norm": "attention_norm", "ffn_norm": "output_norm"}
     norms |= {"attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}
+    norms |= {"post_attention_norm": "attended_norm", "post_ffw_norm": "fed_norm"}
     if (norm := family.norms(layer).get(norms.get(short, ""))) is not None:
         return f"{norm}.{part}"
     target = LINEARS.get(short, "")

@@ -2,18 +2,21 @@
 
 Byte-level BPE (`tokenizer.ggml.model` gpt2) with llama.cpp's pre-tokenizers, whose ids it gives:
 transformers' own conversion leaves the pre-tokenizer's name unread, and splits digits and spaces
-otherwise.
+otherwise. And SentencePiece's BPE (`llama`), which joins neighbours into the piece of the highest
+score, of those with one score the leftmost; what is no piece falls apart into bytes.
 """
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_client.bases.gguf.header import TOKENS, GgufFile
 from edge_client.bases.header import WeightsError
 
-CONTROL, USER_DEFINED = 3, 4  # types of tokens that a text holds whole
+CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens; a text holds the first two whole
+SPACE = "\u2581"  # what SentencePiece writes for one
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3 = (
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -26,7 +29,7 @@ class Splitting(NamedTuple):
 
     Attributes:
         patterns: One after the other, each within the pieces of the one before; what lies between
-            two matches is a piece, too.
+            two matches is a piece, too. None for SentencePiece, which splits nothing.
         is_whole_first: Whether a piece that is a token is not built by merges.
         adds_bos: Whether the first special stands before a text where the file does not say.
     """
@@ -43,6 +46,7 @@ SPLITTINGS = {
     "qwen2": Splitting((_LLAMA3 % r"\p{N}",)),
     "default": Splitting((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
 }
+PIECES = Splitting((), adds_bos=True)  # SentencePiece's
 
 
 def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
@@ -62,13 +66,13 @@ def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
     """
     with GgufFile(path) as file:
         splitting, tokens = splitting_of(file), file.value(TOKENS)
-        kinds, merges = _value(file, "token_type"), _value(file, "merges")
+        kinds, is_pieces = _value(file, "token_type"), splitting is PIECES
         if not _is_list(tokens, str) or len({*tokens}) < len(tokens):
             raise WeightsError(f"{path}: {TOKENS} is not a list of different words")
-        if not _is_list(merges, str) or not all(" " in merge for merge in merges):
-            raise WeightsError(f"{path}: tokenizer.ggml.merges is not a list of pairs")
         if not _is_list(kinds, int) or len(kinds) != len(tokens):
             raise WeightsError(f"{path}: tokenizer.ggml.token_type does not name each word's type")
+        merges = _joins(file, tokens, kinds) if is_pieces else _merges(file)
+        front = is_pieces and bool(_value(file, "add_space_prefix", True))
         specials = {
             key: tokens[id_]
             for key, field in _SPECIALS.items()
@@ -96,10 +100,10 @@ def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
             for id_, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
             if kind in (CONTROL, USER_DEFINED) and token
         ],
-        "normalizer": None,
-        "pre_tokenizer": _pre_tokenizer(splitting),
+        "normalizer": _spelling(front) if is_pieces else None,
+        "pre_tokenizer": None if is_pieces else _pre_tokenizer(splitting),
         "post_processor": _post_processor(around),
-        "decoder": {"type": "ByteLevel", **_BYTES},
+        "decoder": _reading(front) if is_pieces else {"type": "ByteLevel", **_BYTES},
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -107,10 +111,10 @@ def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
             "continuing_subword_prefix": "",
             "end_of_word_suffix": "",
             "fuse_unk": False,
-            "byte_fallback": False,
+            "byte_fallback": is_pieces,
             "ignore_merges": splitting.is_whole_first,
             "vocab": {token: id_ for id_, token in enumerate(tokens)},
-            "merges": [merge.split(" ", 1) for merge in merges],
+            "merges": merges,
         },
     }
     return json.dumps(document, ensure_ascii=False), config
@@ -123,12 +127,56 @@ def splitting_of(file: GgufFile) -> Splitting:
         WeightsError: A tokenizer that is not read here.
     """
     model, name = _value(file, "model"), _value(file, "pre", "default")
+    if model == "llama":
+        return PIECES
     if model != "gpt2" or not isinstance(name, str) or name not in SPLITTINGS:
         raise WeightsError(
             f"{file.path} has a tokenizer of model {str(model)[:40]!r} with the pre-tokenizer "
-            f"{str(name)[:40]!r}; gpt2 with one of {', '.join(SPLITTINGS)} is read here"
+            f"{str(name)[:40]!r}; gpt2 with one of {', '.join(SPLITTINGS)}, or llama, is read here"
         )
     return SPLITTINGS[name]
+
+
+def _merges(file: GgufFile) -> list[list[str]]:
+    merges = _value(file, "merges")
+    if not _is_list(merges, str) or not all(" " in merge for merge in merges):
+        raise WeightsError(f"{file.path}: tokenizer.ggml.merges is not a list of pairs")
+    return [merge.split(" ", 1) for merge in merges]
+
+
+def _joins(file: GgufFile, tokens: list[str], kinds: list[int]) -> list[list[str]]:
+    """The pairs of pieces that make another, as merges: those of the highest score first."""
+    scores = _value(file, "scores")
+    if not _is_list(scores, float) or len(scores) != len(tokens) or not all(map(isfinite, scores)):
+        raise WeightsError(f"{file.path}: tokenizer.ggml.scores does not give each word a number")
+    missing = {f"<0x{byte:02X}>" for byte in range(256)} - {*tokens}
+    if missing:
+        raise WeightsError(f"{file.path}: its words lack {min(missing)}, one of the 256 bytes")
+    whole = {token for token, kind in zip(tokens, kinds, strict=True) if kind != BYTE}
+    order = sorted(range(len(tokens)), key=lambda id_: -scores[id_])
+    return [
+        [token[:cut], token[cut:]]
+        for token in (tokens[id_] for id_ in order if kinds[id_] != BYTE)
+        for cut in range(1, len(token))
+        if token[:cut] in whole and token[cut:] in whole
+    ]
+
+
+def _spelling(front: bool) -> dict[str, Any]:
+    """How SentencePiece writes a text: with its own sign for spaces, and maybe one before it."""
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    steps = [{"type": "Prepend", "prepend": SPACE}] if front else []
+    return {"type": "Sequence", "normalizers": [*steps, spaces]}
+
+
+def _reading(front: bool) -> dict[str, Any]:
+    """How its pieces become a text again."""
+    spaces = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if front else []
+    return {
+        "type": "Sequence",
+        "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
+    }
 
 
 _BYTES = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}

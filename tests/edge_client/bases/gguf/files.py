@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +96,32 @@ def fields(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
     return {key: item for key, item in found.items() if item is not None}
 
 
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def sentence_piece_fields(words: Sequence[str], **changes: Any) -> dict[str, Any]:
+    """Metadata with SentencePiece's BPE, the first words of the highest scores.
+
+    Args:
+        words: Four of Gemma's specials or others, `BYTES` among them, then pieces.
+        changes: As `fields` takes them.
+    """
+    bytes_ = set(BYTES)
+    kinds = [6 if word in bytes_ else 1 for word in words]
+    kinds[:4] = [3, 3, 3, 2]
+    own: dict[str, Any] = {"model": "llama", "pre": "default", "merges": None, "tokens": [*words]}
+    own |= {"scores": [-float(place) for place in range(len(words))], "token_type": kinds}
+    own |= {"padding_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "unknown_token_id": 3}
+    return fields(**{f"tokenizer__ggml__{key}": item for key, item in own.items()} | changes)
+
+
 def tensors(
-    kind: str = "q8_0", biased: bool = False
+    kind: str = "q8_0", biased: bool = False, words: int = len(WORDS)
 ) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """A tiny decoder's tensors, its matrices in one block type or `f32`."""
     kv = HIDDEN // HEADS * KV_HEADS
     sizes: dict[str, tuple[int, ...]] = {
-        "token_embd": (len(WORDS), HIDDEN),
+        "token_embd": (words, HIDDEN),
         "output_norm": (HIDDEN,),
     }
     for layer in range(LAYERS):

@@ -319,8 +319,8 @@ BROKEN: dict[str, tuple[Broken, str]] = {
         "not UTF-8",
     ),
     "a tokenizer": (
-        lambda: gguf(fields(tokenizer__ggml__model="llama"), tensors()),
-        "has a tokenizer of model 'llama'",
+        lambda: gguf(fields(tokenizer__ggml__model="t5"), tensors()),
+        "has a tokenizer of model 't5'",
     ),
     "a pre-tokenizer": (
         lambda: gguf(fields(tokenizer__ggml__pre="tekken"), tensors()),

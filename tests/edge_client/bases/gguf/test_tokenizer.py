@@ -8,7 +8,13 @@ from tokenizers import Tokenizer
 
 from edge_client.bases.gguf.tokenizer import SPLITTINGS, gguf_tokenizer
 from edge_client.bases.header import WeightsError
-from tests.edge_client.bases.gguf.files import WORDS, write_gguf
+from tests.edge_client.bases.gguf.files import (
+    BYTES,
+    WORDS,
+    gguf,
+    sentence_piece_fields,
+    write_gguf,
+)
 
 # What scripts, digits, white space and control words are made of.
 BITS = (
@@ -70,6 +76,10 @@ BITS = (
 )
 
 
+ZEROS = [0.0] * len(WORDS)
+NOWHERE = [*ZEROS[1:], float("nan")]
+
+
 def tokenizer(path: Path, **changes: Any) -> tuple[Tokenizer, dict[str, Any]]:
     body, config = gguf_tokenizer(write_gguf(path / "tiny.gguf", **changes))
     return Tokenizer.from_str(body), config
@@ -114,6 +124,23 @@ def test_texts_are_split_as_llama_cpp_splits_them(
     assert [piece for piece, _ in made.pre_tokenizer.pre_tokenize_str(text)] == splits
 
 
+def sentence_pieces(path: Path, *words: str, **changes: Any) -> Tokenizer:
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", *BYTES, *words]
+    (path / "tiny.gguf").write_bytes(gguf(sentence_piece_fields(names, **changes), {}))
+    return Tokenizer.from_str(gguf_tokenizer(path / "tiny.gguf")[0])
+
+
+def test_neighbours_are_joined_into_the_piece_of_the_highest_score(tmp_path: Path) -> None:
+    made = sentence_pieces(tmp_path, "bc", "ab", "\u2581ab", "a", "b", "c", "\u2581")
+    assert made.encode("abc").tokens == ["<bos>", "\u2581", "a", "bc"]
+    assert made.encode("ab é").tokens[1:] == ["\u2581ab", "\u2581", "<0xC3>", "<0xA9>"]
+    assert made.decode(made.encode("ab é").ids) == "ab é"
+    front = {"tokenizer__ggml__add_space_prefix": False, "tokenizer__ggml__add_bos_token": False}
+    bare = sentence_pieces(tmp_path, "bc", "ab", "a", "b", "c", "\u2581", **front)
+    assert bare.encode("ab c").tokens == ["ab", "\u2581", "c"]
+    assert bare.decode(bare.encode(" ab c").ids) == " ab c"
+
+
 def test_a_file_without_a_pre_tokenizer_has_llama_cpps_default(tmp_path: Path) -> None:
     made, _ = tokenizer(tmp_path, tokenizer__ggml__pre=None)
     expected, _ = tokenizer(tmp_path, tokenizer__ggml__pre="default")
@@ -148,8 +175,12 @@ def test_a_whole_piece_that_is_a_word_is_not_merged_in_llama_3(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": "llama"}, "a tokenizer of model 'llama'"),
-        ({"pre": "tekken"}, "one of gpt-2, smollm, llama-bpe, qwen2, default is read"),
+        ({"model": "t5"}, "a tokenizer of model 't5'"),
+        ({"pre": "tekken"}, "one of gpt-2, smollm, llama-bpe, qwen2, default, or llama, is read"),
+        ({"model": "llama"}, "scores does not give each word a number"),
+        ({"model": "llama", "scores": [0.0]}, "scores does not give each word a number"),
+        ({"model": "llama", "scores": NOWHERE}, "scores does not give each word a number"),
+        ({"model": "llama", "scores": ZEROS}, "its words lack <0x00>, one of the 256 bytes"),
         ({"pre": 3}, "'3'"),
         ({"tokens": ["a", "a"]}, "not a list of different words"),
         ({"tokens": 3}, "not a list of different words"),

@@ -1,0 +1,167 @@
+"""GGUF files with SentencePiece's BPE, and Gemma 3's, against llama.cpp and transformers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from edge_client.adapters.gguf_adapter import write_gguf_adapter
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import open_base
+from edge_client.bases.gguf.tokenizer import gguf_tokenizer
+from edge_client.engine.generation import KeyValueCache
+from edge_client.engine.onnx_backend.network import Network
+from tests.edge_client.bases.gguf.files import BYTES, gguf, sentence_piece_fields, tensors
+from tests.edge_client.bases.gguf.test_tokenizer import BITS, odd_texts
+from tests.parity.folders.test_gguf_adapter import LLAMA
+
+SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>")
+# In a process of its own, over the server's own loopback port.
+TOKENIZE = """
+import json, os, sys, time, urllib.request
+import xllamacpp as llama
+
+def fetch(asking):
+    for _ in range(100):  # it tells its port before it listens
+        try:
+            return json.loads(urllib.request.urlopen(asking, timeout=5).read())
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit("no answer")
+
+asked = llama.CommonParams()
+asked.model.path, asked.n_ctx, asked.warmup, asked.verbosity = sys.argv[1], 64, False, -1
+asked.port = 0
+server = llama.Server(asked)
+place, found = server.listening_address + "/tokenize", []
+for text in json.load(open(sys.argv[2])):
+    body = {"content": text, "add_special": True, "parse_special": False}
+    head = {"content-type": "application/json"}
+    asking = urllib.request.Request(place, json.dumps(body).encode(), head)
+    found.append(fetch(asking)["tokens"])
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+def run(code: str, *words: str) -> Any:
+    """What llama.cpp answers to a program, in its last line."""
+    pytest.importorskip("xllamacpp")
+    line = [sys.executable, "-c", code, *words]
+    env = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    more: Any = {"capture_output": True, "text": True, "env": env}
+    done = subprocess.run(line, timeout=240, check=False, **more)
+    if done.returncode == -signal.SIGILL:
+        pytest.skip("llama.cpp's wheel was built for another processor")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def learnt() -> list[str]:
+    """Pieces that BPE learns of odd texts, the first ones first."""
+    texts = [text.replace(" ", "\u2581") for text in odd_texts(400)]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+    trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False, min_frequency=2)
+    tokenizer.train_from_iterator(texts, trainer)
+    found: list[str] = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    # llama.cpp reads a word up to its first NUL.
+    return [piece for piece in found if piece not in BYTES and "\0" not in piece]
+
+
+@pytest.mark.parametrize("front", [True, False])
+def test_ids_of_sentence_pieces_are_llama_cpps(tmp_path: Path, front: bool) -> None:
+    whole = ["<|im_start|>", "\n\n"]
+    words = list(dict.fromkeys((*SPECIALS, *BYTES, *whole, *learnt(), "\u2581")))
+    known = sentence_piece_fields(words, tokenizer__ggml__add_space_prefix=front)
+    for place in map(words.index, whole):
+        known["tokenizer.ggml.token_type"][place] = 4
+    path, texts = tmp_path / "model.gguf", [*odd_texts(1000), *BITS, "a", " ", ""]
+    path.write_bytes(gguf(known, tensors("f32", words=len(words))))
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    theirs = run(TOKENIZE, str(path), str(tmp_path / "texts.json"))
+    ours = Tokenizer.from_str(gguf_tokenizer(path)[0])
+    for text, ids in zip(texts, theirs, strict=True):
+        assert ours.encode(text).ids == ids, json.dumps(text)
+    if not front:
+        assert all(ours.decode(ours.encode(text).ids) == text for text in texts)
+
+
+GEMMA = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7}
+GEMMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "sliding_window": 8}
+GEMMA |= {"query_pre_attn_scalar": 32, "max_position_embeddings": 128, "pad_token_id": 0}
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
+    **{f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"},
+    "self_attn.o_proj": "attn_output",
+    **{f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
+}
+
+
+def write_gemma(path: Path) -> Any:
+    """A random Gemma 3 of transformers, written as llama.cpp's converter writes it."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model("gemma3_text", **GEMMA)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for tensor in model.parameters():
+        tensor.data.add_(torch.randn_like(tensor) * (0.3 if tensor.dim() == 1 else 0.05))
+    model.model.embed_tokens.weight.data[:260] *= 0.1  # no byte is the likeliest
+    parts = {}
+    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+    for name, tensor in model.state_dict().items():
+        module = name.removesuffix(".weight")
+        _, _, layer, inner = f"{module}...".split(".", 3)
+        given = top.get(module) or f"blk.{layer}.{NAMES.get(inner.rstrip('.'), '')}"
+        array = tensor.numpy() + np.float32(module.endswith("norm"))
+        if module != "lm_head":
+            parts[f"{given}.weight"] = ("F32", array.shape, array.astype("<f4").tobytes())
+    words = [*SPECIALS, *BYTES, *(f"w{number}" for number in range(40))]
+    own: dict[str, Any] = {"block_count": 7, "context_length": 128, "embedding_length": 64}
+    own |= {"feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2}
+    own |= {f"attention.{name}_length": 32 for name in ("key", "value")}
+    own |= {"attention.layer_norm_rms_epsilon": 1e-6, "attention.sliding_window": 8}
+    known = {k: v for k, v in sentence_piece_fields(words).items() if not k.startswith("llama.")}
+    known |= {"general.architecture": "gemma3", "gemma3.rope.freq_base": 1e6}
+    path.write_bytes(gguf(known | {f"gemma3.{key}": item for key, item in own.items()}, parts))
+    return model
+
+
+@pytest.mark.parametrize("adapter", ["", "lora:3@q,k,v,o,gate,up,down"])
+def test_gemma_3_is_transformers_and_llama_cpps(tmp_path: Path, adapter: str) -> None:
+    """llama.cpp looks the activation up by its argument in 16 bits: equal to a thousandth."""
+    model, path = write_gemma(tmp_path / "model.gguf"), tmp_path / "model.gguf"
+    base, spec = open_base(str(path)), parse_adapter(adapter or "lora:1")
+    assert base.shape.local_layers == (0, 1, 2, 3, 4, 6) and base.shape.is_tied
+    drawn, noise = initial_adapter(spec, base, 0, seed=3), np.random.default_rng(5)
+    state = {
+        name: (tensor + noise.normal(0, 0.1, tensor.shape)).astype(np.float32)
+        for name, tensor in drawn.items()
+    }
+    out = tmp_path / "adapter.gguf" if adapter else ""
+    if adapter:
+        write_gguf_adapter(tmp_path / "adapter.gguf", spec, base.shape, state)
+    ids = noise.integers(260, 300, 40)
+    network = Network(base, spec, state if adapter else {}, None, 1)
+    logits = network.answer(network.extend(ids, KeyValueCache(base.shape, 64)))[0]
+    ours = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    theirs = run(LLAMA, str(path), str(out), json.dumps(ids.tolist()), "300")
+    assert max(abs(theirs[str(word)] - ours[word]) for word in range(300)) < 3e-3
+    if not adapter:
+        import torch
+
+        with torch.no_grad():
+            wanted = model(torch.from_numpy(ids)[None]).logits[0, -1].log_softmax(-1).numpy()
+        assert np.abs(ours - wanted).max() < 1e-5
