@@ -8,7 +8,7 @@ result. nf4 has bitsandbytes' codes and scales. GGUF's block types are read, not
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,14 @@ class Stored:
     data: np.ndarray
     scale: np.ndarray | None = None
     order: np.ndarray | None = None
+
+    def some(self, part: slice) -> "Stored":
+        """Some of its rows, as views."""
+        shape = part.stop - part.start, self.shape[1]
+        if self.order is not None:
+            return replace(self, shape=shape, order=self.order[part])
+        scale = None if self.scale is None else self.scale[part]
+        return replace(self, shape=shape, data=self.data[part], scale=scale)
 
     def places(self, rows: Any) -> Any:
         """Where rows lie in `data`; a slice or indices, as they are where no order is given."""

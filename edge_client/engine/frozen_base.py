@@ -8,8 +8,7 @@ Everything is returned as float32 copies, except layer matrices, which come as s
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from edge_client.bases.architectures import BUCKETS, FURTHEST
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias
 from edge_client.bases.layout import linear_size
-from edge_client.bases.quantization import Stored
+from edge_client.bases.quantization import Stored, dequantize
 from edge_client.errors import demand
 from edge_client.planning.allocator import trim_above
 from edge_client.planning.layer_cost import TABLE_ROWS, word_rows
@@ -85,13 +84,7 @@ class FrozenBase:
     def matrix(self, module: str, rows: slice | None = None) -> Stored:
         """A module's weight as it is stored, or some of its rows."""
         stored = self.weights.stored(f"{module}.weight")
-        if rows is None:
-            return stored
-        scale = None if stored.scale is None else stored.scale[rows]
-        shape = rows.stop - rows.start, stored.shape[1]
-        if stored.order is not None:
-            return replace(stored, shape=shape, order=stored.order[rows])
-        return replace(stored, shape=shape, data=stored.data[rows], scale=scale)
+        return stored if rows is None else stored.some(rows)
 
     def rows_of(self, target: str) -> slice | None:
         """The rows of a layer's linear in a fused module; None: all of its own."""
@@ -199,18 +192,23 @@ class FrozenBase:
         name = next(name for name in self.family.decoder_bias if name in self.weights)
         return self.weights.vector(name)
 
-    def vocabulary_rows(self) -> Iterator[tuple[int, np.ndarray]]:
+    def vocabulary_rows(
+        self, dense: Callable[[Stored], np.ndarray] = dequantize
+    ) -> Iterator[tuple[int, np.ndarray]]:
         """The head's rows of every word, `word_rows` at a time with the first one's number.
 
         Each slice's pages go back before the next is read. All at once where they are kept.
+
+        Args:
+            dense: Makes float32 of what is stored; its result is read before it is called again.
         """
         if self._dense_words is not None:
             yield 0, self._dense_words
             return
-        step = word_rows(self.shape.embedding)
+        stored, step = self.weights.stored(self.decoder), word_rows(self.shape.embedding)
         for start in range(0, self.shape.vocabulary, step):
-            rows = np.arange(start, min(start + step, self.shape.vocabulary))
-            yield start, self.weights.rows(self.decoder, rows)
+            part = slice(start, min(start + step, self.shape.vocabulary))
+            yield start, dense(stored.some(part))
             self.weights.release([self.decoder])
 
     def keep_vocabulary(self) -> None:

@@ -2,7 +2,7 @@
 
 The counterpart of `planning.torch_memory`, whose parts it shares. This engine reuses its buffers
 from layer to layer and from step to step, so a step's peak is their sum, not the highest of its
-moments, plus what one graph holds while it runs.
+moments, plus what one graph holds while it runs and what lies in the heap beside it.
 
 Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 bytes per number.
 """
@@ -35,6 +35,7 @@ from edge_client.planning.torch_memory import (
     table_pages,
     vector_elements,
     while_loading,
+    words_together,
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
@@ -77,20 +78,19 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         scratch=_dense_bytes(work) + score_bias_bytes(work, plan),
         weights=max(layer_pages(work), table_pages(work)),
         kept=_waiting_bytes(work, plan) + _room_bytes(work, plan),
-        transient=max(
-            _graph_bytes(work, plan),
-            _embedding_bytes(work, plan),
-            answers_bytes(work, plan),
-        ),
+        transient=_passing_bytes(work, plan),
         slack=FIXED_BYTES + work.tokenizer_bytes.held,
     )
     return while_loading(work, step)
 
 
 def _dense_bytes(work: Workload) -> int:
-    """The room that holds one dense matrix at a time; 0 if matrices are stored dense."""
-    largest = max(elements(size) for size in linear_sizes(work.shape).values())
-    return 0 if work.bits == 32 else 4 * largest
+    """The room that holds one dense matrix at a time, or some of a head's words.
+
+    0 if matrices are stored dense.
+    """
+    sizes = *linear_sizes(work.shape).values(), (words_together(work), work.shape.embedding)
+    return 0 if work.bits == 32 else 4 * max(map(elements, sizes))
 
 
 def _waiting_bytes(work: Workload, plan: Plan) -> int:
@@ -130,16 +130,33 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     # What is recomputed, and attention's result.
     shared += back + columns(shape, register_widths(shape).keys() - {*own, "x", "out"})
     asked = sizes.state if work.has_many_answers and has_back else 0  # at what the head reads
-    return turns * sizes.state + sizes.number * shared + asked
+    logits = 4 * min(plan.micro_batch, work.batch) * work.masked * words_together(work)
+    return turns * sizes.state + sizes.number * shared + asked + logits
+
+
+def _passing_bytes(work: Workload, plan: Plan) -> int:
+    """What is held in passing.
+
+    Graphs keep what they hold in the runtime's arena; what a head of all words holds lies in the
+    heap beside it. For other heads the constants were fitted to the largest of all.
+    """
+    graph, embedding = _graph_bytes(work, plan), _embedding_bytes(work, plan)
+    beside = max(embedding, answers_bytes(work, plan))
+    return graph + beside if work.masked else max(graph, beside)
 
 
 def _graph_bytes(work: Workload, plan: Plan) -> int:
     """The most that any one graph holds while it runs."""
     sizes, spec = _sizes(work, plan), work.spec
     texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + spec.prompt_tokens
-    scores = work.shape.heads * score_rows(work.shape, tokens) * tokens
-    chunk = min(texts, max(1, SCORES // scores))
-    attention = 4 * chunk * (4 * scores + 7 * tokens * work.shape.hidden)
+    shape, queries = work.shape, score_rows(work.shape, tokens)
+    scores = shape.heads * queries * tokens
+    chunk, states = min(texts, max(1, SCORES // scores)), 7 * tokens * shape.hidden
+    if queries < tokens:  # in parts: queries, their gradients; all keys and values, theirs twice
+        # And a fifth array of scores, for what parts of fewer keys leave in the arena.
+        kv_width = shape.kv_heads * shape.head_dim
+        states = scores + 4 * queries * shape.heads * shape.head_dim + 6 * tokens * kv_width
+    attention = 4 * chunk * (4 * scores + states)
     summand = sizes.inner if "up" in spec.adapted else sizes.state  # a linear's, before its Gemm
     return max(attention, summand, PASS_ARRAYS * min(4 * PASS_ELEMENTS, sizes.inner))
 

@@ -375,16 +375,21 @@ def _mean_bytes(work: Workload, plan: Plan) -> int:
     return tokens * work.shape.hidden * (4 + DTYPE_BYTES[plan.dtype] % 4)
 
 
+def words_together(work: Workload) -> int:
+    """Rows of a head that are held together, where all words are asked for; else 0."""
+    return min(word_rows(work.shape.embedding), work.shape.vocabulary) if work.masked else 0
+
+
 def _words_bytes(work: Workload, plan: Plan) -> int:
     """States of the answers, a slice of the vocabulary's words, the answers' logits of it."""
     width, embedding = DTYPE_BYTES[plan.dtype], work.shape.embedding
     answers = min(plan.micro_batch, work.batch) * work.masked
-    rows = min(word_rows(embedding), work.shape.vocabulary)
-    if work.engine == "onnx" and not family_of(work.shape.architecture).head_dense:
-        # States, behind the norm, both gradients and a slice's; words and logits lie there once.
-        return 4 * (5 * answers * embedding + 2 * rows * (embedding + answers))
     states = answers * (3 * work.shape.hidden + 6 * embedding) * 4
-    return states + rows * (embedding * (4 + 4 + width) + answers * (8 + width))
+    if work.engine == "onnx":  # words and logits lie in rooms
+        has_dense = family_of(work.shape.architecture).head_dense
+        return states if has_dense else 4 * 5 * answers * embedding
+    row = embedding * (4 + 4 + width) + answers * (8 + width)
+    return states + words_together(work) * row
 
 
 def parts(estimated: MemoryEstimate) -> Mapping[str, int]:

@@ -8,9 +8,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from edge_client.bases.quantization import Stored
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear, Norm
+from edge_client.engine.onnx_backend.operators import (
+    Activation,
+    FrozenMatrix,
+    Gradients,
+    Linear,
+    Norm,
+)
 from edge_client.engine.onnx_backend.workspace import Bench
 from edge_client.tasks.kind import Loss
 
@@ -82,7 +89,7 @@ class Words:
     def forward(self, top: np.ndarray) -> np.ndarray:
         """Logits of all words at once, for whoever asks at few places."""
         slices = self._slices(self._behind(top)[-1])
-        return np.concatenate([logits for _, _, logits in slices], axis=1)
+        return np.concatenate([logits.copy() for _, _, logits in slices], axis=1)
 
     def _behind(self, top: np.ndarray) -> tuple[np.ndarray, ...]:
         """What is compared with the words, (B, E), behind what the transform makes on the way."""
@@ -140,10 +147,17 @@ class Words:
         return losses, g
 
     def _slices(self, states: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """The first word's number, rows and logits of as many words as lie together."""
-        for start, rows in self._frozen.vocabulary_rows():
+        """The first word's number, rows and logits of as many words as lie together.
+
+        Each slice lies where the one before did: rows where layers' matrices are made dense.
+        """
+        for start, rows in self._frozen.vocabulary_rows(self._dense):
             bias = self._bias[start : start + len(rows)]
-            yield start, rows, linear(self._bench, states, rows, bias)
+            logits = self._bench.rooms.take("logits", (len(states), len(rows)))
+            yield start, rows, linear(self._bench, states, rows, bias, logits)
+
+    def _dense(self, words: Stored) -> np.ndarray:
+        return FrozenMatrix(words, self._bench).dense()
 
     def _totals(
         self, states: np.ndarray, labels: np.ndarray
@@ -242,9 +256,15 @@ class Classifier:
         return linear_back(self._bench, g, self._parts[which][0])
 
 
-def linear(bench: Bench, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """x W.T + bias with a float32 weight: (N, columns) -> (N, rows)."""
-    out = np.empty((len(x), len(weight)), np.float32)
+def linear(
+    bench: Bench,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """x W.T + bias with a float32 weight: (N, columns) -> (N, rows), into `out` if given."""
+    out = np.empty((len(x), len(weight)), np.float32) if out is None else out
     inputs = {"x": x, "weight": weight, "bias": bias}
     key = ("linear", False, False, 0.0)
     bench.runtime.run(key, lambda: graphs.linear(*key[1:]), inputs, {"y": out})

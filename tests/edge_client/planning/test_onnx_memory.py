@@ -117,6 +117,23 @@ def test_a_matrix_that_is_stored_in_float32_is_not_made_dense() -> None:
     assert sizes == [4 * 1024 * 4096] * 3 + [0]
 
 
+def test_a_head_of_all_words_holds_its_arrays_beside_what_graphs_hold() -> None:
+    work, plan = replace(large(), engine="onnx"), Plan("float32", 4, (), 24, 256)
+    asked = [estimate(replace(work, masked=masked), plan, 0) for masked in (0, 200, 256)]
+    none, few, many = (each.transient for each in asked)
+    assert few > none and many - few == 4 * 4 * 56 * 9 * 1024  # nine states of each answer
+    assert asked[2].kept - asked[1].kept == 4 * 4 * 56 * 2048  # and a logit of each word of a slice
+
+
+def test_attention_in_parts_holds_keys_and_values_of_fewer_heads() -> None:
+    shape = replace(LARGE, architecture="llama", is_decoder=True, rope_theta=1e4)
+    work = Workload(shape, 4, parse_adapter("lora:8"), 1, 1024, engine="onnx", masked=1)
+    plan = Plan("float32", 1, (), 24, 1024)
+    few = replace(work, shape=replace(shape, kv_heads=4))
+    held = [estimate(each, plan, 0).transient for each in (work, few)]
+    assert held[0] - held[1] == 4 * 6 * 1024 * (1024 - 4 * 64)
+
+
 # Planning
 
 
@@ -251,6 +268,8 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
         ("roberta", "lora:2@q,o,up,down", PLANS[3][0]),
         ("albert", "prompt:5", PLANS[3][0]),
         ("bert", "bias", PLANS[0][0]),
+        ("llama", "lora:4", PLANS[0][0]),
+        ("llama", "lora:4@q,v", PLANS[5][0]),
     ],
 )
 def test_the_rooms_of_a_step_that_asks_for_all_words_take_what_the_formula_says(
