@@ -103,7 +103,8 @@ class FrozenBase:
     def words(self, ids: np.ndarray) -> np.ndarray:
         """Rows of the word table, (B, T, embedding).
 
-        A few words at a time, since the kernel maps half a megabyte around each row it can.
+        A few words at a time, since the kernel maps up to a megabyte around each row's codes and
+        its scales.
         """
         name = f"{self.family.words}.weight"
         words, places = np.unique(ids, return_inverse=True)

@@ -29,7 +29,7 @@ from edge_client.bases.layout import linear_size
 SCORES = 1 << 20  # attention scores, in elements; at least one text's
 WINDOW_QUERIES = 128  # tokens of a text whose attention is computed together, where it is in parts
 LONG_TEXT = 512  # tokens above which a text's attention is in parts
-TABLE_ROWS = 32  # rows of the word table, read before the pages around them are given back
+TABLE_ROWS = 8  # rows of the word table, read before the pages around them are given back
 WORD_ROWS = 2048  # rows of a head held together, where every word is an answer; fewer wide ones
 WORD_ELEMENTS = 1 << 21  # of such rows
 PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache

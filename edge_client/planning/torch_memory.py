@@ -38,7 +38,7 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FIXED_BYTES = 72 << 20  # code, threads and buffers that only a first step brings in
 HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
 GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
-ROW_WINDOW_BYTES = 512 << 10  # what the kernel maps around one row of the page cache
+ROW_WINDOW_BYTES = 2 << 20  # what the kernel maps around a row at most, scales included
 
 
 @dataclass(frozen=True)
