@@ -69,13 +69,25 @@ class Stored:
     scale: np.ndarray | None = None
     order: np.ndarray | None = None
 
-    def some(self, part: slice) -> "Stored":
-        """Some of its rows, as views."""
-        shape = part.stop - part.start, self.shape[1]
+    @property
+    def block(self) -> int:
+        """Columns that are not parted."""
+        return BLOCKS[self.kind].elements if self.kind in BLOCKS else BLOCK
+
+    def some(self, part: slice, axis: int = 0) -> "Stored":
+        """Some of its rows, or of its columns (axis 1) by whole blocks, as views."""
+        size, data, scale = part.stop - part.start, self.data, self.scale
+        if axis == 1:
+            width = self.shape[1]
+            own = slice(part.start * data.shape[1] // width, part.stop * data.shape[1] // width)
+            if self.kind == "nf4" and scale is not None:
+                scale = scale[:, part.start // BLOCK : part.stop // BLOCK]
+            return replace(self, shape=(self.shape[0], size), data=data[:, own], scale=scale)
+        shape = size, self.shape[1]
         if self.order is not None:
             return replace(self, shape=shape, order=self.order[part])
-        scale = None if self.scale is None else self.scale[part]
-        return replace(self, shape=shape, data=self.data[part], scale=scale)
+        scale = None if scale is None else scale[part]
+        return replace(self, shape=shape, data=data[part], scale=scale)
 
     def places(self, rows: Any) -> Any:
         """Where rows lie in `data`; a slice or indices, as they are where no order is given."""

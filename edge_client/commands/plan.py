@@ -96,7 +96,11 @@ def _table(plans: Plans) -> Table:
         names.append("weights")
         for row, planned in zip(rows, shown, strict=True):
             row.append("copied" if planned.plan.is_streamed else "kept")
-    words = ("dtype", "weights")
+    elif any(planned.plan.is_sliced for planned in shown):
+        names.append("matrices")
+        for row, planned in zip(rows, shown, strict=True):
+            row.append("sliced" if planned.plan.is_sliced else "whole")
+    words = ("dtype", "weights", "matrices")
     columns = [Column(name, "word" if name in words else "number") for name in names]
     where = f" of {plans.accelerator.name}" if plans.accelerator else ""
     title = f"what a step would take in {size(plans.budget_bytes)}{where} (estimated)"

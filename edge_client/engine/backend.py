@@ -27,10 +27,11 @@ class Backend(Protocol):
     @property
     def layer_forwards(self) -> int: ...
 
-    def use(self, ceiling_bytes: int | None) -> None:
-        """Give freed memory back to the kernel inside steps above that many resident bytes.
+    def use(self, plan: Plan, ceiling_bytes: int | None) -> None:
+        """Read by a plan from now on; give freed memory back above so many resident bytes.
 
-        On a card: to its driver, after steps that leave more than that reserved.
+        To the kernel, inside steps. On a card: to its driver, after steps that leave more than that
+        reserved.
         """
 
     def remember(self, prefix: FrozenPrefix | None) -> None:

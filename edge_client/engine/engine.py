@@ -152,7 +152,7 @@ class Engine:
         if plan != self.plan:
             self._backend.rest()  # what lies ready is of the old plan's sizes
         self.plan = plan
-        self._backend.use(ceiling_bytes)
+        self._backend.use(plan, ceiling_bytes)
 
     def _take(self, option: Option) -> None:
         self._compute_by(option.plan, option.ceiling_bytes)

@@ -32,6 +32,8 @@ LONG_TEXT = 512  # tokens above which a text's attention is in parts
 TABLE_ROWS = 8  # rows of the word table, read before the pages around them are given back
 WORD_ROWS = 2048  # rows of a head held together, where every word is an answer; fewer wide ones
 WORD_ELEMENTS = 1 << 21  # of such rows
+SLICE = 1 << 20  # elements of a matrix made dense at once on all threads, where it is in slices
+TILE = 32  # rows of a slice at least, as products are tiled
 PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache
 
 
@@ -61,6 +63,24 @@ def window_blocks(tokens: int, window: int, is_causal: bool = False) -> list[tup
     ends = ((start, min(start + WINDOW_QUERIES, tokens)) for start in starts)
     behind = 0 if is_causal else window
     return [(slice(a, b), slice(max(0, a - window), min(tokens, b + behind))) for a, b in ends]
+
+
+def is_large(size: tuple[int, int]) -> bool:
+    """Whether a matrix is made dense a slice at a time where a plan says so."""
+    return size[0] * size[1] > SLICE
+
+
+def slice_size(size: tuple[int, int], axis: int, block: int, threads: int) -> int:
+    """Rows (axis 0) or columns (1) of a matrix that a thread makes dense at once.
+
+    Args:
+        size: Rows and columns.
+        axis: Which are counted.
+        block: Columns that are not parted.
+        threads: That work at the same time.
+    """
+    unit = block if axis else TILE
+    return max(unit, SLICE // threads // size[1 - axis] // unit * unit)
 
 
 def word_rows(embedding: int) -> int:

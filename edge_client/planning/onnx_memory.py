@@ -10,6 +10,7 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import frozen_layers
+from edge_client.bases.quantization import BLOCK
 from edge_client.planning.layer_cost import (
     HEADS,
     PASS_ELEMENTS,
@@ -17,10 +18,12 @@ from edge_client.planning.layer_cost import (
     adapted_linears,
     columns,
     has_residual_norms,
+    is_large,
     linear_sizes,
     read_by_several,
     register_widths,
     score_rows,
+    slice_size,
     tape,
 )
 from edge_client.planning.plan import Plan, Workload
@@ -32,6 +35,7 @@ from edge_client.planning.torch_memory import (
     layer_pages,
     lowest_trained,
     score_bias_bytes,
+    stored_bytes,
     table_pages,
     vector_elements,
     while_loading,
@@ -75,8 +79,8 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
         runtime=runtime_bytes,
         adapter=adapter_bytes(work, plan),
         vectors=4 * vector_elements(work.shape),
-        scratch=_dense_bytes(work) + score_bias_bytes(work, plan),
-        weights=max(layer_pages(work), table_pages(work)),
+        scratch=_dense_bytes(work, plan) + score_bias_bytes(work, plan),
+        weights=max(_pages(work, plan), table_pages(work)),
         kept=_waiting_bytes(work, plan) + _room_bytes(work, plan),
         transient=_passing_bytes(work, plan),
         slack=FIXED_BYTES + work.tokenizer_bytes.held,
@@ -84,13 +88,18 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
     return while_loading(work, step)
 
 
-def _dense_bytes(work: Workload) -> int:
+def _dense_bytes(work: Workload, plan: Plan) -> int:
     """The room that holds one dense matrix at a time, or some of a head's words.
 
-    0 if matrices are stored dense.
+    Of a large matrix in slices those of two threads. 0 if matrices are stored dense.
     """
-    sizes = *linear_sizes(work.shape).values(), (words_together(work), work.shape.embedding)
-    return 0 if work.bits == 32 else 4 * max(map(elements, sizes))
+    sizes = [*linear_sizes(work.shape).values()]
+    large = [size for size in sizes if plan.is_sliced and is_large(size)]
+    whole = *(set(sizes) - set(large)), (words_together(work), work.shape.embedding)
+    slices = [
+        2 * slice_size(size, axis, BLOCK, 2) * size[1 - axis] for size in large for axis in (0, 1)
+    ]
+    return 0 if work.bits == 32 else 4 * max(*map(elements, whole), *slices)
 
 
 def _waiting_bytes(work: Workload, plan: Plan) -> int:
@@ -143,6 +152,13 @@ def _passing_bytes(work: Workload, plan: Plan) -> int:
     graph, embedding = _graph_bytes(work, plan), _embedding_bytes(work, plan)
     beside = max(embedding, answers_bytes(work, plan))
     return graph + beside if work.masked else max(graph, beside)
+
+
+def _pages(work: Workload, plan: Plan) -> int:
+    """Bytes of a stored layer, or of one matrix at a time where large ones are in slices."""
+    if not plan.is_sliced:
+        return layer_pages(work)
+    return max(stored_bytes(size, work.bits) for size in linear_sizes(work.shape).values())
 
 
 def _graph_bytes(work: Workload, plan: Plan) -> int:

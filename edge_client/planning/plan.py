@@ -25,6 +25,7 @@ class Plan:
             float32 (of the onnx engine, which computes in nothing else).
         is_streamed: Whether stored weights are copied to the card at each use instead of staying
             there (of CUDA devices).
+        is_sliced: Whether large matrices are made dense a slice at a time (of the onnx engine).
     """
 
     dtype: str
@@ -34,6 +35,7 @@ class Plan:
     tokens: int
     is_kept_in_half: bool = False
     is_streamed: bool = False
+    is_sliced: bool = False
 
 
 def give_same_bytes(plan: Plan, other: Plan) -> bool:

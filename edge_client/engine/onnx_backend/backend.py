@@ -58,7 +58,8 @@ class OnnxBackend:
     def layer_forwards(self) -> int:
         return self.network.layer_forwards
 
-    def use(self, ceiling_bytes: int | None) -> None:
+    def use(self, plan: Plan, ceiling_bytes: int | None) -> None:
+        self.network.use(plan)
         self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:

@@ -2,11 +2,13 @@
 
 The counterpart of `engine.torch_backend.network`: the same plans and gradients, in float32. As the
 plan says, a layer's tape is kept from forward or recomputed from the layer's input, which may be
-stored in float16. After each layer its mapped pages are released.
+stored in float16. After each layer its mapped pages are released, after each matrix where the plan
+says slices.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -115,7 +117,9 @@ class Network:
     def _linear(
         self, module: str, is_biased: bool = True, scaling: float = 0.0, rows: slice | None = None
     ) -> Linear:
-        name, matrix = PREFIX + module, FrozenMatrix(self.frozen.matrix(module, rows), self._bench)
+        release = partial(self.frozen.weights.release, [f"{module}.weight"])
+        matrix = FrozenMatrix(self.frozen.matrix(module, rows), self._bench, release)
+        name = PREFIX + module
         lora_b = self.adapter.get(f"{name}.lora_B.weight")
         return Linear(
             name,
@@ -409,6 +413,10 @@ class Network:
         assert norm is not None
         return norm
 
+    def use(self, plan: Plan) -> None:
+        """Make large matrices dense as a plan says."""
+        self._bench.is_sliced = plan.is_sliced
+
     # Backward
 
     def backward(self, batch: Batch, plan: Plan) -> tuple[float, dict[str, np.ndarray]]:
@@ -417,6 +425,7 @@ class Network:
         Whatever the plan, the gradients are the same up to rounding, but for `depth` (adapters of
         layers below it get none) and for inputs that wait in float16.
         """
+        self.use(plan)
         loss, into = 0.0, Gradients(self._bench, self.adapter)
         for start in range(0, len(batch.ids), plan.micro_batch):
             part = batch.some(slice(start, start + plan.micro_batch))

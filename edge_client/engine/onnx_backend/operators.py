@@ -1,8 +1,8 @@
 """Operators of a layer: linear, normalization, activation, attention; forward and backward.
 
 Each is one small graph of `engine.onnx_backend.graphs`, run from arrays into arrays. A matrix is
-dequantized where it is used, into a buffer that all matrices share; attention takes a few texts at
-a time.
+dequantized where it is used, into a buffer that all matrices share, whole or, where the plan says
+so, a slice at a time, which numpy multiplies; attention takes a few texts at a time.
 
 Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
 """
@@ -18,8 +18,16 @@ from edge_client.bases.gguf.blocks import BLOCKS
 from edge_client.bases.quantization import PAIRS, Stored, fill
 from edge_client.engine.frozen_base import scaled_frequencies
 from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.workspace import Bench
-from edge_client.planning.layer_cost import PASS_ELEMENTS, SCORES, window_blocks, window_of
+from edge_client.engine.onnx_backend.workspace import Bench, blas_on_one_thread
+from edge_client.planning.layer_cost import (
+    PASS_ELEMENTS,
+    SCORES,
+    SLICE,
+    is_large,
+    slice_size,
+    window_blocks,
+    window_of,
+)
 from edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
@@ -34,16 +42,52 @@ class FrozenMatrix:
     Args:
         stored: Views on the mapped file.
         bench: Shared by all matrices of a network, which take turns in one room.
+        release: Gives the file's pages back, where matrices are in slices.
     """
 
-    def __init__(self, stored: Stored, bench: Bench) -> None:
-        self._stored, self._bench = stored, bench
+    def __init__(
+        self, stored: Stored, bench: Bench, release: Callable[[], None] = lambda: None
+    ) -> None:
+        self._stored, self._bench, self._release = stored, bench, release
         self.shape = stored.shape
         self._kept: np.ndarray | None = None
 
     def keep(self) -> None:
         """Hold the dense weight from now on, for whoever uses it token by token."""
         self._kept = self.dense().copy()
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether it is made dense a slice at a time; not one that is used where it lies."""
+        is_dense = self._kept is not None or self._stored.kind == "float32"
+        return self._bench.is_sliced and is_large(self.shape) and not is_dense
+
+    def in_slices(self, axis: int, use: Callable[[slice, np.ndarray], None]) -> None:
+        """Make some rows (axis 0) or columns (1) dense at a time and use them, until all were.
+
+        Each thread takes one slice after the other: threads that wait for each other at every slice
+        wait for the machine's other processes each time.
+
+        Args:
+            axis: Which.
+            use: Gets a slice and its weights, (rows, columns); called on several threads.
+        """
+        threads = self._bench.threads
+        step = slice_size(self.shape, axis, self._stored.block, threads)
+        parts = iter(row_parts(self.shape[axis], step))  # which all threads take from
+        size = step * self.shape[1 - axis]
+        rooms = self._bench.rooms.take("dense", (max(1, min(threads, 2 * SLICE // size)), size))
+        blas_on_one_thread()
+
+        def work(thread: int) -> None:
+            for part in parts if thread < len(rooms) else ():
+                some = self._stored.some(part, axis)
+                out = rooms[thread][: some.shape[0] * some.shape[1]].reshape(some.shape)
+                fill_dense(some, slice(0, len(out)), out)
+                use(part, out)
+
+        self._bench.on_threads(work)
+        self._release()
 
     @property
     def dense_bytes(self) -> int:
@@ -79,22 +123,26 @@ class FrozenMatrix:
             np.left_shift(wide, 16, out=wide)
         else:
             self._by_rows(nf4_dense, out)
+        if self._bench.is_sliced:
+            self._release()
         return out
 
     def _by_rows(self, dense: Callable[[Stored, slice, np.ndarray], None], out: np.ndarray) -> None:
         """Dequantize some rows on each thread."""
-        helpers, threads = self._bench.helpers, self._bench.threads
+        threads = self._bench.threads
         ends = [len(out) * part // threads for part in range(threads + 1)]
         parts = [slice(*span) for span in pairwise(ends)]
-        try:
-            waiting = [
-                helpers.submit(dense, self._stored, part, out) for part in parts[1:] if helpers
-            ]
-        except RuntimeError as error:  # a thread is started when it is first needed
-            raise MemoryError(f"no memory for a thread: {error}") from error
-        dense(self._stored, parts[0], out)
-        for done in waiting:
-            done.result()
+        self._bench.on_threads(lambda thread: dense(self._stored, parts[thread], out))
+
+
+def fill_dense(stored: Stored, part: slice, out: np.ndarray) -> None:
+    """Dequantize some rows of a matrix to where they are in `out`, on the calling thread."""
+    if stored.kind == "nf4":
+        nf4_dense(stored, part, out)
+    elif stored.scale is not None:
+        np.multiply(stored.data[part], stored.scale[part], out=out[part])
+    else:
+        fill(stored, part, out)
 
 
 def nf4_dense(stored: Stored, part: slice, out: np.ndarray) -> None:
@@ -157,6 +205,8 @@ class Linear:
         `out` may not lie where `x` or `rest` does. Quick: in int8 where the weight is stored so.
         """
         codes = self.matrix.codes if is_quick else None
+        if codes is None and self.matrix.is_sliced:
+            return self._in_slices(x, 0, out, rest)
         key = (self.lora_a is not None, rest is not None, self.scaling)
         fixed = {"bias": self.bias} | self._factors()
         if codes is None:
@@ -180,11 +230,38 @@ class Linear:
         self, g: np.ndarray, out: np.ndarray, rest: np.ndarray | None = None
     ) -> np.ndarray:
         """The input's gradient, + rest: (N, rows) -> `out` (N, columns), which is given back."""
+        if self.matrix.is_sliced:
+            return self._in_slices(g, 1, out, rest)
         inputs = {"g": g, "weight": self.matrix.dense()} | self._factors()
         if rest is not None:
             inputs["rest"] = rest
         key = ("linear_back", self.lora_a is not None, rest is not None, self.scaling)
         self.bench.runtime.run(key, lambda: graphs.linear_back(*key[1:]), inputs, {"dx": out})
+        return out
+
+    def _in_slices(
+        self, x: np.ndarray, axis: int, out: np.ndarray, rest: np.ndarray | None
+    ) -> np.ndarray:
+        """As `forward` (axis 0) or `backward` (1), the weight a slice at a time.
+
+        No sum is split between slices, so that as many threads give the same bits whichever of them
+        takes which.
+        """
+
+        def multiply(part: slice, weight: np.ndarray) -> None:
+            np.matmul(x, weight if axis else weight.T, out=out[:, part])
+
+        self.matrix.in_slices(axis, multiply)
+        for rows in chunks(out):
+            if axis == 0:
+                out[rows] += self.bias
+            if self.lora_a is not None and self.lora_b is not None:
+                first, second = self.lora_a.T, self.lora_b.T
+                if axis:
+                    first, second = self.lora_b, self.lora_a
+                out[rows] += np.float32(self.scaling) * (x[rows] @ first) @ second
+            if rest is not None:
+                out[rows] += rest[rows]
         return out
 
     def gradients(self, x: np.ndarray | None, g: np.ndarray, into: "Gradients") -> None:
@@ -206,6 +283,11 @@ class Linear:
         self.bench.runtime.run(key, lambda: graphs.lora_gradient(scaling), inputs, outs)
         into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"])
         into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"], self.rows)
+
+
+def row_parts(rows: int, step: int) -> list[slice]:
+    """Slices of so many rows each, the last one of what is left."""
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 class Gradients:
@@ -289,8 +371,7 @@ class Norm:
 
 def chunks(x: np.ndarray) -> list[slice]:
     """Slices of a pass's rows, one chunk at a time."""
-    step = max(1, PASS_ELEMENTS // x.shape[1])
-    return [slice(start, start + step) for start in range(0, len(x), step)]
+    return row_parts(len(x), max(1, PASS_ELEMENTS // x.shape[1]))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,26 @@
 """Resources of an onnx engine: ONNX Runtime sessions, reusable buffers, worker threads."""
 
+import ctypes
 import mmap
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from edge_client.engine.onnx_backend.runtime import Runtime
 
+# Of numpy's own wheels, of Debian's and conda-forge's.
+BLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+    "MKL_Set_Num_Threads",
+)
 HUGE = 4 << 20  # bytes of a room from which on large pages are asked for, as numpy does
 
 
@@ -56,7 +67,7 @@ def _mapped(size: int) -> np.ndarray:
     return np.frombuffer(room, np.uint8)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bench:
     """Where work is done.
 
@@ -64,16 +75,33 @@ class Bench:
         runtime: Runs graphs.
         rooms: Arrays for what they make.
         helpers: Threads beside this one, for what numpy does in parts; None with one thread.
+        is_sliced: Whether large matrices are made dense a slice at a time.
     """
 
     runtime: Runtime
     rooms: BufferPool
     helpers: ThreadPoolExecutor | None
+    is_sliced: bool = False
 
     @property
     def threads(self) -> int:
         """How many threads compute, this one included."""
         return self.runtime.threads
+
+    def on_threads(self, work: Callable[[int], None]) -> None:
+        """Let each thread do its part of some work, by number; this one is 0.
+
+        Raises:
+            MemoryError: There is none for a thread, which is started when it is first needed.
+        """
+        others = range(1, self.threads if self.helpers else 1)
+        try:
+            waiting = [self.helpers.submit(work, thread) for thread in others if self.helpers]
+        except RuntimeError as error:
+            raise MemoryError(f"no memory for a thread: {error}") from error
+        work(0)
+        for done in waiting:
+            done.result()
 
     def rest(self) -> None:
         """Give back all room, the runtime's own too; the next work takes it again."""
@@ -85,6 +113,22 @@ class Bench:
         self.runtime.close()
         if self.helpers is not None:
             self.helpers.shutdown()
+
+
+@cache
+def blas_on_one_thread() -> bool:
+    """Let numpy's products be made on the calling thread alone, in this process.
+
+    Threads of its library's own would meet at each product, on as many processors again.
+
+    Returns:
+        Whether the library is one that is known here; another goes on as it did.
+    """
+    loaded = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
+    setter = next((name for name in BLAS_SETTERS if hasattr(loaded, name)), None)
+    if setter is not None:
+        loaded[setter](1)
+    return setter is not None
 
 
 def open_bench(threads: int) -> Bench:

@@ -55,7 +55,7 @@ class TorchBackend:
     def layer_forwards(self) -> int:
         return self.network.layer_forwards
 
-    def use(self, ceiling_bytes: int | None) -> None:
+    def use(self, plan: Plan, ceiling_bytes: int | None) -> None:
         if self._is_on_card:
             self._ceiling_bytes = ceiling_bytes
         else:

@@ -21,7 +21,7 @@ from edge_client.planning.onnx_memory import estimate
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.planner import Option, choose, next_smaller, options, plans
 from edge_client.planning.sizes import BudgetError, parse_budget
-from edge_client.planning.step_cost import Rates
+from edge_client.planning.step_cost import Rates, step_seconds
 from edge_client.planning.torch_memory import parts
 from edge_client.texts.batches import Batch
 from tests.edge_client.engine.plans import AVX512, LARGE, MIB, ONNX_WORKS, RATES, RUNTIME, large
@@ -134,6 +134,20 @@ def test_attention_in_parts_holds_keys_and_values_of_fewer_heads() -> None:
     assert held[0] - held[1] == 4 * 6 * 1024 * (1024 - 4 * 64)
 
 
+@given(ONNX_WORKS, st.data())
+def test_slices_never_predict_more_nor_a_faster_step(work: Workload, data: st.DataObject) -> None:
+    plan = replace(any_plan(work, data), dtype="float32", is_sliced=False)
+    sliced = replace(plan, is_sliced=True)
+    assert total(work, sliced) <= total(work, plan)
+    assert step_seconds(work, sliced, AVX512) >= step_seconds(work, plan, AVX512)
+
+
+def test_slices_are_of_four_mebibytes_whatever_the_matrix_takes() -> None:
+    work, plan = replace(large(), engine="onnx"), Plan("float32", 1, (), 24, 64)
+    assert estimate(work, replace(plan, is_sliced=True), 0).scratch == 4 * MIB
+    assert estimate(work, plan, 0).scratch == 16 * MIB
+
+
 # Planning
 
 
@@ -168,6 +182,23 @@ def test_stepping_down_gets_smaller_each_time_and_ends(work: Workload, rates: Ra
         current = next_smaller(found, current)
     assert all(after < before for before, after in pairwise(peaks))
     assert peaks[-1] == min(option.predicted_peak_bytes for option in found)
+
+
+@given(ONNX_WORKS, RATES, BUDGETS)
+def test_matrices_are_in_slices_only_where_no_plan_as_deep_fits_without(
+    work: Workload, rates: Rates, budget: int
+) -> None:
+    found = options(work, RUNTIME, rates)
+    whole = [option for option in found if not option.plan.is_sliced]
+    try:
+        chosen = choose(found, budget)
+    except BudgetError:
+        return
+    fits = [option for option in whole if option.predicted_peak_bytes <= budget]
+    if chosen.plan.is_sliced:
+        assert all(option.plan.depth < chosen.plan.depth for option in fits)
+    else:
+        assert chosen == choose(whole, budget)
 
 
 def test_with_memory_enough_nothing_is_split_recomputed_or_halved() -> None:

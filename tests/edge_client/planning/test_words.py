@@ -24,6 +24,12 @@ def test_a_plan_is_told_in_words() -> None:
     )
 
 
+def test_a_plan_with_matrices_in_slices_says_so() -> None:
+    found = option("lora:8")
+    said = plan_in_words(replace(found, plan=replace(found.plan, is_sliced=True)))
+    assert "in backward; large matrices in slices; predicted peak" in said
+
+
 def test_what_does_not_apply_is_not_told() -> None:
     assert "all 8 texts of a batch at once" in plan_in_words(option("bias"))
     assert "through all 4 layers, none recomputed" in plan_in_words(option("bias"))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from edge_client.bases.gguf.blocks import BLOCKS
 from edge_client.bases.quantization import (
+    BLOCK,
     Stored,
     dequantize,
     quantize_int8,
@@ -22,7 +23,13 @@ from edge_client.engine.onnx_backend.operators import (
     Linear,
     chunks,
 )
-from edge_client.engine.onnx_backend.workspace import BufferPool, open_bench
+from edge_client.engine.onnx_backend.workspace import (
+    Bench,
+    BufferPool,
+    blas_on_one_thread,
+    open_bench,
+)
+from edge_client.planning.layer_cost import SLICE, slice_size
 from tests.edge_client.bases.gguf.files import blocks
 
 GENERATOR = np.random.Generator(np.random.PCG64(5))
@@ -120,6 +127,104 @@ def test_all_matrices_take_turns_in_one_room() -> None:
     FrozenMatrix(stored("float32", draw(200, 64)), bench).dense()
     assert bench.rooms.bytes == 4 * 96 * 64  # used where it lies
     bench.close()
+
+
+# Slices
+
+LARGE = (1100, 1024)  # rows, columns
+
+
+def sliced_bench(threads: int) -> Bench:
+    bench = open_bench(threads)
+    bench.is_sliced = True
+    return bench
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["nf4", "int8", "bfloat16", "float16", "q4_1", "q6_k", "iq4_xs"])
+def test_slices_are_the_matrix_whatever_threads_make_them(
+    kind: str, threads: int, axis: int
+) -> None:
+    bench = sliced_bench(threads)
+    plain = (
+        Stored(4, kind, LARGE, blocks(kind, *LARGE))
+        if kind in BLOCKS
+        else stored(kind, draw(*LARGE))
+    )
+    order = None if plain.scale is not None else GENERATOR.permutation(LARGE[0])  # as of a GGUF
+    out, dense = np.full(LARGE, np.nan, np.float32), dequantize(plain)
+
+    def use(part: slice, weight: np.ndarray) -> None:
+        out[(slice(None),) * axis + (part,)] = weight
+
+    matrix = FrozenMatrix(replace(plain, order=order), bench)
+    assert matrix.is_sliced
+    matrix.in_slices(axis, use)
+    assert np.array_equal(out, dense if order is None else dense[order])
+    bench.close()
+
+
+@pytest.mark.parametrize("shape", [LARGE, (64, 65536), (16384, 128)])
+def test_slices_take_no_more_room_than_is_said(shape: tuple[int, int]) -> None:
+    matrix = stored("int8", draw(*shape))
+    for threads in (1, 2, 5):
+        bench = sliced_bench(threads)
+        for axis in (0, 1):
+            FrozenMatrix(matrix, bench).in_slices(axis, lambda *_: None)
+            least = slice_size(shape, axis, BLOCK, threads) * shape[1 - axis]
+            assert bench.rooms.bytes <= 4 * max(2 * SLICE, least)
+            bench.rooms.clear()
+        bench.close()
+
+
+@pytest.mark.parametrize("is_bias_trained", [False, True])
+@pytest.mark.parametrize("has_rest", [False, True])
+@pytest.mark.parametrize("has_lora", [False, True])
+def test_a_linear_in_slices_is_the_whole_one_and_always_the_same(
+    has_lora: bool, has_rest: bool, is_bias_trained: bool
+) -> None:
+    (rows, columns), matrix = LARGE, stored("nf4", draw(*LARGE))
+    x, g, bias, found = draw(37, columns), draw(37, rows), draw(rows), []
+    rest = [draw(*array.shape) if has_rest else None for array in (g, x)]
+    a, b = (draw(2, columns), draw(rows, 2)) if has_lora else (None, None)
+    for bench in (open_bench(2), sliced_bench(2), sliced_bench(2), sliced_bench(2)):
+        linear = Linear("x", FrozenMatrix(matrix, bench), bias, is_bias_trained, a, b, 2.0, bench)
+        y = linear.forward(x, np.empty_like(g), rest[0])
+        found.append((y, linear.backward(g, np.empty_like(x), rest[1])))
+        bench.close()
+    for whole, sliced in zip(*found[:2], strict=True):
+        np.testing.assert_allclose(sliced, whole, rtol=1e-5, atol=1e-4 * np.abs(whole).max())
+    for again in found[2:]:
+        assert all(np.array_equal(a, b) for a, b in zip(found[1], again, strict=True))
+
+
+def test_a_small_matrix_and_one_that_is_kept_dense_are_used_whole() -> None:
+    bench = sliced_bench(1)
+    assert not FrozenMatrix(stored("nf4", draw(8, 64)), bench).is_sliced
+    assert not FrozenMatrix(stored("float32", draw(*LARGE)), bench).is_sliced
+    large = FrozenMatrix(stored("int8", draw(*LARGE)), bench)
+    large.keep()
+    assert not large.is_sliced
+    bench.close()
+
+
+@pytest.mark.parametrize("is_sliced", [False, True])
+def test_pages_go_back_after_each_matrix_where_matrices_are_in_slices(is_sliced: bool) -> None:
+    bench, released = open_bench(1), list[int]()
+    bench.is_sliced = is_sliced
+    for shape in ((8, 64), LARGE):
+        matrix = FrozenMatrix(stored("nf4", draw(*shape)), bench, lambda: released.append(1))
+        if matrix.is_sliced:
+            matrix.in_slices(0, lambda *_: None)
+        else:
+            matrix.dense()
+    assert len(released) == 2 * is_sliced
+    bench.close()
+
+
+def test_numpys_products_are_made_on_the_thread_that_asks_for_them() -> None:
+    assert blas_on_one_thread()  # of its own wheels, which tests run with
 
 
 # Parts of a batch
