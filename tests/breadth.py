@@ -29,6 +29,7 @@ def thin(items: Sequence[pytest.Item]) -> None:
     """Mark slow what is more than needed to name each value of each axis of a test once.
 
     An axis is one `parametrize`. Of tests marked `few`; of the cases that are not slow already.
+    Where the mark says how many, no more are fast than that: `few(2)`.
     """
     tests: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -37,7 +38,12 @@ def thin(items: Sequence[pytest.Item]) -> None:
     for cases in tests.values():
         values = {case: set(_values(case)) for case in cases}
         named: set[Any] = set()
-        while some := max((len(values[case] - named) for case in cases), default=0):
+        mark = cases[0].get_closest_marker("few")
+        most = mark.args[0] if mark and mark.args else len(cases)
+        for _ in range(most):
+            some = max((len(values[case] - named) for case in cases), default=0)
+            if not some:
+                break
             fast = next(case for case in cases if len(values[case] - named) == some)
             named |= values[fast]
             cases.remove(fast)

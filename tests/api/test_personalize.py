@@ -49,6 +49,7 @@ def generator(folder: Path, base: Base, task: Task, name: str = NAME, seed: int 
     return folder
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(

@@ -43,6 +43,7 @@ def made(data: Path, out: Path, base: Base, method: str, **more: Any) -> smidgen
     return smidgen.personalize(data, out, method=method, epochs=2, **known, **more)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("method", [*RANKED, "head", "tuned"])
 def test_every_method_gives_a_tagger(
     tmp_path: Path, tiny_base: Base, tagging: Path, method: str
@@ -57,6 +58,7 @@ def test_every_method_gives_a_tagger(
     assert len(told.tags) == 2
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("method", [*RANKED, *ON_FROM])
 def test_every_method_but_a_head_gives_a_language_model(
     tmp_path: Path, tiny_base: Base, masked: Path, method: str

@@ -41,6 +41,7 @@ def asked(environment: dict[str, str], program: str, text: str) -> str:
     return done.stdout
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

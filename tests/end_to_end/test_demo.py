@@ -18,6 +18,7 @@ from edge_client.personal.choice import chosen_in
 from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_file
 from tests.breadth import first_fast
+from tests.command_line import smidgen
 from tests.conftest import shared
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
@@ -99,6 +100,8 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
         assert (choice.use == "personal") == (choice.accuracy > choice.accuracy_shared)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*SMIDGEN, "demo", "--clients", "2", "--out", str(tmp_path / "demo")],
@@ -123,17 +126,15 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    line = [*SMIDGEN, "demo", "--out", str(tmp_path)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "name a new folder" in done.stderr
+    done = smidgen("demo", "--out", str(tmp_path))
+    assert done.exit_code == 2 and "name a new folder" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
 def test_an_unknown_engine_is_named_before_anything_is_deleted(tmp_path: Path) -> None:
     (tmp_path / ".smidgen-demo").touch()
-    line = [*SMIDGEN, "demo", "--out", str(tmp_path), "--engine", "torch,tensorflow"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
+    done = smidgen("demo", "--out", str(tmp_path), "--engine", "torch,tensorflow")
+    assert done.exit_code == 2
     said = "smidgen demo: --engine tensorflow is not known; auto, torch or onnx"
     assert done.stderr.splitlines() == [said]
     assert list(tmp_path.iterdir()) == [tmp_path / ".smidgen-demo"]
@@ -179,8 +180,7 @@ def test_what_does_not_go_with_a_chat_is_said_before_anything_is_deleted(
     base, out = write_tiny_decoder(tmp_path / "base", template), tmp_path / "out"
     out.mkdir()
     (out / ".smidgen-demo").touch()
-    line = [*SMIDGEN, "demo", "--out", str(out), "--base", str(base), *options]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    done = smidgen("demo", "--out", str(out), "--base", str(base), *options)
     (told,) = done.stderr.splitlines()
-    assert done.returncode == 2 and told.startswith("smidgen demo: ") and said in told
+    assert done.exit_code == 2 and told.startswith("smidgen demo: ") and said in told
     assert list(out.iterdir()) == [out / ".smidgen-demo"]

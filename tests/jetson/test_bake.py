@@ -66,6 +66,7 @@ def test_an_install_whose_python_a_newer_system_took_away_is_told(
     refused(install(bare, rootfs, "--env", env, script="bake.sh"), "has no CPython 3")
 
 
+@pytest.mark.slow
 def test_an_image_of_another_machine_gets_wheels_of_that_machine(
     house: Path, rootfs: Path, env: Path
 ) -> None:

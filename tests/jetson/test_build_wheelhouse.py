@@ -84,6 +84,7 @@ def test_the_locks_of_jetpack_4_are_for_its_c_library() -> None:
             assert not set(locked(path)) & set(locked(base))
 
 
+@pytest.mark.slow
 def test_a_tarball_of_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cpython.tar.gz").write_bytes(b"not it")
     words: list[str | Path] = [
@@ -97,6 +98,7 @@ def test_a_tarball_of_another_hash_is_refused(tmp_path: Path) -> None:
     refuses(tool("build_wheelhouse", *words), "needs --sha256 HEX", tmp_path)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -122,6 +124,7 @@ def offline(folder: Path) -> "subprocess.CompletedProcess[str]":
     return tool("build_wheelhouse", *words, env={**OFFLINE, "PIP_FIND_LINKS": str(links)})
 
 
+@pytest.mark.slow
 def test_a_wheel_that_no_index_has_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     expected = r"amd64.base.lock cannot be fetched: .*annotated-doc.*does a package index answer\?"
     refuses(offline(tmp_path), expected, tmp_path)

@@ -81,6 +81,7 @@ def test_a_shared_object_that_needs_a_newer_c_library_is_named(tmp_path: Path) -
     one_fault(done, "tinydep/fast.so needs GLIBC_2.28, jetpack4 has 2.27; pin an older")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("needs", ["GLIBCXX_3.4.26", "CXXABI_1.3.12", "GLIBC_ABI_DT_RELR"])
 def test_newer_libraries_of_c_plus_plus_are_faults_too(good: Path, needs: str) -> None:
     (path,) = (good / "wheels").glob("tinydep*")
@@ -103,6 +104,7 @@ def test_another_architecture_is_a_fault_whatever_the_tag_says(good: Path) -> No
     one_fault(check(lock(good)), "more.so is for x86_64, aarch64 is expected")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "tags",
     [
@@ -119,6 +121,7 @@ def test_tags_that_do_not_fit_the_board_are_a_fault(good: Path, tags: str) -> No
     one_fault(check(lock(good)), f"other-1-{tags}.whl: its tags do not fit jetpack4")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "version", "target", "is_harmed"),
     [
@@ -168,6 +171,7 @@ def test_a_wheel_with_other_bytes_is_not_the_locks(good: Path) -> None:
     assert "tinydep 2.5 is in a lock, and no wheel here has its SHA-256" in without
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", ["SHA256SUMS", "base.lock", "wheels/smidgen-1.0.0-py3-none-any.whl"]
 )
@@ -189,6 +193,7 @@ def tarball(at: Path, name: str, body: bytes) -> Path:
     return seal(at)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("machine", "version", "needs", "expected"),
     [

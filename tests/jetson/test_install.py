@@ -55,6 +55,7 @@ def installed(root: Path, house: Path, *words: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_second_run_changes_nothing(house: Path, tmp_path: Path) -> None:
     root, token = empty_root(tmp_path / "root"), tmp_path / "token"
     token.write_text("T0KEN\n")

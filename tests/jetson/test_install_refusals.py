@@ -147,6 +147,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_wheelhouse_that_will_not_do_is_refused(
     root: Path, house: Path, fault: Callable[[Path], None]
@@ -163,6 +164,7 @@ def test_a_forged_wheel_is_refused_by_the_locks_hash(root: Path, house: Path) ->
         refused(install(house, "--root", root), "pip cannot install")
 
 
+@pytest.mark.slow
 def test_a_wheelhouse_of_a_newer_system_is_refused_and_says_its_own(
     root: Path, house: Path
 ) -> None:
@@ -268,6 +270,7 @@ def test_a_token_of_an_enrolled_board_is_refused(whole: Path, root: Path, tmp_pa
         refused(done, "enrolled already, its token was used; leave --token-file out")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("body", "mode", "expected"),
     [("T\n", 0o644, "chmod 600"), ("", 0o600, "one line"), ("two words", 0o600, "one line")],
@@ -280,6 +283,7 @@ def test_a_token_file_that_will_not_do_is_refused(
         refused(install(whole, *given), expected)
 
 
+@pytest.mark.slow
 def test_settings_without_a_coordinator_or_with_a_token_are_refused(
     whole: Path, root: Path, tmp_path: Path
 ) -> None:

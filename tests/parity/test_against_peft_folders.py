@@ -67,6 +67,7 @@ def is_refused_with(
         read_peft_adapter(folder, base, task)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("options", LORAS.values(), ids=LORAS.keys())
 def test_a_lora_made_by_peft_gives_the_same_here(
     real_base: Base, hub_task: Task, tmp_path: Path, options: dict[str, object]
@@ -91,6 +92,7 @@ def test_a_prompt_made_by_peft_gives_the_same_here(
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -61,6 +61,7 @@ def exported(base: Base, task: Task, name: str, folder: Path) -> Engine:
     return engine
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["lora:4", "lora:2@q,up,down/top2", "bias", "bias/top1"])
 def test_a_cloze_adapter_is_loaded_by_its_folder_alone(
     base: Base, folder: Path, hub_task: Task, name: str
@@ -71,6 +72,7 @@ def test_a_cloze_adapter_is_loaded_by_its_folder_alone(
     np.testing.assert_allclose(engine.predict(TEXTS), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["head", "lora:4+head"])
 def test_a_head_is_loaded_by_its_folder_and_how_many_labels_there_are(
     base: Base, folder: Path, hub_task: Task, name: str
@@ -87,6 +89,7 @@ def test_a_head_is_loaded_by_its_folder_and_how_many_labels_there_are(
         np.testing.assert_allclose(engine.predict(TEXTS)[[row]], theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.few(1)
 def test_a_soft_prompt_is_loaded_over_its_base_since_no_auto_class_has_a_head_for_it(
     base: Base, folder: Path, hub_task: Task
 ) -> None:

@@ -72,6 +72,7 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("family", "adapter", "bits", "batch", "tokens"), CASES)
 def test_gradients_and_logits_agree(
     bases: Bases, family: str, adapter: str, bits: int, batch: int, tokens: int

@@ -33,6 +33,7 @@ def quantized_names(base: Base) -> set[str]:
         return {name for name in matrices if weights.stored(name).bits < 32}
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pack_of_16_bits_is_the_model_with_rounded_matrices(
     tiny_base: Base, tmp_path: Path, family: str
@@ -66,6 +67,7 @@ def test_a_pack_of_16_bits_is_the_model_with_rounded_matrices(
         assert torch.equal(model(input_ids=ids).logits, expected)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_matrix_is_the_checkpoints_own_quantized(

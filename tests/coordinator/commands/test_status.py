@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coordinator.commands.status import devices_table, news_of
 from coordinator.storage.orders import add_order
 from edge_client.tasks.counts import Entities
@@ -191,6 +193,7 @@ def test_a_run_that_stands_still_or_goes_on_for_longer_says_so(
     assert "closes in" not in said and plain(tmp_path)["rounds"] == 9 and "0 of 9" in said
 
 
+@pytest.mark.slow
 def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> None:
     """The journal of a coordinator that stopped while a step was open."""
     live = start(deadline_s=2.0)
@@ -204,6 +207,7 @@ def test_who_has_not_answered_in_time_is_late(start: Start, tmp_path: Path) -> N
     assert {one["misses"] for one in plain(tmp_path)["devices"] if one["name"] == "kitchen"} == {1}
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_on_every_device_says_so(start: Start, tmp_path: Path) -> None:
     live = start(deadline_s=600.0)
     devices = opened(live)

@@ -88,6 +88,7 @@ def test_where_everybody_answers_nobody_is_left_out() -> None:
     assert told.state.adapter_sha256 == fixed.state.adapter_sha256 and not told.state.silences
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("slow_s", [100.0, 250.0, 590.0])
 @pytest.mark.parametrize("others", [2, 4, 24])
 def test_a_slow_device_that_keeps_the_runs_own_deadline_gets_to_answer(

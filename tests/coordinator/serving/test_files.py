@@ -17,6 +17,7 @@ for limits in ((2000, 4096), (256, 4096), (256, 512)):
 """
 
 
+@pytest.mark.slow
 def test_a_coordinator_lets_itself_open_what_it_may() -> None:
     """A hard limit only falls, so that a process can try all of them."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

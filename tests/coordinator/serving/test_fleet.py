@@ -164,6 +164,7 @@ def test_a_device_serves_run_after_run_and_two_at_once(start: Start) -> None:
     assert device.until_finished() == 3
 
 
+@pytest.mark.slow
 def test_of_two_runs_the_step_that_is_open_longer_comes_first(start: Start) -> None:
     live = start(min_clients=1)
     (device,) = live.join("a")

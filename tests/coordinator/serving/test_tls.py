@@ -217,6 +217,7 @@ def make_expired(folder: Path) -> Trust:
     return make(other, ["pi.example"], 8700, 5, NOW - timedelta(days=9))
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_told_in_one_line(made: Initialized) -> None:
     with start(made) as server:
         port = int(server.url.rpartition(":")[2])

@@ -83,6 +83,7 @@ def test_steps_lead_to_each_rounds_adapter_and_go_when_they_are_old(
         assert [one for one in look(store).wrong if steps[0][:12] in one]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("down", ["float32", "int8"])
 def test_steps_are_told_while_they_are_smaller_than_the_adapter(
     tmp_path: Path, config: RunConfig, down: str

@@ -52,6 +52,7 @@ def test_norms_start_as_one_and_biases_as_zero() -> None:
     assert (drawn(Tensor("lm_head.bias", (5,)), 0, 2) == 0).all()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", sorted(IDS))
 def test_the_tokenizer_has_the_familys_specials(name: str) -> None:
     config = CONFIGS[name]

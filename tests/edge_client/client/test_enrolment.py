@@ -344,6 +344,7 @@ def test_a_device_takes_the_rank_that_its_owner_allows(home: Home) -> None:
     assert _rank_text(terms, stands(home, "lora:8")) == ""
 
 
+@pytest.mark.slow
 def test_a_device_takes_half_of_the_rank_or_less_where_more_does_not_fit_its_memory(
     home: Home, hub_task: Task
 ) -> None:

@@ -188,6 +188,7 @@ def test_texts_added_to_a_running_client_are_labelled_and_trained_on(
     assert reports[3].num_examples == 2 + reports[3].pseudo_labels > 2
 
 
+@pytest.mark.slow
 def test_a_damaged_file_costs_no_text_and_is_nobody_elses_to_read(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,6 +337,7 @@ def test_an_error_goes_up_as_a_code(error: Exception, code: Failure) -> None:
     assert code_of(error) == code
 
 
+@pytest.mark.slow
 def test_texts_longer_than_what_is_read_are_told_once_per_reading_and_to_nobody_else(
     tiny_base: Base, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

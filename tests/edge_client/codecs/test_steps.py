@@ -146,6 +146,7 @@ WRONG: dict[str, tuple[Callable[[bytes], Answer], str, int]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_step_that_does_not_arrive_costs_a_line_and_the_whole_adapter(
     tiny_base: Base,
@@ -192,6 +193,7 @@ MISLED = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", MISLED)
 def test_a_step_that_leads_elsewhere_costs_a_line_and_the_whole_adapter(
     tiny_base: Base,

@@ -49,6 +49,7 @@ FILES = {
 ALL = {"rows": 3, "read": 3, "left_out": {}}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_gives_what_its_texts_give(
@@ -62,6 +63,7 @@ def test_a_file_gives_what_its_texts_give(
     assert found == given(tiny_base, adapter, *TEXTS) | {"left_out": [], "rows": ALL}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 @pytest.mark.parametrize("words", [["-"], ["--file", "-"]])
 def test_stdin_gives_what_its_texts_give(

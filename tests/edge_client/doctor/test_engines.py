@@ -47,6 +47,7 @@ def dies_by(name: str) -> str:
     return f"import os, signal\nos.kill(os.getpid(), signal.{name})\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "todo"), [("SIGILL", "built for a newer processor"), ("SIGSEGV", "reinstall it")]
 )
@@ -75,6 +76,7 @@ def test_an_engine_that_cannot_be_imported_says_its_last_line(first: Path) -> No
     assert found.state == ERROR and found.found.endswith("ImportError: libfoo.so: not there")
 
 
+@pytest.mark.slow
 def test_a_full_static_tls_block_is_told_with_what_to_preload(first: Path) -> None:
     body = "raise OSError('libgomp.so.1: cannot allocate memory in static TLS block')"
     stub(first, "onnxruntime", body)

@@ -115,6 +115,7 @@ CLOSED = {  # what may not be read: the check that says so
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("place", CLOSED)
 def test_what_may_not_be_read_is_unknown_and_named(tmp_path: Path, place: str) -> None:
     tx2(tmp_path)

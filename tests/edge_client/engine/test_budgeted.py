@@ -60,6 +60,7 @@ def budget_of(engine: Engine) -> Budget:
     return engine.budget
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "error",
     [

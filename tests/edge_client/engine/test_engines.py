@@ -135,6 +135,7 @@ def test_an_engine_that_has_rested_goes_on_as_one_that_has_not(
     assert states[0] == states[1]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", SPECS)
 def test_one_step_by_any_plan_moves_the_adapter_alike(
     tiny_base: Base, hub_task: Task, kind: str, name: str
@@ -348,6 +349,7 @@ def test_what_steps_have_taken_is_given_back_at_rest_and_at_the_end(
     assert closed - small < taken / 8
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")
 @pytest.mark.parametrize("spare_mib", first_fast([12, 0]))
 def test_a_step_without_memory_leaves_adapter_and_optimizer_as_they_were(

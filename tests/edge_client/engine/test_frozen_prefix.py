@@ -123,6 +123,7 @@ def test_what_was_computed_in_another_type_is_not_taken(tmp_path: Path) -> None:
 # Engines with a cache
 
 
+@pytest.mark.few
 @each_engine
 @each_adapter
 def test_cached_answers_are_the_uncached_ones(
@@ -140,6 +141,7 @@ def test_cached_answers_are_the_uncached_ones(
     assert (engine.predict(TEXTS) == plain).all()
 
 
+@pytest.mark.few
 @each_engine
 @pytest.mark.parametrize("name", ["lora:8/top1", "head"])
 def test_a_real_bases_labels_are_the_same_with_a_cache(
@@ -153,6 +155,7 @@ def test_a_real_bases_labels_are_the_same_with_a_cache(
     assert (engine.predict(TEXTS) == cached).all()
 
 
+@pytest.mark.few
 @each_engine
 @each_adapter
 def test_a_half_full_cache_changes_no_answer(
@@ -166,6 +169,7 @@ def test_a_half_full_cache_changes_no_answer(
     np.testing.assert_allclose(mixed, nothing, atol=2e-4)
 
 
+@pytest.mark.few
 @each_engine
 @each_adapter
 def test_training_on_cached_states_is_training_on_computed_ones(
@@ -184,6 +188,7 @@ def test_training_on_cached_states_is_training_on_computed_ones(
         np.testing.assert_allclose(plain[tensor], delta, atol=0.01)  # steps of 0.01
 
 
+@pytest.mark.few
 @each_engine
 @each_adapter
 def test_cached_features_are_the_uncached_ones(
@@ -199,6 +204,7 @@ def test_cached_features_are_the_uncached_ones(
     np.testing.assert_allclose(empty, plain, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.few
 @each_engine
 @pytest.mark.parametrize("name", ["lora:4", "bias", "prompt:4", "prompt:4+head"])
 def test_where_the_lowest_layer_is_trained_nothing_is_kept_or_rounded(

@@ -73,6 +73,7 @@ def graph_bytes(work: Workload, plan: Plan, is_top: bool) -> int:
     return (most[0] if is_top else most[0] - most[1]) - state
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("adapter", ["lora:8", "lora:8@k", "lora:4@o,up,down", "prompt:8"])
 @pytest.mark.parametrize("is_top", [False, True], ids=["middle", "top"])

@@ -27,6 +27,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "change"), CASES)
 def test_a_step_counts_what_the_planners_formula_says(
     tiny_base: Base, hub_task: Task, kind: str, name: str, change: dict[str, object]
@@ -55,6 +56,7 @@ def test_reading_counts_each_layer_once_and_features_those_they_walk(
     assert walked == [2, 0, 1, 2]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("adapter", ["lora:4", "prompt:4", "head", "lora:2+head"])
 def test_an_engine_counts_what_the_formula_says(
     tiny_base: Base, hub_task: Task, kind: str, adapter: str

@@ -27,6 +27,7 @@ def measured(engine: str, python: str, fallback: int) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_that_is_not_installed_has_a_usual_size(engine: str) -> None:
     assert measured(engine, "/nowhere/python", 7) == 7

@@ -27,6 +27,7 @@ class Recorder:
         return np.array([row in self._done for row in rows], bool)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", SPECS)
 def test_reading_without_a_watch_is_predicting(
     tiny_base: Base, hub_task: Task, kind: str, name: str
@@ -37,6 +38,7 @@ def test_reading_without_a_watch_is_predicting(
     assert engine.read([], Recorder()).shape == (0, 6)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["lora:4", "prompt:4", "bias", "prompt:4+head"])
 def test_texts_that_are_done_leave_and_the_others_answer_as_before(
     tiny_base: Base, hub_task: Task, kind: str, name: str

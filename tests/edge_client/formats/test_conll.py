@@ -197,6 +197,7 @@ REAL = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "file", "labels", "count", "fault"), REAL)
 def test_real_files_read_whole(
     name: str, file: str, labels: tuple[str, ...], count: int, fault: str

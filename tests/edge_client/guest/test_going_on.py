@@ -89,6 +89,7 @@ def same(trained: Trained, expected: Trained) -> bool:
     return is_loss and all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("kind", "name"), covering(KINDS, SPECS))
 def test_left_at_random_steps_it_ends_in_the_same_bytes(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, name: str, seed: int
@@ -104,6 +105,7 @@ def test_left_at_random_steps_it_ends_in_the_same_bytes(
         assert same(trained, expected), f"SMIDGEN_FAULT_SEED={seed}, turn {turn}, life {lives}"
 
 
+@pytest.mark.few(1)
 @each_kind
 @pytest.mark.parametrize("training", OTHERS, ids=["sgd", "momentum", "proximal"])
 def test_with_another_optimizer_too(

@@ -72,6 +72,7 @@ def test_work_cut_after_every_chunk_gives_the_same_and_reads_nothing_twice(
     assert (min(layers) < engine.layers) == early_exit and len(layers) == len(data.unlabelled)
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_what_was_not_noted_is_read_again(tiny_base: Base, kind: str) -> None:
     engine, notes = trained(kind, tiny_base), MemoryNotes()
@@ -85,6 +86,7 @@ def test_what_was_not_noted_is_read_again(tiny_base: Base, kind: str) -> None:
     assert notes.book == straight(engine, work_of())[0]
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_readings_agree_as_often_when_a_second_work_was_cut(tiny_base: Base, kind: str) -> None:
     engine = trained(kind, tiny_base)

@@ -56,6 +56,7 @@ def test_cached_and_uncached_give_the_same_labels(
         assert full[name].confidence == pytest.approx(one.confidence, abs=2e-3)
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_exits_agree_on_labels_that_the_prior_decides(tiny_base: Base, kind: str) -> None:
     """Nearly every answer is the same label; without the prior it is easy to agree on that one."""
@@ -80,6 +81,7 @@ def test_reading_stops_as_soon_as_enough_is_clear(tiny_base: Base, kind: str) ->
     assert engine.layer_forwards == before
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_reading_goes_on_after_enough_is_clear_where_the_run_says_so(
     tiny_base: Base, kind: str
@@ -90,6 +92,7 @@ def test_reading_goes_on_after_enough_is_clear_where_the_run_says_so(
     assert (found.texts_read, found.pseudo_labels) == (36, 8)
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_no_text_is_read_twice_with_one_adapter(tiny_base: Base, kind: str) -> None:
     engine, notes = trained(kind, tiny_base), MemoryNotes()
@@ -99,6 +102,7 @@ def test_no_text_is_read_twice_with_one_adapter(tiny_base: Base, kind: str) -> N
     assert label(engine, DATA, moved, notes).texts_read == len(DATA.unlabelled)  # none was sure
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_a_sure_text_is_read_again_only_when_the_adapter_has_moved(
     tiny_base: Base, kind: str
@@ -115,6 +119,7 @@ def test_a_sure_text_is_read_again_only_when_the_adapter_has_moved(
     assert label(engine, DATA, far, notes).texts_read == len(DATA.unlabelled)
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_a_settled_text_is_not_read_again_however_far_the_adapter_has_moved(
     tiny_base: Base, kind: str
@@ -134,6 +139,7 @@ def test_a_settled_text_is_not_read_again_however_far_the_adapter_has_moved(
     assert label(engine, DATA, higher, notes).texts_read == unsure > 0
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_who_holds_enough_settled_labels_reads_nothing(tiny_base: Base, kind: str) -> None:
     said = replace(ALL, confidence=0.5, class_floor=0.5, settled_after=1)
@@ -145,6 +151,7 @@ def test_who_holds_enough_settled_labels_reads_nothing(tiny_base: Base, kind: st
     assert (found.texts_read, found.pseudo_labels, found.layer_forwards) == (0, 8, 0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_labelling_never_takes_more_than_its_share(tiny_base: Base, seed: int) -> None:
     """Where training takes what was planned for it: as many texts as may be held."""
@@ -179,6 +186,7 @@ def test_an_ensembles_texts_cost_as_much_as_its_patterns(tiny_base: Base) -> Non
     assert notes.book.labelling_forwards == notes.book.done * 3 * engine.layers
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_a_text_whose_answer_is_no_number_is_sure_of_nothing(
     tiny_base: Base, tmp_path: Path, kind: str

@@ -117,6 +117,7 @@ def test_hotter_is_less_sure() -> None:
     assert (sure[0] > sure[1]).all() and (sure[1] > sure[2]).all()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("heat", [0.3, 1.0, 1.7, 4.0])
 @pytest.mark.parametrize("prior", [(), (0.5, -0.2, -0.3)])
 def test_a_known_temperature_is_found_again(heat: float, prior: tuple[float, ...]) -> None:

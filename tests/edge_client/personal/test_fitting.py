@@ -30,6 +30,7 @@ def bank_of(base: Base, task: Task, kind: str) -> tuple[Engine, AdapterState]:
     return engine, bank_numbers(adapter, ones)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_arguments_give_equal_bytes_and_what_was_given_stays(
     tiny_base: Base, hub_task: Task, kind: str
@@ -83,6 +84,7 @@ def test_plain_lora_is_trained_as_the_engine_would(
         assert np.allclose(found[name], tensor, rtol=1e-4, atol=1e-6), name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls(tiny_base: Base, hub_task: Task, kind: str) -> None:
     engine, numbers = bank_of(tiny_base, hub_task, kind)

@@ -276,6 +276,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(("family", "adapter", "plan", "too_many"), CASES)
 def test_the_rooms_of_a_step_take_what_the_formula_says(
     tmp_path: Path, family: str, adapter: str, plan: Plan, too_many: int
@@ -292,6 +293,7 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
     assert 0 <= taken - (said - too_many * state) <= tops
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("family", "adapter", "plan"),
     [
@@ -314,6 +316,7 @@ def test_the_rooms_of_a_step_that_asks_for_all_words_take_what_the_formula_says(
     assert taken == estimate(work, plan, 0).kept
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("family", "adapter", "plan"),
     [
@@ -338,6 +341,7 @@ def test_the_rooms_of_a_step_that_tags_words_take_what_the_formula_says(
     assert taken == estimate(work, plan, 0).kept
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("adapter", "plan"),
     [("lora:4+head", plan) for plan, _ in PLANS]
@@ -363,6 +367,7 @@ CUT = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("adapter", "plan", "too_many"), CUT)
 def test_the_rooms_of_a_step_with_a_cache_take_what_the_formula_says(
     tmp_path: Path, adapter: str, plan: Plan, too_many: int

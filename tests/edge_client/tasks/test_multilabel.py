@@ -145,6 +145,7 @@ def test_losses_from_log_probabilities_are_binary_cross_entropies(
     assert losses_of(row, gold)[0] == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("adapter", ["lora:4+head", "lora:4"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_adapter_learns_several_labels_of_a_text(

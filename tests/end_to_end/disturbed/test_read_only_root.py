@@ -60,6 +60,8 @@ def start(scene: Scene, writable: Path, url: str, state: Path, *more: str) -> No
     scene.fleet.own.start("a", [*ALONE, str(writable), *line, *more], env)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 def test_with_all_else_read_only_a_client_serves_a_run_to_its_end(
     scene: Scene, writable: Path
 ) -> None:

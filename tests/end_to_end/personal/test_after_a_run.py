@@ -21,6 +21,7 @@ def finished(scene: Scene, adapter: str, *options: str) -> Path:
     return scene.folder / "state" / "a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("adapter", "method"),
     [

@@ -204,6 +204,7 @@ def test_a_head_of_tags_has_the_gradients_of_plain_peft(
         assert error.worst_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("name", ["head", "lora:2@q,up+head", "lora:2@q,o/top1+head"])
 def test_a_head_of_texts_is_that_of_transformers_and_peft_and_exported_as_such(

@@ -208,6 +208,7 @@ def slow(cases: list[Any], fast: Callable[[int], bool]) -> list[Any]:
     return [pytest.param(*c, marks=m) for c, m in zip(cases, marks, strict=True)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_of_version_4_reads_as_in_transformers(tmp_path: Path, family: str) -> None:
     written = write(tmp_path / "model", family, {})
@@ -224,6 +225,7 @@ def test_a_lacking_key_reads_as_in_transformers(tmp_path: Path, family: str, key
     check(tmp_path / "model", family, tmp_path / "pack")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("family", "change"), slow(ODD, lambda index: index % 9 == 0))
 def test_an_odd_key_reads_as_in_transformers(
     tmp_path: Path, family: str, change: dict[str, Any]
@@ -261,6 +263,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("family", "tied", "parts"), slow(PARTS, lambda index: index % 4 == 1))
 def test_the_head_that_transformers_takes_is_taken(
     tmp_path: Path, family: str, tied: bool, parts: tuple[str, ...]

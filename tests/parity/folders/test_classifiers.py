@@ -43,6 +43,7 @@ ASKED.remove(("albert", "SEQ_CLS", TARGETS["albert"]))  # reads the base's poole
 ASKED.append(("roberta", "SEQ_CLS", "all-linear"))  # PEFT itself refuses it for the others
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("family", "kind", "targets"), ASKED)
 def test_a_classifier_of_another_family_gives_the_same_here(
     tiny_base: Base, hub_task: Task, tmp_path: Path, family: str, kind: str, targets: Any

@@ -88,6 +88,7 @@ def rows_in_peft(model: Any, case: Case, base: Base, task: Task, engine: Any) ->
     return [rows_of(model, one.ids, [place + soft for place in one.places]) for one in prompts]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(("kind", "case"), ASKED)
 def test_an_option_gives_pefts_logits_or_is_refused_by_name(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, case: Case

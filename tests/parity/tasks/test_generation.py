@@ -43,6 +43,7 @@ def with_peft(base: Base, network: Network) -> Any:
     return model.eval()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", DECODERS)
 def test_greedily_the_tokens_are_those_of_transformers(
     tiny_base: Base, tmp_path: Path, family: str

@@ -62,6 +62,7 @@ def check(base: Base, adapter: str, engine: str, task: Task) -> None:
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("family", "adapter"), covering(ENCODERS, ADAPTERS))
 @pytest.mark.parametrize("masking", MASKINGS, ids=["tokens", "whole-words"])
 @pytest.mark.parametrize("engine", ENGINES)
@@ -74,6 +75,7 @@ def test_masked_words_have_the_gradients_of_plain_peft(
     check(base, adapter, engine, Task("notes", kind="mlm", masking=masking))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("family", "adapter"), covering(ENCODERS, HEADS))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_tags_of_words_have_the_gradients_of_a_token_classifier(

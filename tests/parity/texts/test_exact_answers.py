@@ -42,6 +42,7 @@ def test_a_conversation_is_exact_where_greedy_decoding_writes_its_answer(tmp_pat
     assert found.exact == sum(exact) / len(rows) and 0 < found.exact < 1
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_cut_is_not_exact(tmp_path: Path) -> None:
     base, data = write_tiny_decoder(tmp_path / "base"), tmp_path / "data"
     data.mkdir()

@@ -84,6 +84,7 @@ def test_what_was_measured_with_these_settings_is_not_measured_again(
     assert to_do([cell], replace(ASKED, steps=3), path) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_prove(), reason="no memory cgroup here (that needs root)")
 def test_what_was_measured_where_no_board_could_be_tried_is_proved_here_alone(
     cell: Cell, tmp_path: Path

@@ -49,6 +49,7 @@ def test_no_legend_lies_over_data() -> None:
             assert not legend.get_window_extent().overlaps(axis.get_window_extent())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rounds", [(1, 2), ()])
 def test_rounds_are_whole_and_every_axis_begins_at_zero(rounds: tuple[int, ...]) -> None:
     for axis in drawn(rounds).axes:

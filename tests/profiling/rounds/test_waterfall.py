@@ -146,6 +146,7 @@ def test_a_round_without_answers_is_one_line(tmp_path: Path, round_index: str) -
     assert "the file has round 1" in done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("ending", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")]
 )

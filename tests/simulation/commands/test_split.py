@@ -40,6 +40,7 @@ def said(*words: str | Path) -> str:
     return line.removeprefix("smidgen simulate: ")
 
 
+@pytest.mark.slow
 def test_clients_without_any_text_are_told_apart_from_those_that_hold_unlabelled_ones(
     data: Path,
 ) -> None:
@@ -56,6 +57,7 @@ def test_clients_without_any_text_are_told_apart_from_those_that_hold_unlabelled
     assert f"{len(empty)} clients hold no text and cannot take" in " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_few_shot_folders_hold_what_the_last_line_says(data: Path) -> None:
     out = data.parent / "out"
     few = ("--labels", "12", "--labelled-clients", "3", "--clients", "8", "--alpha", "1")
@@ -83,6 +85,7 @@ def test_a_language_is_a_silo_and_is_kept_in_the_files(data: Path) -> None:
         assert len(silo.labelled) == len(silo.test) == 40
 
 
+@pytest.mark.slow
 def test_any_column_can_make_silos(data: Path) -> None:
     out = data.parent / "out"
     assert run(data, "--by", "home", "--out", out).exit_code == 0
@@ -108,12 +111,14 @@ def test_clients_of_unlabelled_texts_alone_are_counted(data: Path) -> None:
     assert "4 clients hold unlabelled texts alone" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_picture_may_go_into_a_folder_that_is_not_there(data: Path) -> None:
     picture = data.parent / "new" / "folder" / "p.png"
     assert run(data, "--out", data.parent / "out", "--picture", picture).exit_code == 0
     assert picture.is_file()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "start"), [("p.pdf", b"%PDF"), ("picture", b"\x89PNG")])
 def test_a_picture_is_in_the_format_of_its_name(data: Path, name: str, start: bytes) -> None:
     out = data.parent / "out"
@@ -166,6 +171,7 @@ def test_wrong_wishes_are_one_line_and_write_nothing(data: Path, options: str, l
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_current_folder_is_filled(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (data.parent / "here").mkdir()
     monkeypatch.chdir(data.parent / "here")

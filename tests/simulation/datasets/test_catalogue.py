@@ -250,6 +250,7 @@ BASES = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("base", BASES, ids=lambda base: base.name)
 @pytest.mark.parametrize("task", [AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP], ids=lambda t: t.name)
 def test_every_label_word_is_one_token_of_every_small_base(base: Path, task: Task) -> None:

@@ -51,6 +51,7 @@ def test_a_child_answers_however_long() -> None:
     assert running.process.exitcode is not None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("work", "kind", "said"),
     [

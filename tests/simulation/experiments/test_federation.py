@@ -95,6 +95,7 @@ def test_one_client_alone_has_no_drift(tiny_base: Base, hub_task: Task) -> None:
         np.testing.assert_allclose(shifted[name], tensor, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_control_variate_is_what_comes_down_more(tiny_base: Base, hub_task: Task) -> None:
     plain, shifted = (
         rounds_of(staged(tiny_base, hub_task, rounds=2, training=training))

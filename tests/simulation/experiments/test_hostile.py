@@ -105,6 +105,7 @@ def test_without_defences_it_can(attack: Attack) -> None:
     assert length(rounds_with(attack, is_resisted=False)[-1]) > 20 * honest
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("attack", "progress"), PROGRESS.items())
 def test_two_of_twenty_cost_as_much_as_the_bounds_let_them(attack: Attack, progress: float) -> None:
     names = [f"client-{number:04d}" for number in range(20)]

@@ -92,6 +92,7 @@ def test_no_client_sees_the_labels_of_its_unlabelled_texts(tiny_base: Base, hub_
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_a_cache_saves_layers_and_changes_no_label(tiny_base: Base, hub_task: Task) -> None:
     deal = Deal(clients=3, labelled=4, labelled_clients=1)
     said = {"adapter": "lora:2/top1", "deal": deal, "labelling": EASY, "rounds": 3}

@@ -212,6 +212,7 @@ def test_local_clients_train_for_themselves_and_answer_for_their_own(
     assert result.total("bytes_up") == 0
 
 
+@pytest.mark.slow
 def test_of_local_clients_only_those_asked_train_by_the_task_of_all(
     tiny_base: Base, place: Place
 ) -> None:

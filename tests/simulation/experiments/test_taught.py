@@ -97,6 +97,7 @@ def test_its_key_is_known_before_its_teacher_was_run(
     assert told is not None and told.accuracy == result.accuracy
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_read_without_its_teacher(
     tiny_base: Base, teacher: Experiment, place: Place
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_picture_is_drawn_for_few_and_for_many_clients(tmp_path: Path, clients
     assert 5_000 < len(drawn) < 200_000
 
 
+@pytest.mark.slow
 def test_labels_have_the_colours_of_all_pictures_and_no_legend_lies_over_bars() -> None:
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
     texts = [Example("x", label="abc"[i % 3]) for i in range(400)]

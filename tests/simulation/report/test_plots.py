@@ -108,6 +108,7 @@ def test_clients_are_bars_with_names_or_ranks(found: list[Measured]) -> None:
     assert "worst to best" in panels["mixed"].get_xlabel()
 
 
+@pytest.mark.slow
 def test_pictures_say_what_they_are_of_and_old_ones_go(
     found: list[Measured], tmp_path: Path
 ) -> None:

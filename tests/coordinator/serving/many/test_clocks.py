@@ -39,6 +39,7 @@ def test_a_coordinator_with_another_clock_does_not_begin(
     assert "set both by the network (NTP) and start it again" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_wrong_meanwhile_is_told_once(
     place: StorePlace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def written(folder: Path, name: str, body: str) -> Path:
     return path
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", LABELLED)
 def test_evaluate_counts_what_is_read_and_what_is_left_out(
     tiny_base: Base, tmp_path: Path, name: str
@@ -45,6 +46,7 @@ def test_evaluate_counts_what_is_read_and_what_is_left_out(
     assert not any(text in done.output for text in (A, "again", "note"))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", LABELLED)
 def test_predict_answers_every_row_whatever_was_said_of_it(
     tiny_base: Base, tmp_path: Path, name: str
@@ -58,6 +60,7 @@ def test_predict_answers_every_row_whatever_was_said_of_it(
     assert list(dict.fromkeys(texts)) == [A, B, C]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", TAGGED)
 def test_training_takes_spans_as_tags_of_words(tiny_base: Base, tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name, TAGGED[name])

@@ -36,6 +36,7 @@ def adapter(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv"])
 @pytest.mark.parametrize("name", FILES)
 def test_each_row_of_a_file_has_one_among_the_answers(

@@ -57,6 +57,7 @@ def test_texts_are_judged_the_same_however_they_lie_in_batches(
     assert is_near(alone, losses) and (alone_right == is_right).all()
 
 
+@pytest.mark.few(3)
 @each_case
 def test_the_mean_of_what_is_judged_is_the_loss_that_a_step_tells(
     tiny_base: Base, kind: str, case: str
@@ -124,6 +125,7 @@ def test_texts_without_tags_are_tagged_alike(tiny_base: Base, kind: str) -> None
         assert rows.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.few(3)
 @each_case
 def test_a_cache_of_frozen_layers_changes_no_more_than_its_rounding(
     tiny_base: Base, tmp_path: Path, kind: str, case: str
@@ -141,6 +143,7 @@ def test_a_cache_of_frozen_layers_changes_no_more_than_its_rounding(
 # Training
 
 
+@pytest.mark.few(3)
 @each_case
 def test_the_task_is_learnt(tiny_base: Base, kind: str, case: str) -> None:
     engine = opened(kind, tiny_base, case)
@@ -165,6 +168,7 @@ def test_other_words_are_masked_in_each_epoch_and_the_same_by_each_seed(
     assert asked(2) == encoder.prompts(TAGGED, draw)
 
 
+@pytest.mark.few(3)
 @each_case
 def test_left_in_the_middle_of_an_epoch_it_ends_in_the_same_bytes(
     tiny_base: Base, tmp_path: Path, kind: str, case: str

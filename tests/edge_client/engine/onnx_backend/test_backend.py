@@ -87,6 +87,8 @@ def test_a_process_that_has_trained_holds_nothing_but_the_runtime(tiny_base: Bas
     assert not loaded & {"torch", "transformers", "peft", "bitsandbytes", "onnx", "coordinator"}
 
 
+@pytest.mark.slow
+@pytest.mark.fault
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts so on Linux alone")
 def test_a_thread_or_a_graph_that_cannot_be_had_is_want_of_memory(tmp_path: Path) -> None:
     source = write_tiny_base(tmp_path / "base", hidden=64)

@@ -25,6 +25,7 @@ NOTES = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("masking", [Masking(), Masking(0.3, whole_words=True)])
 @each_kind
 def test_the_perplexity_of_an_untrained_adapter_is_transformers_own(
@@ -53,6 +54,7 @@ def test_the_same_words_are_asked_for_in_each_evaluation(tiny_base: Base, kind: 
     assert evaluate(engine, TAGGED) == evaluate(engine, TAGGED)
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_a_tagger_that_has_learnt_its_texts_finds_their_entities(
     tiny_base: Base, kind: str

@@ -26,6 +26,7 @@ def length(delta: AdapterState) -> float:
     return float(sum(np.square(tensor).sum() for tensor in delta.values()) ** 0.5)
 
 
+@pytest.mark.few
 @each_kind
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_proximal_term_shortens_the_way(

@@ -72,6 +72,7 @@ def test_nf4_by_table_and_by_bitsandbytes_kernel_are_the_same_weight(dtype: Any)
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-7)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("tokens", "scores"), [(7, 1), (7, SCORES), (LONG_TEXT + 9, SCORES)])

@@ -73,6 +73,7 @@ def file_of(folder: Path, layout: Layout, found: list[Example], head: str = "") 
     return path
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", LAYOUTS)
 @given(found=TEXTS)
 def test_a_layout_is_read_as_it_was_written(folder: Path, name: str, found: list[Example]) -> None:

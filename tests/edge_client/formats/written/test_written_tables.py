@@ -181,6 +181,7 @@ def test_a_lone_quote_costs_at_most_its_row(
     assert len(back.lines) == len(found)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("body", "count"),
     [

@@ -122,6 +122,7 @@ def test_a_base_that_reads_all_texts_alike_is_one_line() -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lesson_twice_gives_equal_bytes_and_leaves_what_it_was_given(
     tiny_base: Base, hub_task: Task, kind: str
@@ -148,6 +149,7 @@ def test_both_engines_teach_nearly_the_same(tiny_base: Base, hub_task: Task) -> 
         assert lambdas == pytest.approx(found[1].lambdas[module], abs=1e-3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ground_is_the_same_each_time_and_tells_some_layer_s_groups_apart(
     tiny_base: Base, hub_task: Task, kind: str

@@ -135,6 +135,7 @@ def test_each_tensor_moves_its_factor_times_as_far_as_by_plain_steps(seed: int, 
         assert np.allclose(one, expected, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_one_step_slopes_are_those_of_the_whole_training(
     tiny_base: Base, hub_task: Task, kind: str
@@ -156,6 +157,7 @@ def test_after_one_step_slopes_are_those_of_the_whole_training(
         assert slope == pytest.approx((sides[0] - sides[1]) / 0.04, abs=1e-2 * largest), name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rates_that_are_too_low_are_learned_to_rise(
     tiny_base: Base, hub_task: Task, kind: str

@@ -73,6 +73,7 @@ def test_one_s_own_of_a_tagger_has_a_head(tiny_base: Base, place: Place, method:
         assert row.score is not None and list(row.score.entities_by_client) == [row.arm]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", ALONE)
 def test_an_own_adapter_has_the_ranks_that_its_row_tells(
     tiny_base: Base, place: Place, method: Method
@@ -120,6 +121,7 @@ def test_a_client_with_too_few_labelled_texts_is_named_before_any_round(
     assert not list(place.out.glob("*/rows.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_generator_s_rounds_read_the_unlabelled_texts_too(
     tiny_base: Base, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_generator_s_rounds_read_the_unlabelled_texts_too(
     assert sizes <= set(read) and not held & set(read)
 
 
+@pytest.mark.slow
 def test_random_ranks_differ_by_client_and_by_seed(tiny_base: Base, place: Place) -> None:
     def ranks(seed: int) -> list[dict[str, int]]:
         return [row.ranks for row in run(own(tiny_base, "random", seed=seed), place).rows]
@@ -223,6 +226,7 @@ def _pairs(one: Result, other: Result) -> list[tuple[Between, Between]]:
     return [(a.between, b.between) for a, b in both if a.between and b.between]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("above", ["", "lora:3"])
 def test_a_head_of_one_s_own_leaves_what_lies_below_as_it_is(
     tiny_base: Base, place: Place, above: str
@@ -239,6 +243,7 @@ def test_a_head_of_one_s_own_leaves_what_lies_below_as_it_is(
     assert [row.ranks for row in found.rows] == [{}, {}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", first_fast(["lora", "bt-lora", "adalora", "fedp2eft", "fedl2p"]))
 def test_one_s_own_is_trained_above_the_shared_one_as_it_is_in_turn(
     tiny_base: Base, place: Place, method: Method
@@ -268,6 +273,7 @@ def test_one_s_own_is_trained_above_the_shared_one_as_it_is_in_turn(
                 assert np.array_equal(joined[name][: len(tensor)], tensor)
 
 
+@pytest.mark.slow
 def test_who_is_left_out_of_rounds_goes_on_from_the_others(tiny_base: Base, place: Place) -> None:
     alone = replace(FEW, method="tuned", groups=2)
     two = {"languages": ("eng", "hau"), "rounds": 1, "evaluate_every": 0}
