@@ -88,6 +88,7 @@ def test_every_method_keeps_as_many_ranks_and_equal_arguments_give_equal_bytes(
     assert one == two
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_above", [False, True])
 def test_peft_loads_it_and_gives_the_same_answers(
     tmp_path: Path, texts: Path, tiny_base: Base, hub_task: Task, is_above: bool
@@ -194,6 +195,7 @@ def test_learned_rates_are_for_the_rank_that_they_were_learned_with(
         smidgen.personalize(texts, tmp_path / "high", method="lora", rank_budget=20, **known)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["bt-lora", "uniform", "adalora"])
 def test_no_rank_is_chosen_and_none_trained_by_a_plan_that_leaves_layers_out(
     tmp_path: Path,

@@ -71,6 +71,7 @@ def test_every_method_but_a_head_gives_a_language_model(
     assert read_origin(tmp_path / "own").task.kind == "mlm"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_beside_ranks_is_trained_from_equal_bytes_to_equal_bytes(
     tmp_path: Path, tiny_base: Base, tagging: Path, kind: str

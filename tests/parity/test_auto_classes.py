@@ -61,7 +61,7 @@ def exported(base: Base, task: Task, name: str, folder: Path) -> Engine:
     return engine
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lora:4", "lora:2@q,up,down/top2", "bias", "bias/top1"])
 def test_a_cloze_adapter_is_loaded_by_its_folder_alone(
     base: Base, folder: Path, hub_task: Task, name: str

@@ -55,6 +55,7 @@ def test_every_family_gives_the_gradients_of_plain_peft(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "adapter"),
     [

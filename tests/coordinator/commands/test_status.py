@@ -253,6 +253,7 @@ def test_a_device_that_declines_says_why(start: Start, tmp_path: Path) -> None:
     assert "declined: takes no part until it is started again" in said
 
 
+@pytest.mark.slow
 def test_ids_and_figures_are_whole_on_80_columns_and_in_a_pipe(
     start: Start, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_number_that_somebody_chose_as_a_name_is_no_trap(store: Store) -> None
     assert names[:2] == ["x-1000000", "x-999999"] and names[2].startswith("x-999999-d")
 
 
+@pytest.mark.slow
 def test_the_thousandth_device_of_a_name_costs_as_many_statements_as_the_second(
     store: Store,
 ) -> None:

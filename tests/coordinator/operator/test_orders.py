@@ -87,6 +87,7 @@ def test_a_finished_run_that_is_extended_asks_its_devices_again(start: Start) ->
     assert told["ended"] == "rounds"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [

@@ -96,6 +96,7 @@ def changed(payload: str) -> str:
     return encode_event(replace(event, state=event.state | {"round_index": 99}))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", ["removed", "changed", "exchanged", "run", "all"])
 def test_a_damaged_stand_in_is_noticed(store: Store, damage: str) -> None:
     run_id = filled(store, "one", 2, 2).run_id
@@ -199,6 +200,7 @@ def test_to_start_from_a_pruned_round_names_those_that_are_there(store: Store) -
         start_of(store, "one@2")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ["export", "rollback", "status", "figures", "from"])
 def test_a_round_that_was_folded_away_is_told_in_one_line(
     store: Store, tmp_path: Path, command: str

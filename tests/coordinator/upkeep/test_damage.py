@@ -182,6 +182,7 @@ def _garbage(path: Path) -> None:
     path.write_bytes(b"\xa5" * path.stat().st_size)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("harm", [_emptied, _halved, _garbage_page, _garbage, Path.unlink])
 def test_a_damaged_database_is_one_line_to_every_command(
     killed: tuple[Path, Filled], harm: Callable[[Path], None]

@@ -257,6 +257,7 @@ def test_the_adapted_model_starts_as_the_base_itself(tiny_base: Base, form: str)
     assert all(tensor.any() for name, tensor in lora.items() if name.endswith(LORA_B))
 
 
+@pytest.mark.few(3)
 @each_kind
 @each_form
 def test_an_engine_sees_plain_lora(tiny_base: Base, hub_task: Task, kind: str, form: str) -> None:
@@ -276,6 +277,7 @@ def test_an_engine_sees_plain_lora(tiny_base: Base, hub_task: Task, kind: str, f
     assert all((found[one] == pulled[one]).all() for one in found)
 
 
+@pytest.mark.few(2)
 @each_kind
 @pytest.mark.parametrize("form", [name for name in FORMS if not is_lora(name)])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

@@ -126,6 +126,7 @@ def test_what_a_device_trains_on_is_the_same_whatever_the_way_it_came(
     assert by_steps.updates == whole.updates and len(set(whole.updates)) == 3
 
 
+@pytest.mark.slow
 def test_a_device_that_missed_more_than_it_is_told_of_fetches_the_whole_adapter(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_step_that_leads_elsewhere_costs_a_line_and_the_whole_adapter(
     assert MISLED[kind] in line and "\n" not in line
 
 
+@pytest.mark.slow
 def test_a_kept_adapter_that_a_disk_has_changed_is_no_start(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def words(command: str, data: Path) -> tuple[object, ...]:
     return ("rain at nine",) if command == "predict" else ("--data", data)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_named_task_has_the_labels_of_the_export(
     tiny_base: Base, data: Path, adapter: Path, tmp_path: Path, command: str

@@ -70,6 +70,7 @@ def test_a_release_that_is_known_to_die_here_is_named(first: Path) -> None:
     assert found.todo == "install the version of the wheelhouse's lock"
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_imported_says_its_last_line(first: Path) -> None:
     stub(first, "onnxruntime", "raise ImportError('libfoo.so: not there')")
     found = read_engine("onnx", HERE, is_asked=False).finding

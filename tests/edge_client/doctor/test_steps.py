@@ -11,6 +11,7 @@ from edge_client.doctor.steps import LOSS, TOLERANCE, Numbers, difference, read_
 from tests.edge_client.engine.engines import KINDS
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_gives_the_stored_numbers(kind: str, tmp_path: Path) -> None:
     assert difference(compute(kind, tmp_path), stored()) < TOLERANCE / 5

@@ -116,6 +116,7 @@ def test_memory_that_no_plan_finds_is_told(tiny_base: Base, hub_task: Task, kind
         train(engine, TEXTS, TRAINING, seed=1)
 
 
+@pytest.mark.few(1)
 def test_a_peak_above_the_budget_takes_the_next_smaller_plan(
     tiny_base: Base, hub_task: Task, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -152,6 +153,7 @@ class Holding(Scarce):
         return loss
 
 
+@pytest.mark.few(1)
 def test_what_a_failed_step_held_is_free_before_the_next_plan_is_watched(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
 ) -> None:

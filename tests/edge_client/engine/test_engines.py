@@ -65,6 +65,7 @@ def test_an_adapter_of_another_shape_is_named(tiny_base: Base, hub_task: Task, k
         engine.load_adapter(wrong)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", SPECS)
 def test_every_adapter_tensor_moves_and_the_base_does_not(
     tiny_base: Base, hub_task: Task, kind: str, name: str
@@ -200,6 +201,7 @@ def written_out(base: Base, out: Path) -> Base:
     return open_base(str(out))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["4", "8", "16", "float16"])
 def test_a_base_is_trained_as_what_its_numbers_stand_for(
     wide_folder: Path, hub_task: Task, tmp_path: Path, kind: str, form: str

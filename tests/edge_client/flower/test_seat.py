@@ -57,6 +57,7 @@ def held(name: str) -> str:
     return name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_every_tensor_comes_back_trained_under_its_name(folder: Path, adapter: str) -> None:
     came = first(folder, adapter)

@@ -264,6 +264,7 @@ def test_a_file_that_cannot_be_read_now_is_left_for_another_life(
     assert "cannot be read" in said and path.is_dir()
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_a_plan_that_does_not_fit_any_more_begins_anew(
     tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

@@ -48,6 +48,7 @@ class CutNotes(MemoryNotes):
         raise Cut
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "way"),
     covering(KINDS, [("lora:4", False), ("lora:4/top1", False), ("lora:4/top1", True)]),

@@ -46,6 +46,7 @@ def test_equal_arguments_give_equal_bytes_and_what_was_given_stays(
     assert encode_adapter(other.numbers) != encode_adapter(first.numbers)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_engine_is_left_with_the_adapter_that_the_numbers_make(
     tiny_base: Base, hub_task: Task, kind: str
@@ -57,6 +58,7 @@ def test_the_engine_is_left_with_the_adapter_that_the_numbers_make(
     assert set(moved) == set(numbers)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_frozen_numbers_stay(tiny_base: Base, hub_task: Task, kind: str) -> None:
     engine, numbers = bank_of(tiny_base, hub_task, kind)

@@ -209,6 +209,7 @@ def test_a_schedule_that_cannot_be_kept_is_one_line(
     assert issubclass(BudgetOfRanks, WrongInput)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lora:3@q,k,v,o,up,down", "lora:3@q,v+head"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_keeps_the_budget_and_what_is_left_answers_as_it_did(

@@ -186,6 +186,7 @@ def test_a_small_model_under_a_large_runtime_halves_its_micro_batch() -> None:
     assert below is not None and below.plan == Plan("float32", 2, (), 2, 64)
 
 
+@pytest.mark.slow
 def test_a_correction_moves_predictions_and_so_the_choice() -> None:
     plain = options_of(large())
     corrected = options(large(), RUNTIME, AVX512, lambda plan, size: size + 100 * MIB)

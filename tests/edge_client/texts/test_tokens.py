@@ -133,6 +133,7 @@ def test_the_start_of_a_long_text_has_the_whole_texts_first_tokens(
     assert tokens.first_ids(text, limit) == tokens.encode(text)[:limit]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("part", ["home ", "x" * 99 + " ", " ", "x"])
 def test_a_text_of_a_megabyte_is_a_prompt_at_once(
     tiny_base: Base, hub_task: Task, part: str

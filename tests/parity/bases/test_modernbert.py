@@ -189,6 +189,7 @@ def test_an_adapter_that_peft_made_has_pefts_logits(
         assert np.abs(ours - wanted).max() <= 1e-4, engine
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 @pytest.mark.parametrize("tokens", [24, 150])
 def test_a_head_of_tags_has_the_gradients_of_plain_peft(
@@ -258,6 +259,7 @@ def test_a_head_that_reads_the_mean_lets_texts_leave_and_reads_what_is_cached(
     np.testing.assert_allclose(computed, whole, atol=1e-3)  # states are kept in float16
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_a_long_text_whose_attention_is_in_parts_has_plain_pefts_gradients(
     tiny_base: Base, tmp_path: Path, engine: str

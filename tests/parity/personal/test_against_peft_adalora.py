@@ -75,6 +75,7 @@ def distance(found: np.ndarray, exact: Any) -> float:
     return float(np.linalg.norm(found - wide) / max(float(np.linalg.norm(wide)), 1e-30))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_scores_masks_and_the_term_are_pefts(

@@ -42,6 +42,7 @@ def wait_until_gone(pid: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("code", [BUSY, GRANDCHILD], ids=["itself", "a process it started"])
 def test_processor_time_is_that_of_all_processes(code: str) -> None:
     with python(code + "input()") as process, ProcessTree(process.pid, 0.01) as tree:

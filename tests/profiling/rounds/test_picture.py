@@ -34,6 +34,7 @@ def drawn(rounds: tuple[int, ...] = (1, 2)) -> Any:
     return picture
 
 
+@pytest.mark.slow
 def test_a_chart_is_drawn_for_a_run_that_only_evaluated(tmp_path: Path) -> None:
     costs = cost_by_round([figure(0, "evaluate", "a", accuracy=0.5)])
     draw_rounds(costs, tmp_path / "chart.png", "title", [("alone", 0.4)])

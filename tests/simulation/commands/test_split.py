@@ -105,6 +105,7 @@ def test_several_files_are_one_set_and_the_same_twice(data: Path) -> None:
         assert (outs[0] / file).read_bytes() == (outs[1] / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_clients_of_unlabelled_texts_alone_are_counted(data: Path) -> None:
     few = ("--clients", "6", "--labels", "4", "--labelled-clients", "2")
     result = run(data, *few, "--out", data.parent / "out")

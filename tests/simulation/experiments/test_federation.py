@@ -115,6 +115,7 @@ def test_rounds_are_scored_when_they_are_due(tiny_base: Base, hub_task: Task) ->
     assert [len(closed.cohort) for closed in seen] == [0, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_patience_ends_an_experiment_wherever_it_goes_on_from(
     tiny_base: Base, hub_task: Task
 ) -> None:

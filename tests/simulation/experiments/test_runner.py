@@ -227,6 +227,7 @@ def test_of_local_clients_only_those_asked_train_by_the_task_of_all(
         replace(asked, paradigm="federated")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("adapter", ["lora:2", "full+head"])
 def test_local_clients_all_start_from_the_same(tiny_base: Base, place: Place, adapter: str) -> None:
     result = run(silos(tiny_base, paradigm="local", rounds=1, adapter=adapter), place)

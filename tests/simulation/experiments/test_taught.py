@@ -80,6 +80,7 @@ def test_its_teacher_is_run_first_and_its_weights_are_begun_from(
     assert told["weights_sha256"] == read_rows(taught)[-1].adapter_sha256
 
 
+@pytest.mark.slow
 def test_its_key_is_known_before_its_teacher_was_run(
     tiny_base: Base, teacher: Experiment, place: Place
 ) -> None:
@@ -109,6 +110,7 @@ def test_what_is_finished_is_read_without_its_teacher(
     assert not taught.exists()
 
 
+@pytest.mark.slow
 def test_a_teacher_that_patience_ended_is_not_run_again(
     tiny_base: Base, teacher: Experiment, place: Place
 ) -> None:

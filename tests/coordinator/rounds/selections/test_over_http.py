@@ -19,6 +19,7 @@ def is_training(live: Live) -> bool:
     return step is not None and step.opened.kind == "train"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("policy", ["utility", "random", "memory", "balance:site"])
 def test_only_utility_keeps_the_losses_and_all_say_who_is_not_asked(
     start: Callable[..., Live], policy: str

@@ -136,6 +136,7 @@ def test_a_pack_that_was_not_there_at_first_is_announced_once_it_is(
         assert told()  # what was read once is known
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("answer", [Membership("declined", "base"), FETCHING, JOINED])
 def test_who_was_asked_before_a_pack_was_there_is_asked_again_once_it_is(
     config: RunConfig, tmp_path: Path, answer: Membership

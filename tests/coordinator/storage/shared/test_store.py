@@ -189,6 +189,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("which", WRONG)
 def test_what_is_not_there_is_told_in_one_line_without_a_password(
     which: str, place: StorePlace, postgres: Postgres, buckets: Buckets

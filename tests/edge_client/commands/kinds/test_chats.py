@@ -97,6 +97,7 @@ def test_an_evaluation_tells_the_answers_perplexity_language_by_language(
     assert found["perplexity"] < alone.perplexity
 
 
+@pytest.mark.slow
 def test_figures_are_those_that_training_gave(base: Base, data: Path, tmp_path: Path) -> None:
     found = last_object(trained(base, data, tmp_path / "out", "--json"))
     done = last_object(

@@ -35,6 +35,7 @@ def test_it_answers_and_is_scored_as_training_scored_it(
     assert last_object(told)["accuracy"] == trained["accuracy_after"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["tuned", "interpolated"])
 def test_it_is_trained_on_as_ones_own(
     tiny_base: Base, data: Path, adapter: Path, tmp_path: Path, method: str

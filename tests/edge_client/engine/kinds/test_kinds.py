@@ -44,6 +44,7 @@ def opened(kind: str, base: Base, case: str) -> Engine:
 # Reading
 
 
+@pytest.mark.few(3)
 @each_case
 def test_texts_are_judged_the_same_however_they_lie_in_batches(
     tiny_base: Base, kind: str, case: str
@@ -187,6 +188,7 @@ def test_left_in_the_middle_of_an_epoch_it_ends_in_the_same_bytes(
         assert leaving.steps == STEPS and same(trained, expected)
 
 
+@pytest.mark.few(3)
 @each_case
 def test_a_texts_weight_is_that_of_all_its_answers(tiny_base: Base, kind: str, case: str) -> None:
     engine = opened(kind, tiny_base, case)

@@ -115,6 +115,7 @@ def test_threads_are_those_asked_for_or_all_processors(
     assert threads() == usable_cores() <= (os.cpu_count() or 1)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", SPECS)
 def test_gradients_are_the_slopes_of_the_loss(tiny_base: Base, hub_task: Task, name: str) -> None:
     """Exactly so in `tests/parity`; this needs no torch."""

@@ -49,6 +49,7 @@ def test_the_first_step_of_a_round_knows_no_proximal_term(
     assert encode_adapter(held) == encode_adapter(free)
 
 
+@pytest.mark.few(1)
 @each_kind
 def test_training_without_a_proximal_term_is_free_again(
     tiny_base: Base, hub_task: Task, kind: str

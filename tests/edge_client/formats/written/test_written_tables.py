@@ -195,7 +195,6 @@ def test_a_lone_quote_costs_at_most_its_row(
         (",\n" + '"x,bad\n"",good\n' * 10_000, 20_001),
     ],
 )
-@pytest.mark.few
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
 def test_quotes_cost_time_as_long_as_the_file_is(
     tmp_path: Path, body: str, count: int, ending: str

@@ -68,6 +68,7 @@ def test_a_weight_is_made_dense_unless_it_is_stored_as_it_is_used() -> None:
     assert dense_bytes(replace(large(bits=16), device=CUDA), half) == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("card", [ORIN, PLAIN])
 def test_less_memory_ends_in_streamed_weights_and_then_in_one_line(card: Accelerator) -> None:
     found = options_on(card, bits=16)

@@ -61,6 +61,7 @@ def test_every_client_keeps_the_budget_and_is_judged_by_its_own_texts(
     assert set(found.final().by_language) == {"eng", "hau"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", first_fast(["adalora", "lora", "bt-lora"]))
 def test_one_s_own_of_a_tagger_has_a_head(tiny_base: Base, place: Place, method: Method) -> None:
     rooms = tagging_in(place.out.parent / "rooms")
