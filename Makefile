@@ -28,9 +28,10 @@ $(READY): pyproject.toml constraints/constraints.txt
 demo: install
 	$(VENV)/bin/smidgen demo
 
-# Three at once also on two cores: tests wait for servers and processes now and then.
+# Three at once also on two cores: tests wait for servers and processes now and then. Each with one
+# thread: more would wake each other for tiny matrices. `make test-slow` takes as many as there are.
 test: install
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not slow and not gpu" --durations 10
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not slow and not gpu" --durations 10
 
 # Faults first, last the laws that `make test` tries with a few examples, with a hundred.
 # `make test-slow WITHIN=600` starts no test after 600 seconds and names those left.

@@ -55,6 +55,19 @@ def test_every_family_gives_the_gradients_of_plain_peft(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+def test_so_they_are_with_two_threads_of_torch(tiny_base: Base, tmp_path: Path) -> None:
+    """`make test` gives each of its processes one."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        base = write_family("roberta", tiny_base, tmp_path)
+        for error in errors_of(base, "lora:4"):
+            assert error.worst_error <= 1e-5 and error.loss_error <= 1e-5, error
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "adapter"),
@@ -77,6 +90,7 @@ def test_adapters_of_top_layers_have_the_gradients_of_plain_peft(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("tokens", [24, 150])  # of one block of queries, and of two
 @pytest.mark.parametrize(
     ("adapter", "family"),
@@ -112,6 +126,7 @@ def test_a_decoder_gives_the_gradients_of_plain_peft_at_label_words(
         assert error.loss_error <= 1e-5 and not error.zero_tensors, error
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "adapter", "bits"),
     [
