@@ -9,13 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smidgen
+from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base
 from edge_client.bases.tokenizer import open_tokens
 from edge_client.errors import WrongInput
+from edge_client.personal.methods import METHODS
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.texts.prompts.patterns import TaskError, before_mask
 from edge_client.texts.tokens import Tokens
+from edge_client.wire.tensors import encode_adapter
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 WORDS = {"good": "yes", "bad": "no"}
@@ -121,3 +126,27 @@ def test_it_learns_labels_and_its_export_is_read_again(
 
 
 MOODS = [("sunny", "good"), ("grey", "bad"), ("warm", "good"), ("wet", "bad")]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_but_a_head_personalizes_it(base: Base, tmp_path: Path, method: str) -> None:
+    rows = [
+        f"{json.dumps({'text': f'{w} {n}', 'label': one})}\n" for n in range(3) for w, one in MOODS
+    ]
+    (tmp_path / "labelled.jsonl").write_text("".join(rows))
+    net = {"fedp2eft": "lora:4@q,v+generator", "fedl2p": "lora:2@q,v+rates"}.get(method)
+    for name in ("lora:4", *([net] if net else [])):
+        state = initial_adapter(parse_adapter(name), base, 2, seed=1)
+        origin = Exported(name, base.peft_name, base.base_id, base.architecture, TASK)
+        write_peft_folder(tmp_path / name, origin, encode_adapter(state))
+    known: Any = {"task": TASK, "base": base.folder, "engine": "onnx", "method": method}
+    known |= {"shared": tmp_path / "lora:4", "generator": tmp_path / net if net else None}
+    known |= {"rank_budget": 2, "epochs": 2, "tokens": 32}
+    if method == "head":
+        with pytest.raises(WrongInput, match=r"causal language model .* take lora:8"):
+            smidgen.personalize(tmp_path, tmp_path / "own", **known)
+        return
+    made = smidgen.personalize(tmp_path, tmp_path / "own", **known)
+    assert made.num_examples >= 10
+    (said,) = smidgen.predict(["sunny 1"], tmp_path / "own", base=base.folder, engine="onnx")
+    assert said.label in TASK.labels
