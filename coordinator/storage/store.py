@@ -6,7 +6,7 @@ modules of their own over the same database.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -194,14 +194,12 @@ class Store:
         """
         self.blobs.check(name)
 
-    @contextmanager
-    def claiming(self) -> Iterator[None]:
+    def claiming(self) -> AbstractContextManager[None]:
         """Write a blob and then what refers to it: until this ends nobody removes any.
 
         Many may do so at once, in several processes.
         """
-        with self.locks.shared(CLAIMS):
-            yield
+        return self.locks.shared(CLAIMS)
 
     @contextmanager
     def removing(self) -> Iterator[bool]:

@@ -250,19 +250,17 @@ def _front_matter(
 ) -> str:
     """What the hub reads. It wants ids of the hub: a base without one is not named there."""
     kind = "lora" if spec.rank else "prompt-tuning" if spec.prompt_tokens else "bitfit"
+    own = "text-generation" if is_causal else "fill-mask"
+    pipeline = kind_of(task).card.pipeline if spec.head else own
     tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
     lines = [
         *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
         f"library_name: {'peft' if has_peft_form(spec, task) else 'smidgen'}",
-        f"pipeline_tag: {'text-generation' if is_causal else _pipeline(spec, task)}",
+        f"pipeline_tag: {pipeline}",
         *_licence(licence),
         f"tags: [{', '.join(tags)}]",
     ]
     return "\n".join(["---", *lines, "---", ""])
-
-
-def _pipeline(spec: AdapterSpec, task: Task) -> str:
-    return kind_of(task).card.pipeline if spec.head else "fill-mask"
 
 
 def _listed(lines: Iterable[str]) -> str:

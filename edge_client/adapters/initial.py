@@ -23,7 +23,7 @@ from edge_client.bases.families import family_of
 from edge_client.bases.tokenizer import open_tokens
 from edge_client.bases.weights import Weights
 from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import kind_of
+from edge_client.tasks.kind import TaskKind, kind_of
 from edge_client.tasks.task import Task
 from edge_client.updates.forms import first_of
 from edge_client.wire.seeds import derive_seed
@@ -180,6 +180,11 @@ def first_adapter(
     return state
 
 
+def takes_net(spec: AdapterSpec, kind: TaskKind) -> bool:
+    """Whether a net of this spec learns from texts of a kind: rates go by labels."""
+    return kind.is_one_label or (kind.is_causal and spec.net == "generator")
+
+
 def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
     """Refuse a base or an adapter that cannot answer what a task asks.
 
@@ -216,8 +221,8 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
             f"language-model head{family_of(base.architecture).headless}; take {instead}"
         )
-    if not kind.is_one_label and spec.net:
+    if spec.net and not takes_net(spec, kind):
         raise AdapterError(
-            f"adapter {name}: +{spec.net} is for tasks of labels; task {task.name!r} is of kind "
-            f"{kind.name}"
+            f"adapter {name}: +{spec.net} is for tasks of labels, +generator also for those of "
+            f"causal language models; task {task.name!r} is of kind {kind.name}"
         )

@@ -103,7 +103,7 @@ def restore(
     whole = unpack(stored, size, width)
     is_within = not size or int(whole.min()) >= -width.most
     demand(is_within, f"a number below -{width.most}", CodecError)
-    found: np.ndarray = np.repeat(scales, _lengths(starts, size)) * whole
+    found: np.ndarray = np.repeat(scales, np.diff(np.append(starts, size))) * whole
     return found
 
 
@@ -125,10 +125,6 @@ def unpack(stored: np.ndarray, size: int, width: Width) -> np.ndarray:
     halves -= MIDDLE
     demand(not halves[size:].any(), "what fills the last byte is not zero", CodecError)
     return halves[:size]
-
-
-def _lengths(starts: np.ndarray, size: int) -> np.ndarray:
-    return np.diff(np.append(starts, size))
 
 
 def _check(what: str, found: np.ndarray, kind: "np.dtype[np.generic]", size: int) -> None:

@@ -66,7 +66,7 @@ class Paragraphs:
         for path in _listed(folder):
             one = replace(source, path=path)
             with one.lines(whole) as lines:
-                for block in blocks(lines, one, _is_blank):
+                for block in blocks(lines, one, lambda line: not line.strip()):
                     if block.fault:
                         yield replace(block.fault, file=str(path))
                         continue
@@ -96,7 +96,3 @@ def _listed(folder: Path) -> list[Path]:
         return files_in(folder)
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}") from error
-
-
-def _is_blank(line: str) -> bool:
-    return not line.strip()

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_client.adapters.banks import StackedAdapters, bank_spec
+from edge_client.adapters.initial import takes_net
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_ranks, parse_adapter
 from edge_client.bases.base import Base
@@ -211,11 +212,9 @@ def way_for(
 
 def _check_kind(method: Method, task: Task, net: Given | None) -> None:
     """Refuse a method that cannot give an adapter for a kind of task."""
-    said = (
-        f"--generator goes by what runs of labels gave; task {task.name!r} is of kind {task.kind}"
-    )
+    said = f"--generator is no net for task {task.name!r}, which is of kind {task.kind}"
     kind = kind_of(task)
-    demand(net is None or kind.is_one_label, f"{said}: leave it out")
+    demand(net is None or takes_net(net.spec, kind), f"{said}: leave it out")
     said = f"--method head: task {task.name!r} asks for masked words, which the base's own head "
     demand(method != "head" or kind.head(task).can_train, f"{said}answers; take lora, or tuned")
 

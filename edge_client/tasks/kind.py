@@ -244,6 +244,10 @@ class TaskKind(Protocol):
         """Ids that end what a causal language model writes."""
         raise TaskError(f"texts of a task of kind {self.name} are not written")
 
+    def unwritten(self, text: str) -> Example:
+        """A text that nobody wrote, as one of this kind is read: for reference statistics."""
+        return Example(text)
+
     def length(self, inputs: Inputs, example: Example) -> tuple[int, int]:
         """About how many tokens a text has that is read as one, and how many are read at most."""
         room = inputs.limit - sum(map(len, inputs.tokens.frame))

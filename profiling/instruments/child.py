@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Any
@@ -25,14 +25,12 @@ from profiling.instruments.sampler import Peaks, Sampler
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@contextmanager
-def terminable() -> Iterator[None]:
+def terminable() -> AbstractContextManager[None]:
     """Take SIGTERM, and SIGHUP of a terminal that is gone, as a Ctrl-C in here.
 
     So children are ended whoever ends this process. What is ignored stays so, as `nohup` has it.
     """
-    with _taken(signal.default_int_handler):
-        yield
+    return _taken(signal.default_int_handler)
 
 
 @contextmanager

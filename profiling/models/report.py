@@ -94,11 +94,11 @@ def grid(cells: Sequence[Cell]) -> list[list[BoardFit]]:
 def largest(cells: Sequence[Cell]) -> BoardFit | None:
     """On the smallest board that anything is proved to fit, the largest base that is."""
     proved = [one for row in grid(cells) for one in row if one.why == "proved"]
-    return min(proved, key=lambda one: (one.board_bytes, -_parameters(one)), default=None)
-
-
-def _parameters(one: BoardFit) -> int:
-    return (one.cell and one.cell.parameters) or 0
+    return min(
+        proved,
+        key=lambda one: (one.board_bytes, -((one.cell and one.cell.parameters) or 0)),
+        default=None,
+    )
 
 
 MIB = 1 << 20

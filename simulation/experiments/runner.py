@@ -30,7 +30,7 @@ from simulation.experiments.hostile import told_texts
 from simulation.experiments.personal.phase import Asked, Parts, own_rounds, part_of, parts
 from simulation.experiments.pseudo_score import PseudoScore
 from simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
-from simulation.experiments.result import Result, Row
+from simulation.experiments.result import Result
 from simulation.experiments.stage import Arm, Stage, stage, trained
 from simulation.experiments.virtual.in_process import InProcess, told_of_card
 
@@ -222,14 +222,10 @@ def _ended(
     folder = place.out / on.key
     rows = read_rows(folder)  # without the lock: several processes go on from finished rounds
     is_whole = (folder / FINISHED).is_file()  # patience may have ended it early
-    if not rows or not (is_whole or _lasted(rows[-1]) >= part.rounds):
+    if not rows or not (is_whole or min(rows[-1].round_index, rows[-1].evaluated) >= part.rounds):
         run(part, place, on_round)
         rows = read_rows(folder)
     return Result(part, tuple(rows)), kept_adapter(folder, rows[-1])
-
-
-def _lasted(row: Row) -> int:
-    return min(row.round_index, row.evaluated)
 
 
 def _run_personal(

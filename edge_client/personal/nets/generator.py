@@ -35,9 +35,10 @@ from edge_client.personal.bank import Bank, bank_numbers, drawn_bank, lambdas_of
 from edge_client.personal.fitting import Fitted, FitTerms, fit
 from edge_client.personal.interpolation import kept_aside
 from edge_client.personal.nets.rates import RatesTraining, learned
+from edge_client.tasks.encoder import Encoder
+from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import TrainingError
 from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState, Update
@@ -141,7 +142,7 @@ def ground_of(engine: Engine, bank: AdapterState) -> Ground:
         ConstantBase: No layer tells the groups apart.
     """
     engine.put(bank)
-    spreads = [engine.spread(group) for group in drawn_groups(engine.encoder.tokens)]
+    spreads = [engine.spread(group) for group in drawn_groups(engine.encoder)]
     return ground_from(spreads)
 
 
@@ -163,18 +164,19 @@ def ground_from(spreads: Sequence[np.ndarray]) -> Ground:
     return Ground(mean, deviation)
 
 
-def drawn_groups(tokens: Tokens) -> list[list[Example]]:
+def drawn_groups(encoder: Encoder) -> list[list[Example]]:
     """Texts of random words, by group.
 
     Args:
-        tokens: The base's vocabulary.
+        encoder: Has the base's vocabulary, and the task whose texts they are read as.
     """
+    tokens, kind = encoder.tokens, kind_of(encoder.task)
     generator = np.random.Generator(np.random.PCG64(derive_seed(0, "ground")))
     groups = []
     for _ in range(GROUPS):
         own = generator.integers(0, tokens.size, OWN_WORDS)
         drawn = generator.integers(0, OWN_WORDS, (TEXTS, WORDS))
-        groups.append([Example(tokens.text_of(own[row])) for row in drawn])
+        groups.append([kind.unwritten(tokens.text_of(own[row])) for row in drawn])
     return groups
 
 

@@ -137,6 +137,12 @@ class Chat(Completion):
         (table,) = super().report(scores)
         return [replace(table, title=f"{table.title}, exact match {share(scores.exact)}")]
 
+    def unwritten(self, text: str) -> Example:
+        """As an answer to a question mark."""
+        return Example(
+            json.dumps([{"role": USER, "content": "?"}, {"role": ASSISTANT, "content": text}])
+        )
+
     def length(self, inputs: Inputs, example: Example) -> tuple[int, int]:
         found = self._spelled(inputs, example)
         return 0 if isinstance(found, Fault) else len(found[0]), inputs.limit

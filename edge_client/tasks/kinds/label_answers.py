@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -88,12 +88,10 @@ class LabelTelling:
     def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Answer]:
         return answers(self.opened, texts, accounting)
 
-    @contextmanager
     def results(
         self, out: Path | None, *, has_id: bool
-    ) -> Iterator[Callable[[Answer | Skipped], None]]:
-        with results(out, self.opened.task, self.decide, is_gold=False, has_id=has_id) as write:
-            yield write
+    ) -> AbstractContextManager[Callable[[Answer | Skipped], None]]:
+        return results(out, self.opened.task, self.decide, is_gold=False, has_id=has_id)
 
     def proposal(self, answer: Answer) -> Proposal:
         text, decision = answer.example, self.decide(answer.log_probabilities)

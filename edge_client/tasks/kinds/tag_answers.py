@@ -11,7 +11,7 @@ around it counts. So an entity shorter than the overlap is read whole by one of 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -248,12 +248,10 @@ class TagTelling:
     def answers(self, texts: Iterable[Found], accounting: Accounting) -> Iterator[Tagging]:
         return taggings(self.opened, texts, accounting)
 
-    @contextmanager
     def results(
         self, out: Path | None, *, has_id: bool
-    ) -> Iterator[Callable[[Tagging | Skipped], None]]:
-        with results(out, self.opened.task, is_gold=False) as write:
-            yield write
+    ) -> AbstractContextManager[Callable[[Tagging | Skipped], None]]:
+        return results(out, self.opened.task, is_gold=False)
 
     def proposal(self, answer: Tagging) -> Proposal:
         told = answer.text(self.opened.task)

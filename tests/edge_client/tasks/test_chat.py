@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smidgen
-from edge_client.bases.base import Base
+from edge_client.adapters.initial import first_adapter, initial_adapter
+from edge_client.adapters.peft_folder import Exported, write_peft_folder
+from edge_client.adapters.spec import AdapterError, parse_adapter
+from edge_client.bases.base import Base, open_base
 from edge_client.errors import WrongInput
 from edge_client.formats.opened import DataError
 from edge_client.tasks.encoder import Encoder, cut_of, usable
@@ -20,6 +23,7 @@ from edge_client.texts.data_folder import check_folder
 from edge_client.texts.examples import ClientData, Example, read_folder, read_texts
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import TokenizerError, Tokens
+from edge_client.wire.tensors import encode_adapter
 from tests.edge_client.tasks.tiny_decoder import SPECIALS, write_tiny_decoder
 
 pytest.importorskip("jinja2")
@@ -364,3 +368,28 @@ def test_a_damaged_template_is_told_in_one_line(tmp_path: Path, body: bytes) -> 
     (write_tiny_decoder(tmp_path) / "chat_template.jinja").write_bytes(body)
     with pytest.raises(TokenizerError, match=r"chat_template\.jinja cannot be read; copy"):
         Tokens(tmp_path)
+
+
+def test_fedp2efts_generator_gives_ranks_to_chats(folder: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"say {word}", "completion": f"{word}."} for word in ("yes", "no", "so")]
+    (tmp_path / "labelled.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows * 4))
+    base, name = open_base(str(folder)), "lora:4@q,v+generator"
+    state = initial_adapter(parse_adapter(name), base, 0, seed=1)
+    origin = Exported(name, base.peft_name, base.base_id, base.architecture, CHAT)
+    write_peft_folder(tmp_path / "net", origin, encode_adapter(state))
+    known: Any = {"task": CHAT, "base": folder, "engine": "onnx", "generator": tmp_path / "net"}
+    known |= {"rank_budget": 1, "epochs": 2, "tokens": 128}
+    made = [smidgen.personalize(tmp_path, tmp_path / out, **known) for out in ("one", "two")]
+    assert made[0].method == "fedp2eft" and sum(made[0].ranks.values()) == 4
+    one, two = (
+        (tmp_path / out / "adapter_model.safetensors").read_bytes() for out in ("one", "two")
+    )
+    assert one == two
+    told = smidgen.generate(["say yes"], tmp_path / "one", base=folder, new_tokens=3)
+    assert len(told) == 1
+
+
+def test_learned_rates_are_not_for_chats(folder: Path) -> None:
+    spec = parse_adapter("lora:2@q,v+rates")
+    with pytest.raises(AdapterError, match=r"\+rates is for tasks of labels, \+generator also"):
+        first_adapter(open_base(str(folder)), spec, CHAT, "", 0, 64)
