@@ -71,7 +71,7 @@ os._exit(0)
 PYTHON
 python="$folder/venv/bin/python"
 check() {
-  said=$("$python" "$folder/ask.py" "$("$python" "$folder/write.py" "$folder" "$1")" 2> /dev/null)
+  said=$("$python" "$folder/ask.py" "$("$python" "$folder/write.py" "$folder" "$1")" 2> "$folder/log") || cat "$folder/log"
   echo "next token $1: $said"
   [ "$said" = "completion_tokens 1, logprobs $2" ]
 }

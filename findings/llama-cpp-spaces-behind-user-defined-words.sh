@@ -5,9 +5,8 @@
 # and a space in front reads texts by other ids when it is served than when it was trained.
 #
 # Output seen:
-#   sentencepiece: ▁a <tool> b
-#   llama.cpp:     ▁a <tool> ▁b
-#   without a space in front both: a <tool> b
+#   front: sentencepiece ▁a <tool> b, llama.cpp ▁a <tool> ▁b
+#   bare: sentencepiece a <tool> b, llama.cpp a <tool> b
 # Written by gguf 0.19.0, token by token as sentencepiece has them. What helps: ids from one of the
 # two for training and serving, or a vocabulary without a space in front.
 set -euo pipefail
@@ -108,6 +107,8 @@ for _ in range(100):  # it tells its port before it listens
         break
     except OSError:
         time.sleep(0.2)
+else:
+    raise SystemExit("the server does not answer")
 pieces = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/pieces.model")
 print(*map(pieces.id_to_piece, ids), flush=True)
 os._exit(0)
@@ -115,7 +116,7 @@ PYTHON
 python="$folder/venv/bin/python"
 check() {
   theirs=$("$python" "$folder/write.py" "$folder" "$1")
-  served=$("$python" "$folder/ask.py" "$folder" 2> /dev/null)
+  served=$("$python" "$folder/ask.py" "$folder" 2> "$folder/log") || cat "$folder/log"
   echo "$1: sentencepiece $theirs, llama.cpp $served"
   [ "$theirs" = "$2" ] && [ "$served" = "$3" ]
 }

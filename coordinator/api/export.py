@@ -128,6 +128,8 @@ def export(
 
 
 def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
+    if spec.net:
+        return ""
     has_gguf = family_of(run.architecture).is_causal and spec.rank and not spec.prompt_tokens
     parts = {"adapter.gguf": has_gguf, "tokens of label words": task.labels and not spec.head}
     named = " and ".join(name for name, is_had in parts.items() if is_had)

@@ -38,6 +38,9 @@ With ollama, by these two lines of a Modelfile:
     FROM ./base.gguf
     ADAPTER ./{ADAPTER}
 """
+ASKED_SO = """The prompt is the pattern with a text in it, up to `[MASK]`, without the spaces before
+that. The likeliest next token is then the first one of a label word.
+"""
 READABLE = 1e6  # from which on a figure is told by its order of magnitude
 BEGINNING = 4096  # characters of a base's card in which its licence is looked for
 
@@ -148,6 +151,7 @@ def model_card(
         _listed([_command(base_name, task)]),
         *_with_peft(spec, base_name, task, is_causal=is_causal),
         LLAMA if has_gguf else "",
+        ASKED_SO if has_gguf and task.patterns else "",
         "## What it is not\n",
         f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "
         "are any; others were not looked at. An adapter learns from texts, and some of what is in "

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -200,7 +201,7 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"base {base.name} is a {has} language model ({base.architecture}); a task of kind "
             f"{task.kind} is asked of a {asked} one, such as {such}"
         )
-    instead = name.removesuffix("head").removesuffix("+") or "lora:8"
+    instead = str(replace(spec, head=False)) or "lora:8"
     if is_decoder and spec.head and head.can_train:
         raise AdapterError(
             f"adapter {name}: base {base.name} is a causal language model ({base.architecture}), "

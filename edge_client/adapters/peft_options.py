@@ -149,7 +149,7 @@ def check_options(config: Mapping[str, Any]) -> None:
 
 
 def task_type(config: Mapping[str, Any]) -> str:
-    """PEFT's task type: `SEQ_CLS`, `TOKEN_CLS`, or "" for a masked language model.
+    """PEFT's task type: `SEQ_CLS`, `TOKEN_CLS`, or "" for a language model as it is.
 
     Raises:
         AdapterError: Another one, or a class of models that is for none of these.
@@ -157,9 +157,9 @@ def task_type(config: Mapping[str, Any]) -> str:
     named = config.get("task_type")
     if named in ("SEQ_CLS", "TOKEN_CLS"):
         return str(named)
-    known = "SEQ_CLS, TOKEN_CLS or, of a masked language model, none is expected"
+    known = "SEQ_CLS, TOKEN_CLS, CAUSAL_LM or, of a masked language model, none is expected"
     demand(
-        named in (None, "FEATURE_EXTRACTION"),
+        named in (None, "FEATURE_EXTRACTION", "CAUSAL_LM"),
         f"PEFT option task_type = {plain(str(named)):.40} is not supported; {known}",
         AdapterError,
     )

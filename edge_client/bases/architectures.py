@@ -231,8 +231,9 @@ class Family:
             as in transformers, and a pack has the last.
         biased: What carries a bias: short names of the layers' linears, `norm` (all
             normalizations), `head` (its dense linear), `decoder`.
+        is_causal: Whether its bases are causal language models; none of them has a classifier.
         is_rms: Whether normalizations are by the root mean square.
-        is_norm_from_one: Whether their weights are stored less one, but in a GGUF file.
+        is_norm_from_one: Whether their weights are stored minus one, except in a GGUF file.
         is_embedding_scaled: Whether words are multiplied by the root of their width.
         is_counted_behind_pad: Whether positions start behind the padding id's row (RoBERTa).
         head_activation: The language-model head's, or "" for the one of the layers.
@@ -268,6 +269,7 @@ class Family:
     decoder_bias: tuple[str, ...] = ()
     more_norms: Mapping[str, str] = field(default_factory=dict)
     biased: tuple[str, ...] = ALL_BIASED
+    is_causal: bool = False
     is_rms: bool = False
     is_norm_from_one: bool = False
     is_embedding_scaled: bool = False
@@ -278,11 +280,6 @@ class Family:
     is_classifier_on_head: bool = False
     headless: str = ""
     tokenizer: str = ""
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether its bases are causal language models, none of which has a classifier here."""
-        return not self.classifier
 
     def linear(self, layer: int, target: str) -> str:
         """Full module name of a linear of a stored layer."""

@@ -356,6 +356,7 @@ _LLAMA = Family(
     decoder="lm_head",
     biased=(),
     is_rms=True,
+    is_causal=True,
     block=CAUSAL,
     defaults=_LLAMA_KEYS,
     fixed=_DECODER | {"attention_bias": False, "mlp_bias": False},

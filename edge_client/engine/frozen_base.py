@@ -56,7 +56,7 @@ class FrozenBase:
     def __init__(self, base: Base) -> None:
         self.shape, self.family = base.shape, family_of(base.architecture)
         self.weights = base.open_weights()
-        # llama.cpp's converter adds the one that some families' norms are stored less.
+        # llama.cpp's converter has already added the 1 that some families' norms lack.
         self._less = np.float32(self.family.is_norm_from_one and not base.is_gguf)
         self.ceiling_bytes: int | None = None
         self._dense_words: np.ndarray | None = None

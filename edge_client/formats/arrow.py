@@ -31,34 +31,29 @@ ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
 
 @dataclass(frozen=True)
 class Columnar:
-    """Files that pyarrow reads batch by batch; see `Reader`."""
+    """Files that pyarrow reads batch by batch; see `Reader`.
+
+    Attributes:
+        is_saved: Whether it is a folder that `datasets` wrote with `save_to_disk`, of one split.
+    """
 
     name: str
     endings: tuple[str, ...]
+    is_saved: bool = False
 
     def sniff(self, head: Head) -> float:
-        return 1.0
+        return float(not self.is_saved or bool(head.path and (head.path / STATE).is_file()))
 
     def gives(self, head: Head) -> frozenset[Wants]:
         return ANY
 
     def read(self, source: Source) -> Rows:
-        return _rows(source, [source.path])
-
-
-class SavedDataset(Columnar):
-    """A folder that `datasets` wrote with `save_to_disk`, of one split."""
-
-    def sniff(self, head: Head) -> float:
-        return 1.0 if head.path and (head.path / STATE).is_file() else 0.0
-
-    def read(self, source: Source) -> Rows:
-        return _rows(source, shards_of(source.path))
+        return _rows(source, shards_of(source.path) if self.is_saved else [source.path])
 
 
 PARQUET = Columnar("Parquet", (".parquet",))
 ARROW = Columnar("an Arrow file", (".arrow", ".feather"))  # of the stream or the file form
-SAVED_DATASET = SavedDataset("a folder saved by datasets", ("",))
+SAVED_DATASET = Columnar("a folder saved by datasets", ("",), is_saved=True)
 
 
 def shards_of(folder: Path) -> list[Path]:

@@ -131,7 +131,8 @@ def demo(
     elif data is None:
         demand(
             not opened.shape.is_decoder,
-            f"--base {base} is a causal language model, which is not asked for labels; add --chat",
+            f"--base {base} is a causal language model, and the demo's own texts are asked with a "
+            "mask between words; add --chat, or --data FILE with --task",
         )
     engines = tuple(installed_engine(name.strip()) for name in engine.split(","))
     usual = DECODER if chat else RECIPES.get(adapter.split(":")[0], RECIPE)

@@ -3,7 +3,7 @@
 Byte-level BPE (`tokenizer.ggml.model` gpt2) with llama.cpp's pre-tokenizers, whose ids it gives:
 transformers' own conversion leaves the pre-tokenizer's name unread, and splits digits and spaces
 otherwise. And SentencePiece's BPE (`llama`), which joins neighbours into the piece of the highest
-score, of those with one score the leftmost; what is no piece falls apart into bytes.
+score; what is no piece falls apart into bytes.
 """
 
 import json
@@ -15,7 +15,34 @@ from typing import Any, NamedTuple
 from edge_client.bases.gguf.header import TOKENS, GgufFile
 from edge_client.bases.header import WeightsError
 
-CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens; a text holds the first two whole
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # types of tokens
+# What llama.cpp takes for control words, whatever their type; measured with xllamacpp
+# 2026.10.11549.
+ENDS = frozenset(
+    [
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "</s>",
+        "[EOT]",
+        "<｜end▁of▁sentence｜>",
+        "<end_of_utterance>",
+        "<|return|>",
+        "<|call|>",
+        "<|eom_id|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<fim-prefix>",
+        "<|repo_name|>",
+        "<|file_sep|>",
+        "<|fim_pad|>",
+        "<turn|>",
+    ]
+)
 SPACE = "\u2581"  # what SentencePiece writes for one
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3 = (
@@ -52,7 +79,8 @@ PIECES = Splitting((), adds_bos=True)  # SentencePiece's
 def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
     """A GGUF's tokenizer: tokenizer.json's text, and what tokenizer_config.json says.
 
-    Law: the ids that llama.cpp gives the same text, where both find control words or neither does.
+    Law: the ids that llama.cpp gives the same text, where both find control words or neither does,
+    and no user-defined word begins inside another.
 
     Args:
         path: The file.
@@ -71,17 +99,22 @@ def gguf_tokenizer(path: Path) -> tuple[str, dict[str, Any]]:
             raise WeightsError(f"{path}: {TOKENS} is not a list of different words")
         if not _is_list(kinds, int) or len(kinds) != len(tokens):
             raise WeightsError(f"{path}: tokenizer.ggml.token_type does not name each word's type")
+        kinds = [
+            CONTROL if kind == USER_DEFINED and token in ENDS else kind
+            for token, kind in zip(tokens, kinds, strict=True)
+        ]
         merges = _joins(file, tokens, kinds) if is_pieces else _merges(file)
-        front = is_pieces and bool(_value(file, "add_space_prefix", True))
+        front = is_pieces and _truth(file, "add_space_prefix", True)
+        usual = _USUAL if is_pieces else {}
         specials = {
             key: tokens[id_]
             for key, field in _SPECIALS.items()
-            if (id_ := _id(file, field, len(tokens))) is not None
+            if (id_ := _id(file, field, len(tokens), usual.get(key))) is not None
         }
         config: dict[str, Any] = dict(specials)
         adds = {
-            "bos": bool(_value(file, "add_bos_token", splitting.adds_bos)),
-            "eos": bool(_value(file, "add_eos_token", False)),
+            "bos": _truth(file, "add_bos_token", splitting.adds_bos),
+            "eos": _truth(file, "add_eos_token", False),
         }
         config["add_bos_token"] = adds["bos"]
         if isinstance(template := file.value("tokenizer.chat_template"), str):
@@ -145,21 +178,51 @@ def _merges(file: GgufFile) -> list[list[str]]:
 
 
 def _joins(file: GgufFile, tokens: list[str], kinds: list[int]) -> list[list[str]]:
-    """The pairs of pieces that make another, as merges: those of the highest score first."""
+    """The pairs of pieces that make another, as merges: those of the highest score first.
+
+    User-defined and control words are cut out of a text before anything is joined.
+
+    Raises:
+        WeightsError: Fields that do not fit each other; or two pieces of one score, of which
+            llama.cpp joins the leftmost, and merges the one that comes first; or a piece with a
+            character that is none, which llama.cpp joins and merges do not.
+    """
     scores = _value(file, "scores")
     if not _is_list(scores, float) or len(scores) != len(tokens) or not all(map(isfinite, scores)):
         raise WeightsError(f"{file.path}: tokenizer.ggml.scores does not give each word a number")
     missing = {f"<0x{byte:02X}>" for byte in range(256)} - {*tokens}
     if missing:
-        raise WeightsError(f"{file.path}: its words lack {min(missing)}, one of the 256 bytes")
-    whole = {token for token, kind in zip(tokens, kinds, strict=True) if kind != BYTE}
-    order = sorted(range(len(tokens)), key=lambda id_: -scores[id_])
-    return [
-        [token[:cut], token[cut:]]
-        for token in (tokens[id_] for id_ in order if kinds[id_] != BYTE)
-        for cut in range(1, len(token))
-        if token[:cut] in whole and token[cut:] in whole
-    ]
+        raise WeightsError(f"{file.path}: its vocabulary lacks {min(missing)}, one of 256 bytes")
+    score_of = {
+        token: score
+        for token, score, kind in zip(tokens, scores, kinds, strict=True)
+        if kind in (NORMAL, UNUSED)
+    }
+    pairs = {
+        token: cuts
+        for token in sorted(score_of, key=score_of.__getitem__, reverse=True)
+        if len(token) > 1
+        and (
+            cuts := [
+                [token[:cut], token[cut:]]
+                for cut in range(1, len(token))
+                if token[:cut] in score_of and token[cut:] in score_of
+            ]
+        )
+    }
+    single = {letter for token in score_of if len(token) > 1 for letter in token} - {*tokens}
+    said = "pack the model from its Hugging Face folder"
+    if single:
+        raise WeightsError(
+            f"{file.path}: {min(single)!a} of its words is no word by itself, which is read "
+            f"otherwise here than in llama.cpp; {said}"
+        )
+    if len({score_of[token] for token in pairs}) < len(pairs):
+        raise WeightsError(
+            f"{file.path}: tokenizer.ggml.scores gives two words one score, which are joined "
+            f"otherwise here than in llama.cpp; {said}"
+        )
+    return [pair for cuts in pairs.values() for pair in cuts]
 
 
 def _spelling(front: bool) -> dict[str, Any]:
@@ -188,12 +251,24 @@ _SPECIALS = {
 }
 
 
+_USUAL = {"bos_token": 1, "eos_token": 2, "unk_token": 0}  # llama.cpp's, of SentencePiece
+
+
 def _value(file: GgufFile, name: str, default: Any = None) -> Any:
     return file.value(f"tokenizer.ggml.{name}", default)
 
 
-def _id(file: GgufFile, name: str, tokens: int) -> int | None:
-    id_ = _value(file, name)
+def _truth(file: GgufFile, name: str, default: bool) -> bool:
+    found = _value(file, name, default)
+    if type(found) is not bool:
+        raise WeightsError(
+            f"{file.path}: tokenizer.ggml.{name} is {str(found)[:40]!r}; true or false is expected"
+        )
+    return found
+
+
+def _id(file: GgufFile, name: str, tokens: int, default: int | None = None) -> int | None:
+    id_ = _value(file, name, default)
     if id_ is not None and (type(id_) is not int or not 0 <= id_ < tokens):
         raise WeightsError(
             f"{file.path}: tokenizer.ggml.{name} is {str(id_)[:40]!r}, which is none of its "

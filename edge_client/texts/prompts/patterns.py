@@ -249,16 +249,22 @@ def word_behind(read: Read, pattern: str, word: str) -> list[int] | None:
         word: The word.
 
     Returns:
-        None where it has none of its own: it depends on the text, or belongs to more than the word.
+        None where it has none of its own: it depends on the text, which may touch the mask, or
+        belongs to more than the word, or is a space alone.
     """
     asked, found = before_mask(pattern), list[list[int]]()
+    parts = SLOTS.split(pattern.partition(MASK)[0])
+    if not parts[-1]:  # a text touches the mask
+        return None
     for sample in SAMPLES:
         contents = dict.fromkeys(slots_of(pattern), sample)
         before = written(read, asked, contents).found.ids
-        whole = written(read, pattern.rstrip(), {**contents, MASK: word}).found.ids
-        if whole[: len(before)] != before:
+        whole = written(read, pattern.rstrip(), {**contents, MASK: word})
+        first = slice(len(before), len(before) + 1)
+        blank = not all(whole.text[start:end].strip() for start, end in whole.found.offsets[first])
+        if whole.found.ids[: len(before)] != before or blank:
             return None
-        found.append(whole[len(before) :][:1])
+        found.append(whole.found.ids[first])
     return found[0] if all(one == found[0] for one in found) else None
 
 
@@ -267,49 +273,63 @@ def label_words(
     task: Asking,
     control_words: Collection[str],
     unknown_id: int | None,
+    *,
+    is_causal: bool = False,
 ) -> list[list[int]]:
     """See `Tokens.label_word_ids`.
 
     Args:
-        word_at: The ids of a word in a pattern, as `word_at_mask` gives them.
+        word_at: The ids of a word in a pattern, as `word_at_mask` or `word_behind` gives them.
         task: Its labels, words and patterns.
         control_words: The tokenizer's.
         unknown_id: Of what the tokenizer does not know.
+        is_causal: Whether a word is asked for by its first token.
     """
+    by = "the same first token" if is_causal else "the same tokens"
     whose: dict[tuple[int, ...], str] = {}
     for label, word in zip(task.labels, task.words(), strict=True):
         named = f"task {task.name!r}: label word {word!r} of {label!r}"
         if word.strip() == MASK or word.strip() in control_words:
             raise TaskError(f"{named} is a control word of this base's tokenizer; choose another")
-        ids = tuple(_word_of(word_at, task, word.strip(), named))
+        ids = tuple(_word_of(word_at, task, word.strip(), named, is_causal=is_causal))
         if not ids or unknown_id in ids:
             raise TaskError(f"{named} is unknown to this base's tokenizer; choose another word")
         if ids in whose:
             raise TaskError(
-                f"{named} is asked by the same tokens of this base's tokenizer as the word of "
-                f"{whose[ids]!r}; choose another word"
+                f"{named} is asked by {by} of this base's tokenizer as the word of {whose[ids]!r}; "
+                "choose another word"
             )
         whose[ids] = label
     return [list(ids) for ids in whose]
 
 
 def _word_of(
-    word_at: Callable[[str, str], list[int] | None], task: Asking, word: str, named: str
+    word_at: Callable[[str, str], list[int] | None],
+    task: Asking,
+    word: str,
+    named: str,
+    *,
+    is_causal: bool,
 ) -> list[int]:
     """The ids of a label word in all patterns that are asked."""
     first, *others = task.asked()
     known = word_at(first, word)
+    apart = f"put a space before and behind {MASK}"
+    alike = f"let all patterns of an ensemble have something before {MASK}, or nothing"
+    if is_causal:
+        apart = f"put a space before {MASK}, or none where that is a token by itself"
+        alike = f"let all patterns of an ensemble have the same signs right before {MASK}"
     for pattern in (first, *others):
         ids = word_at(pattern, word)
         if ids is None:
             raise TaskError(
                 f"{named} runs into what stands beside {MASK} in pattern {pattern!r:.200} for this "
-                f"base's tokenizer; put a space before and behind {MASK}"
+                f"base's tokenizer; {apart}"
             )
         if ids != known:
             raise TaskError(
-                f"{named} has other tokens in pattern {pattern!r:.200} than in {first!r:.200}; let "
-                f"all patterns of an ensemble have something before {MASK}, or nothing"
+                f"{named} has other tokens in pattern {pattern!r:.200} than in {first!r:.200}; "
+                f"{alike}"
             )
     return known or []
 

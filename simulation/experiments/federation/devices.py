@@ -134,7 +134,8 @@ class Devices(Protocol):
     """Virtual devices: the texts of all clients, and engines that take turns at them.
 
     Attributes:
-        books: What clients know of their unlabelled texts, by their names; another's may be set.
+        books: What clients know of their unlabelled texts, by their names; replaced when a run
+            goes on.
     """
 
     books: dict[str, LabelJournal]

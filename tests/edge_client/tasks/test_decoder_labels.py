@@ -1,12 +1,14 @@
 """Classification by label words on a causal language model: how it is asked, end to end."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 
 import smidgen
 from edge_client.adapters.initial import initial_adapter
@@ -61,8 +63,9 @@ def test_a_word_answers_by_its_first_token(tokens: Tokens) -> None:
     [
         ("{text}:[MASK] .", WORDS, r"goes on behind \[MASK\]; a causal language model answers"),
         ("[MASK] : {text}", WORDS, r"end the pattern with \[MASK\], such as '\{text\} Topic"),
-        ("{text}:[MASK]", {"good": "yes", "bad": "yellow"}, "the same tokens .* word of 'good'"),
-        ("{text}: [MASK]", WORDS, "the same tokens"),  # a space each
+        ("{text}:[MASK]", {"good": "yes", "bad": "yellow"}, "same first token .* word of 'good'"),
+        ("{text}: [MASK]", WORDS, "or none where that is a token by itself"),
+        ("it: {text}[MASK]", WORDS, r"put a space before \[MASK\], or none"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
@@ -73,7 +76,7 @@ def test_what_cannot_be_asked_is_refused(
         smidgen.predict(["fine"], base=base.folder, task=task)
 
 
-def test_a_pattern_without_spaces_may_end_with_its_mask() -> None:
+def test_white_space_behind_a_mask_counts_for_nothing() -> None:
     assert before_mask("{text}\n[MASK] \n") == "{text}\n"
 
 
@@ -82,6 +85,7 @@ def test_a_pattern_without_spaces_may_end_with_its_mask() -> None:
     [
         ("lora:4+head", TASK, "no classifier here and answers by label words; take lora:4@q,v$"),
         ("head", TASK, "take lora:8$"),
+        ("lora:2+head+ffa", TASK, r"take lora:2@q,v\+ffa$"),
         ("lora:4", Task("t", kind="mlm"), "of kind mlm is asked of a masked one, such as roberta"),
         ("lora:4+head", Task("t", ("A",), kind="tagging"), "asked of a masked one"),
     ],
@@ -150,3 +154,28 @@ def test_every_method_but_a_head_personalizes_it(base: Base, tmp_path: Path, met
     assert made.num_examples >= 10
     (said,) = smidgen.predict(["sunny 1"], tmp_path / "own", base=base.folder, engine="onnx")
     assert said.label in TASK.labels
+
+
+def test_what_stands_behind_a_text_is_left_out(base: Base, tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base.folder, folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    known = [("<|im_start|>", 1), ("<|im_end|>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A <|im_end|>", special_tokens=known
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    tokens = open_tokens(open_base(str(folder)))
+    (first, *ids) = tokens.cloze("{text}:[MASK]", Example("ab"), 20).ids
+    assert first == 1 and ids == tokens.encode("ab:")
+
+
+def test_an_adapter_that_peft_saved_is_read(base: Base, tmp_path: Path) -> None:
+    state = initial_adapter(parse_adapter("lora:4"), base, 2, seed=1)
+    origin = Exported("lora:4", base.peft_name, base.base_id, base.architecture, TASK)
+    write_peft_folder(tmp_path / "own", origin, encode_adapter(state))
+    (tmp_path / "own" / "smidgen.json").unlink()
+    known: Any = {"base": base.folder, "engine": "onnx", "task": TASK}
+    (ours,) = smidgen.predict(["fine"], tmp_path / "own", **known)
+    (plain,) = smidgen.predict(["fine"], **known)
+    assert ours.probabilities == plain.probabilities  # its B is zero

@@ -26,15 +26,19 @@ from tests.parity.folders.test_gguf_adapter import LLAMA
 SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>")
 # In a process of its own, over the server's own loopback port.
 TOKENIZE = """
-import json, os, sys, time, urllib.request
+import json, os, sys, time, urllib.error, urllib.request
 import xllamacpp as llama
 
 def fetch(asking):
     for _ in range(100):  # it tells its port before it listens
         try:
             return json.loads(urllib.request.urlopen(asking, timeout=5).read())
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
         except OSError:
-            time.sleep(0.2)
+            pass
+        time.sleep(0.2)
     raise SystemExit("no answer")
 
 asked = llama.CommonParams()

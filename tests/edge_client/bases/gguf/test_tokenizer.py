@@ -141,6 +141,37 @@ def test_neighbours_are_joined_into_the_piece_of_the_highest_score(tmp_path: Pat
     assert bare.decode(bare.encode(" ab c").ids) == " ab c"
 
 
+def test_silent_pieces_have_llama_cpps_specials(tmp_path: Path) -> None:
+    silent = {f"tokenizer__ggml__{name}_token_id": None for name in ("bos", "eos", "unknown")}
+    made = sentence_pieces(tmp_path, "a", "\u2581", **silent)
+    assert made.encode("a").tokens == ["<eos>", "\u2581", "a"]  # id 1
+
+
+def test_what_ends_a_turn_is_a_control_word_whatever_the_file_says(tmp_path: Path) -> None:
+    kinds = [1] * (len(WORDS) - 3) + [4, 3, 4]
+    known = {"tokenizer__ggml__token_type": kinds}
+    names = [*WORDS[:-3], "<end_of_turn>", "<|pad|>", "<tool>"]
+    made, _ = tokenizer(tmp_path, tokenizer__ggml__tokens=names, **known)
+    added = made.get_added_tokens_decoder().values()
+    assert {one.content: one.special for one in added}["<end_of_turn>"]
+
+
+@pytest.mark.parametrize(
+    ("words", "scores", "said"),
+    [
+        (("bc", "ab", "a", "b", "c"), {"bc": 0.0, "ab": 0.0}, "gives two words one score"),
+        (("\u00e9a", "a"), {}, r"'\\xe9' of its words is no word by itself"),
+    ],
+)
+def test_pieces_that_llama_cpp_joins_otherwise_are_refused(
+    tmp_path: Path, words: tuple[str, ...], scores: dict[str, float], said: str
+) -> None:
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", *BYTES, *words]
+    own = [scores.get(word, -float(place)) for place, word in enumerate(names)]
+    with pytest.raises(WeightsError, match=said):
+        sentence_pieces(tmp_path, *words, tokenizer__ggml__scores=own)
+
+
 def test_a_file_without_a_pre_tokenizer_has_llama_cpps_default(tmp_path: Path) -> None:
     made, _ = tokenizer(tmp_path, tokenizer__ggml__pre=None)
     expected, _ = tokenizer(tmp_path, tokenizer__ggml__pre="default")
@@ -180,7 +211,8 @@ def test_a_whole_piece_that_is_a_word_is_not_merged_in_llama_3(tmp_path: Path) -
         ({"model": "llama"}, "scores does not give each word a number"),
         ({"model": "llama", "scores": [0.0]}, "scores does not give each word a number"),
         ({"model": "llama", "scores": NOWHERE}, "scores does not give each word a number"),
-        ({"model": "llama", "scores": ZEROS}, "its words lack <0x00>, one of the 256 bytes"),
+        ({"model": "llama", "scores": ZEROS}, "its vocabulary lacks <0x00>, one of 256 bytes"),
+        ({"add_bos_token": "false"}, "add_bos_token is 'false'; true or false is expected"),
         ({"pre": 3}, "'3'"),
         ({"tokens": ["a", "a"]}, "not a list of different words"),
         ({"tokens": 3}, "not a list of different words"),
