@@ -139,7 +139,7 @@ class FullBackend:
         """An array where the weights are."""
         return torch.from_numpy(array).to(self._device)
 
-    def use(self, ceiling_bytes: int | None) -> None:
+    def use(self, plan: Plan, ceiling_bytes: int | None) -> None:
         """Nothing is given back inside a step."""
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
