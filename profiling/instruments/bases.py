@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
@@ -21,7 +20,6 @@ from edge_client.bases.gguf.header import is_gguf
 from edge_client.bases.tokenizer import open_tokens
 from edge_client.errors import WrongInput, demand
 from edge_client.outputs import home_folder
-from edge_client.tasks.task import Task
 from edge_client.texts.prompts.patterns import TaskError
 
 BITS = (4, 8, 16)
@@ -155,13 +153,12 @@ def label_words(base: Base) -> dict[str, int]:
         tokens = open_tokens(base)
     except TaskError as error:
         raise BenchmarkError(f"base {base.name}: {error}") from error
-    found: dict[str, int] = {}
+    found, before = dict[str, int](), len(tokens.encode("a"))
+    unknown = tokens.encode("a \N{SNOWMAN}")[before:]
     for word in WORDS:
-        asked = Task("benchmark", (word,), ("{text} [MASK]",), {word: word})
-        with suppress(TaskError):
-            (ids,) = tokens.label_word_ids(asked)
-            if len(ids) == 1 and ids[0] not in found.values():
-                found[word] = ids[0]
+        ids = tokens.encode(f"a {word}")[before:]
+        if len(ids) == 1 and ids != unknown and ids[0] not in found.values():
+            found[word] = ids[0]
     if len(found) < LABELS:
         raise BenchmarkError(
             f"base {base.name} has only {len(found)} of the label words {', '.join(WORDS)} as "

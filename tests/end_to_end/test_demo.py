@@ -168,7 +168,7 @@ def test_homes_teach_a_causal_language_model_their_commands(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("template", "options", "said"),
     [
-        ("x", (), "is a causal language model, which is not asked for labels; add --chat"),
+        ("x", (), "asked with a mask between words; add --chat, or --data FILE with --task"),
         ("x", ("--chat", "--personal"), "--personal compares by accuracy, --chat has none"),
         ("x", ("--chat", "--data", "x.csv"), "--chat has texts of its own; leave out --data"),
         ("", ("--chat",), "has no chat template; take the model's instruction-tuned form"),
