@@ -89,7 +89,7 @@ def read_peft_adapter(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec
     state = _tensors(folder)
     check_options(config)
     if kind == "PROMPT_TUNING":
-        spec, state = _prompt(folder, config, state, task)
+        spec, state = _prompt(folder, config, state, base, task)
     else:
         spec, state = _lora(folder, config, state, base, task)
     return spec, fitting(folder, spec, base, task, state)
@@ -135,9 +135,10 @@ def _tensors(folder: Path) -> AdapterState:
 
 
 def _prompt(
-    folder: Path, config: dict[str, Any], state: AdapterState, task: Task
+    folder: Path, config: dict[str, Any], state: AdapterState, base: Base, task: Task
 ) -> tuple[AdapterSpec, AdapterState]:
-    tokens, kind = _count(folder, config, "num_virtual_tokens"), task_type(config)
+    kind = task_type(config, is_causal=base.shape.is_decoder)
+    tokens = _count(folder, config, "num_virtual_tokens")
     head = [name for name in state if name.startswith(BARE)]
     spec = AdapterSpec(prompt_tokens=tokens, head=bool(head) or kind != "")
     said = f"{folder}: a head behind a soft prompt reads the prompt in PEFT, and here the text"
@@ -242,7 +243,8 @@ def _lora(
     folder: Path, config: dict[str, Any], state: AdapterState, base: Base, task: Task
 ) -> tuple[AdapterSpec, AdapterState]:
     check_targets(config)
-    ranks, kind = _ranks(folder, config), task_type(config)
+    kind = task_type(config, is_causal=base.shape.is_decoder)
+    ranks = _ranks(folder, config)
     modules = _linears(base)
     carried = [module for module in modules if is_target(config, module)]
     pooler = pooler_of(base.architecture) if kind == "SEQ_CLS" else ""

@@ -148,8 +148,12 @@ def check_options(config: Mapping[str, Any]) -> None:
     )
 
 
-def task_type(config: Mapping[str, Any]) -> str:
+def task_type(config: Mapping[str, Any], *, is_causal: bool = False) -> str:
     """PEFT's task type: `SEQ_CLS`, `TOKEN_CLS`, or "" for a language model as it is.
+
+    Args:
+        config: What PEFT saved.
+        is_causal: Whether the base is a causal language model.
 
     Raises:
         AdapterError: Another one, or a class of models that is for none of these.
@@ -157,9 +161,9 @@ def task_type(config: Mapping[str, Any]) -> str:
     named = config.get("task_type")
     if named in ("SEQ_CLS", "TOKEN_CLS"):
         return str(named)
-    known = "SEQ_CLS, TOKEN_CLS, CAUSAL_LM or, of a masked language model, none is expected"
+    known = "SEQ_CLS, TOKEN_CLS or, of a masked language model, none is expected"
     demand(
-        named in (None, "FEATURE_EXTRACTION", "CAUSAL_LM"),
+        named in (None, "FEATURE_EXTRACTION") or (is_causal and named == "CAUSAL_LM"),
         f"PEFT option task_type = {plain(str(named)):.40} is not supported; {known}",
         AdapterError,
     )

@@ -80,7 +80,7 @@ def write(kind: str, entries: int, folder: Path) -> Path:
     if kind.endswith("GGUF"):
         names = pieces(entries - 256 - len(SPECIALS))
         letters = sorted({letter for piece in names for letter in piece} - {*names})
-        fields = sentence_piece_fields([*SPECIALS, *BYTES, *letters, *names])
+        fields = sentence_piece_fields([*SPECIALS[:4], *BYTES, *letters, *names])
         (folder / "tiny.gguf").write_bytes(gguf(fields, {}))
         return folder / "tiny.gguf"
     tokenizer = Tokenizer(model_of(kind, entries))
