@@ -79,8 +79,8 @@ def export(
             words on the card and no `adapter.gguf`.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
-        with_base: Copy the base into the folder, in Hugging Face's form, so that PEFT's auto
-            classes find it from any working folder of this machine.
+        with_base: Copy the base into the folder, in Hugging Face's form or as its GGUF file, so
+            that PEFT's auto classes find it from any working folder of this machine.
         database: URL of a PostgreSQL database that machines share; by default SQLite's file.
         blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 

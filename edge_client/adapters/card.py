@@ -26,8 +26,22 @@ from peft import AutoPeftModelForCausalLM
 model = AutoPeftModelForCausalLM.from_pretrained(".")
 ```
 """
-GGUF_BASE = """PEFT loads no GGUF file: for it, name the Hugging Face folder of the same model as
-`base_model_name_or_path` in `adapter_config.json`.
+GGUF_BASE = """With PEFT (`pip install peft transformers gguf`), from this folder, with the base's
+GGUF file in its folder `base`, where `smidgen coordinator export --with-base` copies it, and which
+transformers makes dense:
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("base", gguf_file="{file}", dtype="float32")
+model = PeftModel.from_pretrained(model, ".")
+```
+
+PEFT's auto classes do not find a GGUF file: for them, and where transformers does not read the
+file's architecture, name the Hugging Face folder of the same model as `base_model_name_or_path` in
+`adapter_config.json`. Token ids are those of llama.cpp; take them from it, or from that folder's
+`tokenizer.json`, since transformers' own reading of a GGUF's tokenizer may split digits otherwise.
 """
 LLAMA = f"""With llama.cpp, beside the base's GGUF file, here `base.gguf`:
 
@@ -186,7 +200,7 @@ def _command(base_name: str, task: Task) -> str:
 def _with_peft(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> list[str]:
     """How it is used without smidgen's commands."""
     if is_causal and is_gguf(base_name):
-        return [GGUF_BASE]
+        return [GGUF_BASE.format(file=base_name.removeprefix("./"))]
     if kind_of(task).is_causal:
         return ["With PEFT (`pip install peft transformers`), from this folder:\n", CAUSAL]
     if has_peft_form(spec, task):

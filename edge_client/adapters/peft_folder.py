@@ -36,6 +36,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.base import HUB_FILES, Base
 from edge_client.bases.families import family_of
+from edge_client.bases.gguf.header import is_gguf
 from edge_client.bases.layout import linear_size
 from edge_client.bases.tokenizer import open_tokens
 from edge_client.errors import demand
@@ -238,11 +239,12 @@ def write_peft_folder(
         base: The base, whose tokenizer says which tokens label words have; None: they are left out,
             and the Python in the card asks its tokenizer.
         with_base: Whether the base is copied beside it, so that PEFT's auto classes find it from
-            any working folder, by its absolute path.
+            any working folder, by its absolute path; of a GGUF file with `gguf_file=`.
 
     Raises:
         OutputError: The folder holds other things, or is a file.
-        AdapterError: The base that is to be copied is a pack.
+        AdapterError: The base that is to be copied is a pack, or a GGUF file whose adapter is to
+            name another base.
         Failed: It cannot be written.
     """
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
@@ -255,9 +257,9 @@ def write_peft_folder(
         said = f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out"
         demand(not (with_base and base.manifest), said, AdapterError)
         said = (
-            f"--with-base: base {base.name} is a GGUF file, which PEFT does not load; leave it out"
+            f"--with-base: base {base.name} is a GGUF file, {known.base_name} is not; leave it out"
         )
-        demand(not (with_base and base.is_gguf), said, AdapterError)
+        demand(not (with_base and base.is_gguf) or is_gguf(known.base_name), said, AdapterError)
     name, task, config = known.base_name, known.task, {}
     if has_peft_form(spec, task):
         place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
@@ -266,8 +268,14 @@ def write_peft_folder(
         if spec.bias or spec.prompt_tokens:
             body = encode_adapter(peft_state(spec, known.architecture, state))
     has_gguf = base is not None and has_gguf_form(spec, base.shape)
-    how = {"has_gguf": has_gguf, "is_causal": family_of(known.architecture).is_causal}
-    text = model_card(known.adapter, name, task, card or Card(), **how)
+    text = model_card(
+        known.adapter,
+        name,
+        task,
+        card or Card(),
+        has_gguf=has_gguf,
+        is_causal=family_of(known.architecture).is_causal,
+    )
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -281,9 +289,10 @@ def write_peft_folder(
             write_gguf_adapter(part / ADAPTER, spec, base.shape, state)
         if with_base and base is not None:
             (part / COPY).mkdir()
-            for file in COPIED:
-                if (base.folder / file).is_file():
-                    shutil.copyfile(base.folder / file, part / COPY / file)
+            files = {file: base.folder / file for file in COPIED}
+            for file, source in ({Path(name).name: base.folder} if base.is_gguf else files).items():
+                if source.is_file():
+                    shutil.copyfile(source, part / COPY / file)
 
 
 def as_lora(
