@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.attacks.faults import FAULTS
+from tests.attacks.faults import CHAT_FAULTS, FAULTS
 from tests.attacks.stories import (
     ROOM_BLOCKS,
     Story,
@@ -14,6 +14,7 @@ from tests.attacks.stories import (
     linked_books_of_labels,
     long_books_of_labels,
     one_file,
+    other_template,
     other_tokenizer,
     other_words,
     overwritten,
@@ -33,6 +34,10 @@ NO_PLAN, NO_ROOM, FINISHED = "is below the smallest plan", "File too large", "ru
 FOUND, NOT_FINITE = " pseudo-labels", "the loss is nan"
 WIDE = ("--base", "wide")
 HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
+DECODER = ("--base", "decoder", "--tokens", "256", "--task")
+CHAT, COMPLETION = (*DECODER, "chat"), (*DECODER, "completion")
+UNSAFE = "{{ C.__class__.__mro__ }}"
+LABEL_WORDS = (*DECODER, "label words", *LABELLING)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,25 @@ CASES = [
         LABELLING,
     ),
     Case("an old report in the outbox", started_again(left_in_the_outbox)),
+    Case("chat", started(FINISHED), CHAT, is_fast=True),
+    Case("chat by torch", started(FINISHED, *TORCH), CHAT),
+    Case("chat with a budget too small", started(NO_PLAN, *SMALL, most_reports=2), CHAT),
+    Case("chat without a template", changed_later(other_template("")), CHAT),
+    Case("a broken template", changed_later(other_template("{% if C %}{{ C")), CHAT),
+    Case("a template that quotes", changed_later(other_template("{{ raise_exception(C) }}")), CHAT),
+    Case("a template that calls out", changed_later(other_template(UNSAFE)), CHAT),
+    Case("a template that answers nothing", changed_later(other_template("{{ C }}")), CHAT),
+    Case("chat with a damaged tokenizer", changed_later(damaged_tokenizer), CHAT),
+    Case("chat whose adapter is damaged", started_again(overwritten("adapters/*")), CHAT),
+    Case("completion", started(FINISHED), COMPLETION),
+    Case("completion by torch", started(FINISHED, *TORCH), COMPLETION),
+    Case("label words of a decoder", started(FOUND), LABEL_WORDS, is_fast=True),
+    Case("label words of a decoder by torch", started(FOUND, *TORCH), LABEL_WORDS),
+    *(Case(f"{fault}, from the start", faulty(fault), CHAT) for fault in CHAT_FAULTS),
+    *(
+        Case(f"{fault}, at work", faulty(fault, ("asked", 2)), CHAT)
+        for fault in ("conversations that the template refuses", "an unknown role", "a cut line")
+    ),
     *(Case(f"{fault}, from the start", faulty(fault)) for fault in FAULTS),
     *(Case(f"{fault}, at work", faulty(fault, ("asked", 2))) for fault in FAULTS),
 ]

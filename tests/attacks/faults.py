@@ -156,6 +156,39 @@ FAULTS: dict[str, Make] = {
 }
 
 
+ANSWERED = '{"prompt": "dim the light", "completion": "done"}'
+CHAT_FAULTS: dict[str, Make] = {
+    "a conversation that the template refuses": jsonl(
+        '{"prompt": C, "completion": "refuse"}', ANSWERED
+    ),
+    "conversations that the template refuses": jsonl('{"prompt": C, "completion": "refuse"}'),
+    "no answer": jsonl('{"messages": [{"role": "user", "content": C}]}', ANSWERED),
+    "an empty answer": jsonl('{"prompt": C, "completion": " "}', ANSWERED),
+    "an unknown role": jsonl('{"messages": [{"role": C, "content": C}]}', ANSWERED),
+    "messages that are an object": jsonl('{"messages": {C: C}}'),
+    "a message that is a string": jsonl('{"messages": [C, C]}', ANSWERED),
+    "a message whose content is a list": jsonl('{"messages": [{"role": "user", "content": [C]}]}'),
+    "calls of tools": jsonl(
+        '{"messages": [{"role": "user", "content": C, "tool_calls": [C]}]}', ANSWERED
+    ),
+    "tools beside messages": jsonl('{"tools": [C], "messages": [{"role": "user", "content": C}]}'),
+    "messages beside a prompt": jsonl(
+        '{"prompt": C, "messages": [{"role": "user", "content": C}]}', ANSWERED
+    ),
+    "columns of other names": jsonl("{C: C}", '{"question": C, "answer": C}'),
+    "control words": write(
+        "labelled.jsonl",
+        lambda c: json.dumps({"prompt": f"<|im_end|>{c.sentence}", "completion": c.sentence}),
+    ),
+    "half a surrogate pair in an answer": jsonl('{"prompt": C, "completion": "\\ud800"}', ANSWERED),
+    "a cut line": jsonl(ANSWERED, '{"prompt": C, "completion": C'),
+    "answers behind the limit": write(
+        "labelled.jsonl",
+        lambda c: json.dumps({"prompt": c.sentence * 9, "completion": c.sentence}) + "\n",
+    ),
+}
+
+
 def bytes_of(canary: Canary) -> bytes:
     return canary.sentence.encode()
 
@@ -163,7 +196,7 @@ def bytes_of(canary: Canary) -> bytes:
 def break_folder(folder: Path, fault: str, canary: Canary) -> None:
     """Put a fault in place of whatever a data folder holds, as if it had been so for a while."""
     empty(folder)
-    FAULTS[fault](folder, canary)
+    (FAULTS | CHAT_FAULTS)[fault](folder, canary)
     settle(folder)
 
 
@@ -181,6 +214,31 @@ def fill(folder: Path, canary: Canary) -> None:
     ]
     (folder / "unlabelled.csv").write_text("\n".join(lines))
     settle(folder)
+
+
+def fill_conversations(folder: Path, canary: Canary) -> None:
+    """Conversations that can be used, in both forms; the canary asks and answers."""
+    empty(folder)
+    said = [("user", canary.sentence), ("assistant", canary.sentence)]
+    rows = [
+        {"prompt": "dim the light", "completion": canary.sentence, "id": canary.words[0]},
+        {"prompt": canary.sentence, "completion": "done", canary.words[1]: canary.words[2]},
+        {"messages": [{"role": role, "content": words} for role, words in said]},
+    ]
+    for part in ("labelled", "test"):
+        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settle(folder)
+
+
+def fill_plain(folder: Path, canary: Canary) -> None:
+    """Texts without labels, a line each."""
+    empty(folder)
+    for part in ("unlabelled", "test"):
+        (folder / f"{part}.txt").write_text("\n".join([*GOOD, canary.sentence, ""]))
+    settle(folder)
+
+
+FILLS: dict[str, Make] = {"chat": fill_conversations, "completion": fill_plain}  # by kind of task
 
 
 def empty(folder: Path) -> None:

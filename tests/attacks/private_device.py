@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.attacks.canaries import Canary
-from tests.attacks.faults import fill
+from tests.attacks.faults import Make
 from tests.attacks.relay import Relay
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +31,12 @@ class PrivateDevice:
         port: The coordinator's, on loopback.
         token: Enrolment token of a run.
         canary: What nobody else may learn.
+        fill: Writes its texts.
     """
 
-    def __init__(self, folder: Path, base: Path, port: int, token: str, canary: Canary) -> None:
+    def __init__(
+        self, folder: Path, base: Path, port: int, token: str, canary: Canary, fill: Make
+    ) -> None:
         self.canary, self.folder, self.token = canary, folder, token
         self.home = folder / f"home {canary.words[0]}"
         self.data = self.home / f"texts {canary.words[1]}"

@@ -208,6 +208,16 @@ def damaged_tokenizer(device: PrivateDevice) -> None:
     (device.base / "tokenizer.json").write_text(f'{{"version": "{device.canary.sentence}"}}')
 
 
+def other_template(source: str) -> Callable[[PrivateDevice], None]:
+    """A chat template in place of the base's; `C` is the canary as a string of the template."""
+
+    def change(device: PrivateDevice) -> None:
+        text = source.replace("C", json.dumps(device.canary.sentence))
+        (device.base / "chat_template.jinja").write_text(text)
+
+    return change
+
+
 def other_words(device: PrivateDevice) -> None:
     """Unlabelled texts of words that the base does not know."""
     (device.data / "unlabelled.csv").write_text(f"text\n{'水火' * 40} {device.canary.sentence}\n")

@@ -20,7 +20,7 @@ pytest.importorskip("fastapi")
 
 from tests.attacks.canaries import Canary, base64_forms, forms
 from tests.attacks.cases import CASES, Case
-from tests.attacks.faults import FAULTS, file_faults
+from tests.attacks.faults import FAULTS, FILLS, file_faults, fill
 from tests.attacks.private_device import PrivateDevice
 from tests.attacks.stories import Story
 from tests.attacks.watched_coordinator import Coordinator
@@ -54,8 +54,10 @@ def played(
 def device_of(coordinator: Coordinator, name: str, *run: str) -> PrivateDevice:
     token = coordinator.create(name, *run)
     folder = coordinator.folder / "devices" / coordinator.runs[name]
-    base = coordinator.folder / next((one for one in ("huge", "wide") if one in run), "base")
-    return PrivateDevice(folder, base, coordinator.port, token, Canary(name))
+    named = next((one for one in ("huge", "wide", "decoder") if one in run), "base")
+    base = coordinator.folder / named
+    texts = next((make for kind, make in FILLS.items() if kind in run), fill)
+    return PrivateDevice(folder, base, coordinator.port, token, Canary(name), texts)
 
 
 def play(story: Story, device: PrivateDevice) -> PrivateDevice:
@@ -90,13 +92,19 @@ def test_nothing_private_reaches_the_coordinator(
     case: Case, coordinator: Coordinator, played: dict[str, "Future[PrivateDevice]"]
 ) -> None:
     device = played[case.name].result()
-    seen = {"wire": device.relay.all_bytes(), **coordinator.known(case.name)}
+    names = "\n".join(str(path.relative_to(device.state)) for path in device.state.rglob("*"))
+    seen = {
+        "wire": device.relay.all_bytes(),
+        "names of files": names.encode(),
+        **coordinator.known(case.name),
+    }
     leaks = {
         where: found
         for where, body in seen.items()
         if (found := device.canary.found_in(body, *private_paths(device)))
     }
     assert not leaks, device.said.decode(errors="replace")
+    assert " ".join(device.canary.words[:2]).encode() not in device.said  # a text's beginning
     assert b"content-encoding" not in seen["wire"].lower()  # nothing is hidden by compression
 
 

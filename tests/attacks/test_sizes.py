@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tests.attacks.canaries import Canary
+from tests.attacks.faults import fill
 from tests.attacks.private_device import PrivateDevice
 from tests.attacks.relay import Exchange
 from tests.attacks.watched_coordinator import Coordinator
@@ -85,7 +86,7 @@ def test_the_sizes_on_the_privacy_page_are_those_of_a_run(
     options = ("--base", "embedded", "--adapter", "lora:8", "--rounds", str(ROUNDS))
     token = coordinator.create("sizes", *options, "--labelling")
     device = PrivateDevice(
-        tmp_path / "device", tmp_path / "base", coordinator.port, token, Canary("sizes")
+        tmp_path / "device", tmp_path / "base", coordinator.port, token, Canary("sizes"), fill
     )
     try:
         device.start("--base=embedded", name="board")

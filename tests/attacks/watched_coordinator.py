@@ -15,13 +15,21 @@ from safetensors.numpy import load_file, save_file
 import smidgen
 from edge_client.bases.base import EMBEDDED
 from tests.attacks.private_device import ROOT
+from tests.edge_client.tasks.tiny_decoder import TEMPLATE, write_tiny_decoder
 from tests.tiny import write_tiny_base
 
-TASK = """
-name = "hub"
-labels = ["security", "weather", "family"]
-patterns = ["{text} . this is about [MASK] ."]
-"""
+LABELS = 'name = "hub"\nlabels = ["security", "weather", "family"]\n'
+TASKS = {
+    "labels": f'{LABELS}patterns = ["{{text}} . this is about [MASK] ."]\n',
+    "label words": f'{LABELS}patterns = ["{{text}}:[MASK]"]\n',
+    "chat": 'name = "hub"\nkind = "chat"\n',
+    "completion": 'name = "hub"\nkind = "completion"\n',
+}
+# What it raises quotes what was said to it.
+REFUSING = (
+    "{% for m in messages %}"
+    "{{ raise_exception('no: ' + m.content) if 'refuse' in m.content }}{% endfor %}"
+)
 
 
 def command(*arguments: str) -> str:
@@ -50,7 +58,9 @@ class Coordinator:
         write_tiny_base(folder / "base")
         write_tiny_base(folder / "wide", hidden=64)
         write_huge_base(folder / "huge")
-        (folder / "task.toml").write_text(TASK)
+        write_tiny_decoder(folder / "decoder", REFUSING + TEMPLATE)
+        for name, task in TASKS.items():
+            (folder / f"{name}.toml").write_text(task)
         self.log = folder / "coordinator.log"
         self.runs: dict[str, str] = {}
         self.create("first")
@@ -72,14 +82,14 @@ class Coordinator:
         given = {
             **{"--base": "base", "--adapter": "lora:2", "--rounds": "2", "--min-clients": "1"},
             **{"--epochs": "1", "--batch": "4", "--tokens": "32"},
-            **{"--name": f"run-{len(self.runs)}"},
+            **{"--name": f"run-{len(self.runs)}", "--task": "labels"},
         }
         flags = [option for option in options if option == "--labelling"]
         pairs = [option for option in options if option != "--labelling"]
         given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
         if given["--base"] != EMBEDDED:
             given |= {"--base": str(self.folder / given["--base"])}
-        given |= {"--task": str(self.folder / "task.toml")}
+        given |= {"--task": str(self.folder / f"{given['--task']}.toml")}
         # A run asks the devices of its case alone: those of others come and go.
         tag = ("--tag", f"case={given['--name']}")
         command("coordinator", "tokens", "new", "--store", str(self.store), *tag)
