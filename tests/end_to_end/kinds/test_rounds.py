@@ -1,18 +1,30 @@
 """Runs that tag words and runs that guess masked ones: real processes, killed on their way."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edge_client.bases.base import open_base
+from simulation.demo.home_commands import write_homes
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
-from tests.end_to_end.conftest import CLIENTS, EPOCHS, TEXTS, Scene, wait_for
+from tests.end_to_end.conftest import (
+    CLIENTS,
+    EPOCHS,
+    TASK,
+    TEXTS,
+    Scene,
+    wait_for,
+    write_labelled,
+)
 
 TAGGING = 'name = "rooms"\nkind = "tagging"\nlabels = ["Place", "Time"]\n'
 MASKED = 'name = "notes"\nkind = "mlm"\n[masking]\nshare = 0.25\n'
 CHAT = 'name = "home"\nkind = "chat"\n'
+COMPLETION = 'name = "notes"\nkind = "completion"\n'
+WORDS = TASK.replace("{text} . this is about [MASK] .", "{text}:[MASK]")  # the first byte answers
 REFUSED = "grandma's diagnosis is nobody's business"
 TEMPLATE = (
     "{% for m in messages %}{{ raise_exception('no: ' + m.content) if 'diagnosis' in m.content }}"
@@ -59,21 +71,41 @@ def write_conversations(folder: Path, name: str) -> None:
         (folder / f"{part}.jsonl").write_text(body)
 
 
+def write_homes_of(folder: Path, name: str) -> None:
+    """A home of the chat demo, each device another."""
+    homes = write_homes(folder / "homes")
+    for part in (homes[CLIENTS.index(name)]).glob("*.jsonl"):
+        part.rename(folder / part.name)
+    shutil.rmtree(folder / "homes")
+
+
+def set_chat(scene: Scene, task: str = CHAT, write: "Write | None" = None) -> None:
+    """Give a scene a decoder, and what its devices say."""
+    pytest.importorskip("jinja2")
+    scene.task, scene.write = task, write or write_conversations
+    scene.base = open_base(str(write_tiny_decoder(scene.folder / "base", TEMPLATE)))
+
+
 Write = Callable[[Path, str], None]
 KINDS = [
     pytest.param(TAGGING, "lora:2+head", write_tagged, id="tagging"),
     pytest.param(MASKED, "lora:2", write_plain, id="mlm"),
     pytest.param(CHAT, "lora:2", write_conversations, id="chat"),
+    pytest.param(CHAT, "lora:8", write_homes_of, id="homes of the chat demo"),
+    pytest.param(COMPLETION, "lora:2", write_plain, id="completion"),
+    pytest.param(WORDS, "lora:2", write_labelled, id="label words of a decoder"),
 ]
 
 
 def begun(scene: Scene, task: str, adapter: str, write: Write) -> str:
     """Two rounds on their way; the coordinator's address."""
     scene.task, scene.write = task, write
-    if task == CHAT:
-        pytest.importorskip("jinja2")
-        scene.base = open_base(str(write_tiny_decoder(scene.folder / "base", TEMPLATE)))
-    scene.create(2, len(CLIENTS), EPOCHS // 2, "--adapter", adapter, scene.fixed_deadlines())
+    more = ["--adapter", adapter, scene.fixed_deadlines()]
+    if task in (CHAT, COMPLETION, WORDS):
+        set_chat(scene, task, write)
+    if write is write_homes_of:
+        more += ["--tokens", "192"]
+    scene.create(2, len(CLIENTS), EPOCHS // 2, *more)
     url = scene.serve()
     for name in CLIENTS:
         scene.client(name, url, "--engine", "onnx")
