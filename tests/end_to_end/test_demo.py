@@ -165,6 +165,36 @@ def test_homes_teach_a_causal_language_model_their_commands(tmp_path: Path) -> N
     assert (tmp_path / "out" / "adapter" / "adapter.gguf").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_chat_demo_cut_off_in_a_round_and_started_again_ends_in_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    base = write_tiny_decoder(tmp_path / "base")
+    said = ("--chat", "--base", str(base), "--rounds", "2", "--tokens", "256", "--engine", "onnx")
+    out, undisturbed = tmp_path / "out", tmp_path / "undisturbed"
+    demo(undisturbed, *said)
+    log = out / "logs" / "coordinator.log"
+    process = subprocess.Popen(
+        [*SMIDGEN, "demo", "--out", str(out), *said],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    end = time.monotonic() + 120
+    while not (log.is_file() and "round 1 of 2, training closed" in log.read_text()):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.05)
+    cut = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for one in cut:  # as when the power goes
+        one.kill()
+    process.wait()
+    psutil.wait_procs(cut, timeout=30)
+    assert not (out / "adapter").exists()
+    demo(out, *said)
+    name = Path("adapter") / "adapter_model.safetensors"
+    assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("template", "options", "said"),
     [
