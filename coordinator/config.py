@@ -26,17 +26,16 @@ import msgspec
 
 from coordinator.plugins import check_known
 from coordinator.presets import laid_under
-from coordinator.rounds.eligibility import DeviceFilter
-from coordinator.rounds.learning.settings import (
+from coordinator.rounds.schedule import (
     LORA_MEANS,
     Learning,
+    Schedule,
     check_kind,
     check_net,
     check_together,
 )
-from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.selection import cohort_size
+from coordinator.rounds.selection import DeviceFilter, cohort_size
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import parse_adapter, usual_adapter
 from edge_client.bases.base import EMBEDDED

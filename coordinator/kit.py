@@ -24,7 +24,7 @@ from coordinator.rounds.learning.memory import Memory, decode_memory, encode_mem
 from coordinator.rounds.learning.optimizers import ServerOptimizer
 from coordinator.rounds.learning.registry import Mean
 from coordinator.rounds.scheduling.participation import Heard
-from coordinator.rounds.selections.selection import Asking, Selection
+from coordinator.rounds.selection import Asking, Selection
 from edge_client.updates.step import Contribution
 from edge_client.wire.reports import Confidences
 from edge_client.wire.reports import counted as counted_texts

@@ -19,7 +19,7 @@ from typing import Any
 
 from coordinator.rounds.extensions import FAILURES, Extension, Kind, add, line_of
 from coordinator.rounds.learning.registry import MEANS, OPTIMIZERS
-from coordinator.rounds.learning.settings import SELECTIONS, Learning
+from coordinator.rounds.schedule import SELECTIONS, Learning
 from edge_client.errors import WrongInput, demand
 
 GROUPS: Mapping[Kind, str] = {

@@ -384,7 +384,7 @@ def test_help_and_wrong_input_wait_for_no_library_that_works(command: str) -> No
 
 def test_the_server_starts_without_torch() -> None:
     pytest.importorskip("fastapi")
-    loaded = loaded_after("import coordinator.cli, coordinator.serving.app")
+    loaded = loaded_after("import coordinator.cli, coordinator.serving.server")
     assert not loaded & (WITH_TORCH | {"simulation", "profiling"})
 
 

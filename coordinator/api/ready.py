@@ -31,7 +31,7 @@ from edge_client.errors import demand
 from edge_client.files import close_to_others, told_of
 
 if TYPE_CHECKING:
-    from coordinator.serving.app import Part
+    from coordinator.serving.server import Part
     from coordinator.serving.service import Service
     from coordinator.trust.checks import Secured
     from coordinator.trust.folder import Address
@@ -111,8 +111,8 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
-    from coordinator.fleet.members import check_minimum
-    from coordinator.serving.log.repeats import check_clock
+    from coordinator.fleet.devices import check_minimum
+    from coordinator.serving.log import check_clock
     from coordinator.serving.packs import Packs
     from coordinator.serving.server import listen, serve, sole_server, url_of
     from coordinator.serving.service import Service

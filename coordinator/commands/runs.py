@@ -16,7 +16,7 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.operator.views import Told
-from coordinator.rounds.metrics import heads_of, measures_of
+from coordinator.rounds.scoring import heads_of, measures_of
 from edge_client.errors import demand
 from edge_client.options import options_of
 from edge_client.tables import Column, Table, share_within, show, span

@@ -13,7 +13,7 @@ from coordinator.api.stores import open_store
 from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
-from coordinator.rounds.metrics import heads_of, measures_of
+from coordinator.rounds.scoring import heads_of, measures_of
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import find_run
 from coordinator.storage.status import status_of

@@ -1,19 +1,33 @@
-"""The fleet in memory: every enrolled device, equal to its database row up to the last second.
+"""The fleet in memory: every enrolled device and its memberships, equal to their rows.
 
-Commands change the same rows while a coordinator serves them; `refresh` reads the changes.
+Commands and other servers change the same rows meanwhile; `refresh` reads the changes. Of a
+finished run, only members that have not fetched its adapter yet stay in memory.
+
+Client versions compare by their leading numbers: 0.10 is newer than 0.9.3, and 0.2.0rc1 counts as
+0.2.0. A version without numbers is never too old.
 """
 
 import logging
+import re
 from collections.abc import Iterable
 from threading import Lock
 
 from coordinator.config import RunConfig
-from coordinator.rounds.eligibility import is_chosen
-from coordinator.rounds.selections.selection import Facts
+from coordinator.rounds.selection import Facts, is_chosen
 from coordinator.storage.keys import hash_secret
-from coordinator.storage.rows.devices import Device, devices
+from coordinator.storage.rows.devices import (
+    Device,
+    Member,
+    devices,
+    members,
+    memberships_of,
+    newer,
+    put_member,
+)
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
+from edge_client.errors import demand
+from edge_client.wire.fleet import Membership
 
 LOG = logging.getLogger(__name__)
 
@@ -102,3 +116,139 @@ def wants(config: RunConfig, secret: str, device: Device) -> bool:
     choice = config.devices
     tags = device.all_tags if choice.tags else {}  # for a million, making them takes a second
     return is_chosen(choice, secret, device.device_id, tags, device.facts)
+
+
+NONE = frozenset[str]()
+
+
+class Members:
+    """Memberships of all runs of one store; safe to use from several threads.
+
+    Args:
+        store: Holds their rows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._of: dict[str, dict[str, Member]] = {}  # by run and device
+        self._joined: dict[str, frozenset[str]] = {}  # device -> runs
+        self._equal: dict[frozenset[str], frozenset[str]] = {}  # of those, one for all that have it
+        self._settled: set[str] = set()
+        self._revision = 0
+        self._reading = Lock()  # one read at a time, or an older one might come to stand last
+
+    def load(self, run_id: str, is_finished: bool) -> None:
+        """Take in a run."""
+        with self._reading:
+            found = members(self._store.database, run_id)
+            with self._lock:
+                self._settled.discard(run_id)  # it may have been extended
+                self._of[run_id] = found
+                for device_id, member in found.items():
+                    self._note(run_id, device_id, member)
+        if is_finished:
+            self.settle(run_id)
+
+    def settle(self, run_id: str) -> None:
+        """A run is finished: forget who declined, and who is at home."""
+        with self._lock:
+            found = self._of.get(run_id, {})
+            self._of[run_id] = {key: member for key, member in found.items() if member.is_joined}
+            self._settled.add(run_id)
+
+    def refresh(self) -> None:
+        with self._reading:
+            for revision, run_id, device_id, member in newer(self._store.database, self._revision):
+                with self._lock:
+                    self._revision = revision
+                    if run_id in self._of:
+                        self._take(run_id, device_id, member)
+
+    def put(self, run_id: str, device_id: str, told: Membership, at_s: float) -> None:
+        """Note how a device stands to a run; on disk when this returns."""
+        member = Member(told, at_s)
+        put_member(self._store.database, run_id, device_id, member)
+        with self._lock:
+            self._take(run_id, device_id, member)
+
+    def _take(self, run_id: str, device_id: str, member: Member) -> None:
+        here = self._of.setdefault(run_id, {})
+        here[device_id] = member
+        if run_id in self._settled and not member.is_joined:
+            del here[device_id]
+        self._note(run_id, device_id, member)
+
+    def _note(self, run_id: str, device_id: str, member: Member) -> None:
+        before = self._joined.get(device_id, NONE)
+        runs = before | {run_id} if member.is_joined else before - {run_id}
+        if runs:
+            self._joined[device_id] = self._equal.setdefault(runs, runs)
+        else:
+            self._joined.pop(device_id, None)
+
+    def get(self, run_id: str, device_id: str) -> Member | None:
+        return self._of.get(run_id, {}).get(device_id)
+
+    def said(self, run_id: str, device_id: str) -> Member | None:
+        """How a device stands to a run, of a finished one as its row says it."""
+        known = self.get(run_id, device_id)
+        if known is None and run_id in self._settled:
+            return memberships_of(self._store.database, device_id).get(run_id)
+        return known
+
+    def of(self, run_id: str) -> dict[str, Member]:
+        """Everyone who answered a run's invitation; of a finished one whoever is on the way home.
+
+        By device id.
+        """
+        with self._lock:
+            return dict(self._of.get(run_id, {}))
+
+    def joined(self, run_id: str) -> list[str]:
+        with self._lock:
+            return [key for key, member in self._of.get(run_id, {}).items() if member.is_joined]
+
+    def joined_of(self, run_id: str, device_ids: set[str]) -> list[str]:
+        """Those of some devices that are in a run, in the order of `joined`."""
+        with self._lock:
+            here = self._of.get(run_id, {})
+            found = {key for key in device_ids if (one := here.get(key)) and one.is_joined}
+            return [key for key in here if key in found] if found else []
+
+    def ranks(self, run_id: str) -> dict[str, int]:
+        """The largest ranks that devices take in a run, of those that said one; by device id."""
+        known = {key: one.membership.most_rank for key, one in self.of(run_id).items()}
+        return {key: rank for key, rank in known.items() if rank}
+
+    def runs_of(self, device_id: str) -> frozenset[str]:
+        """Runs that a device is in, finished or not."""
+        with self._lock:
+            return self._joined.get(device_id, NONE)
+
+
+NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,7}")
+
+
+def check_minimum(version: str) -> None:
+    """Refuse what is not a version, as `--minimum-client` gives it.
+
+    Raises:
+        WrongInput: Says what is expected.
+    """
+    is_fine = version == "" or NUMBERS.fullmatch(version) is not None
+    demand(is_fine, f"--minimum-client {version!r}: a version such as 0.2.0 is expected")
+
+
+def is_too_old(version: str, minimum: str) -> bool:
+    """Whether a version is older than the oldest that gets work; nothing is older than ``""``."""
+    found = NUMBERS.match(version)
+    return bool(minimum) and found is not None and _numbers(found[0]) < _numbers(minimum)
+
+
+def _numbers(version: str) -> list[int]:
+    """A version's numbers; zeros at its end say nothing."""
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers

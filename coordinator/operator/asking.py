@@ -9,7 +9,7 @@ from fastapi.security import APIKeyCookie, HTTPBearer
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.connection_limits import let_in
-from coordinator.serving.http.documented import refusals
+from coordinator.serving.http.handlers import refusals
 from coordinator.serving.service import Service
 from coordinator.storage.keys import bearer
 from coordinator.storage.operators import Role, operator_of_token, role_of_session

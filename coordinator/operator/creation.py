@@ -10,9 +10,9 @@ import msgspec
 from coordinator.config import ConfigError, RunConfig, check_steps
 from coordinator.operator.order_schemas import NewRun
 from coordinator.presets import laid_under
-from coordinator.rounds.eligibility import DeviceFilter
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from coordinator.rounds.scheduling.step import Asynchronous
+from coordinator.rounds.selection import DeviceFilter
 from coordinator.storage.runs import config_of
 from coordinator.storage.store import Store
 from edge_client.bases.base import EMBEDDED

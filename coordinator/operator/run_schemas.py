@@ -3,7 +3,7 @@
 from typing import Literal
 
 from coordinator.operator.schemas import Answer, Kind, Model, Round, page_of
-from coordinator.rounds.eligibility import DeviceFilter
+from coordinator.rounds.selection import DeviceFilter
 from edge_client.wire.messages import Ended
 from edge_client.wire.reports import Failure
 

@@ -22,7 +22,7 @@ from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.page.board import PageState
 from coordinator.page.streams import News, Streams
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.documented import refusals
+from coordinator.serving.http.handlers import refusals
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
 from coordinator.storage.operators import SESSION_S, Role, close_session, open_session

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from coordinator.operator.asking import BEARER, CARRIED, role_of
 from coordinator.page.board import PageState, event
 from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.documented import refusals
+from coordinator.serving.http.handlers import refusals
 from coordinator.serving.http.polls import Bells, heard
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway

@@ -23,7 +23,7 @@ import numpy as np
 from coordinator.rounds.bounds import is_computable
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.optimizers import is_scale_free
-from coordinator.rounds.selections.selection import Asking, Chosen
+from coordinator.rounds.selection import Asking, Chosen
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState

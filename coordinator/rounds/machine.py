@@ -21,14 +21,14 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.extensions import PluginError
 from coordinator.rounds.learning.server_update import gain_of
-from coordinator.rounds.metrics import class_thresholds
+from coordinator.rounds.policies import choose, passed_over
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
-from coordinator.rounds.scheduling.async_buffer import busy
 from coordinator.rounds.scheduling.participation import awake, lack_of_progress
-from coordinator.rounds.scheduling.step import Step, closes_after_s, deadline_of_next
-from coordinator.rounds.scoring import is_collapsed, is_worse
+from coordinator.rounds.scheduling.step import Step, busy, closes_after_s, deadline_of_next
+from coordinator.rounds.scoring import class_thresholds, is_collapsed, is_worse
 from coordinator.rounds.selection import (
+    Facts,
     asked_size,
     candidates,
     counted_size,
@@ -36,8 +36,6 @@ from coordinator.rounds.selection import (
     labellers,
     trainable,
 )
-from coordinator.rounds.selections.policies import choose, passed_over
-from coordinator.rounds.selections.selection import Facts
 from coordinator.rounds.state import State
 from edge_client.tasks.kind import kind_named
 from edge_client.wire.labelling import Labelling, keep_in

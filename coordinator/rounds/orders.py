@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from coordinator.rounds.events import Event, Extended, Finished, Paused, RolledBack, Unpaused
-from coordinator.rounds.learning.settings import check_decay
 from coordinator.rounds.machine import rounds_of
-from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.schedule import Schedule, check_decay
 from coordinator.rounds.state import State
 from edge_client.errors import WrongInput
 

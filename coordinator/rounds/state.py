@@ -28,8 +28,7 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.learning.client_state import DeviceStates, kept_after
-from coordinator.rounds.scheduling.async_buffer import Underway, Works, moved, with_answer
+from coordinator.rounds.learning.memory import DeviceStates, kept_after
 from coordinator.rounds.scheduling.participation import (
     Heard,
     Patience,
@@ -44,9 +43,13 @@ from coordinator.rounds.scheduling.step import (
     Step,
     StepAnswers,
     Times,
+    Underway,
+    Works,
     after_answers,
     asking_also,
+    moved,
     step_of,
+    with_answer,
 )
 from coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
 from edge_client.wire.reports import Confidences, Failure

@@ -20,11 +20,12 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.bodies import headers_of, past_the_end
-from coordinator.serving.http.connection_limits import let_in
-from coordinator.serving.http.documented import (
+from coordinator.serving.http.connection_limits import TokenBuckets, let_in
+from coordinator.serving.http.handlers import (
     ENROL,
     ENROLLED,
     FILE,
+    FULL_AGAIN_S,
     MEMBERSHIP,
     REPORT,
     SAID,
@@ -33,13 +34,14 @@ from coordinator.serving.http.documented import (
     Detail,
     DeviceKey,
     Health,
+    brief_of,
     gives,
+    json_of,
+    read_body,
     refusals,
     takes,
 )
-from coordinator.serving.http.handlers import FULL_AGAIN_S, brief_of, json_of, read_body
 from coordinator.serving.http.polls import POLLS, Bells
-from coordinator.serving.http.rate_limit import TokenBuckets
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.packs import add_pack_route
 from coordinator.serving.service import Service

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from coordinator.config import RunConfig
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.bodies import headers_of, past_the_end
-from coordinator.serving.http.documented import FILE, Detail, refusals
+from coordinator.serving.http.handlers import FILE, Detail, refusals
 from coordinator.storage.store import Run
 from edge_client.bases.base import EMBEDDED
 from edge_client.bases.manifest import is_pack, read_manifest

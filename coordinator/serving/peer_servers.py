@@ -8,10 +8,8 @@ to another process.
 from contextlib import suppress
 from threading import Lock
 
-from coordinator.fleet.devices import Fleet, wants
-from coordinator.fleet.members import Members
-from coordinator.fleet.presence import Presence
-from coordinator.fleet.sessions import Sessions
+from coordinator.fleet.devices import Fleet, Members, wants
+from coordinator.fleet.presence import Presence, Sessions
 from coordinator.rounds.events import AlsoAsked, Event, StepOpened
 from coordinator.serving.ledger import Ledger, Live
 from coordinator.storage.rows.devices import Device

@@ -15,11 +15,9 @@ from pathlib import Path
 from threading import Lock
 
 from coordinator.fleet.clock import Clock
-from coordinator.fleet.devices import Fleet, wants
+from coordinator.fleet.devices import Fleet, Members, is_too_old, wants
 from coordinator.fleet.enrolment import NO_KEY, enrol
-from coordinator.fleet.members import Members, is_too_old
-from coordinator.fleet.presence import Alive, Presence
-from coordinator.fleet.sessions import Sessions
+from coordinator.fleet.presence import Alive, Presence, Sessions
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import (
     AlsoAsked,
@@ -35,15 +33,17 @@ from coordinator.rounds.events import (
 from coordinator.rounds.extensions import calling_by
 from coordinator.rounds.machine import waits
 from coordinator.rounds.scheduling.asking import asked_at_s
-from coordinator.serving.answers import AnswerIntake
+from coordinator.serving.answers import (
+    AnswerIntake,
+    answer_invitation,
+    dismiss_revoked,
+    due_invitation,
+)
 from coordinator.serving.device_messages import over_of, terms_of, waiting_of, work_of
-from coordinator.serving.executor import proceed
-from coordinator.serving.http.rate_limit import TokenBuckets
-from coordinator.serving.joining import answer_invitation, dismiss_revoked, due_invitation
+from coordinator.serving.executor import carry_out, proceed
+from coordinator.serving.http.connection_limits import TokenBuckets
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.log.repeats import Clocks, Lacks, Troubles
-from coordinator.serving.log.steps import run_text
-from coordinator.serving.orders import carry_out
+from coordinator.serving.log import Clocks, Lacks, Troubles, run_text
 from coordinator.serving.packs import LatePacks, Packs
 from coordinator.serving.peer_servers import Neighbours
 from coordinator.serving.timeout import LIMIT_S, LetGo, Limit

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from coordinator.config import RunConfig
-from coordinator.rounds.eligibility import lack_of_tags
+from coordinator.rounds.selection import lack_of_tags
 from coordinator.storage.errors import StoreError
 from coordinator.storage.keys import draw_secret
 from coordinator.storage.rows.devices import devices

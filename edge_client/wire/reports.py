@@ -2,7 +2,7 @@
 
 `Confidences` counts, for each label, a device's unlabelled texts in 40 bins of equal width in
 log-odds, from a confidence of 0.5 on; nothing else of these texts leaves the device. From all
-devices' counts `coordinator.rounds.metrics` sets a threshold per label. A threshold is always the
+devices' counts `coordinator.rounds.scoring` sets a threshold per label. A threshold is always the
 start of a bin, so both sides agree exactly on what is above it.
 
     held = counted(30, [0, 1], [0.93, 0.4], 2)  # 30 texts, two of them read; the second unsure

@@ -25,8 +25,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from coordinator.rounds.learning.settings import check_net, check_together
-from coordinator.rounds.schedule import RunSpec
+from coordinator.rounds.schedule import RunSpec, check_net, check_together
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED

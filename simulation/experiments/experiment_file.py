@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.plugins import check_known
 from coordinator.presets import laid_under
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.errors import WrongInput, demand
 from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling

@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.rounds.admission import Refusal, check_report
 from coordinator.rounds.events import Answered
-from coordinator.rounds.metrics import judged
+from coordinator.rounds.scoring import judged
 from edge_client.client.state import FinishedWork
 from edge_client.errors import WrongInput, demand
 from edge_client.tasks.counts import Entities

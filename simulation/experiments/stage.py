@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from coordinator.rounds.learning.settings import check_kind
+from coordinator.rounds.schedule import check_kind
 from edge_client.adapters.initial import first_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base, open_base

@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.serving.app import Part
-from coordinator.serving.server import listen, serve, url_of
+from coordinator.serving.server import Part, listen, serve, url_of
 from coordinator.serving.service import Service
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import create_run

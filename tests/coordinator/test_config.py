@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.rounds.eligibility import DeviceFilter
+from coordinator.rounds.selection import DeviceFilter
 from edge_client.adapters.spec import AdapterError
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.wire.labelling import Labelling

@@ -18,9 +18,9 @@ from coordinator.rounds.extensions import Extension, PluginError, add, apart, co
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.registry import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
 from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.selections.policies import SELECTIONS, selection_of
-from coordinator.rounds.selections.selection import Asking, Chosen
+from coordinator.rounds.policies import SELECTIONS, selection_of
+from coordinator.rounds.schedule import Learning
+from coordinator.rounds.selection import Asking, Chosen
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState, Update
 

@@ -16,7 +16,7 @@ from coordinator.api.ready import Serving, ready
 from coordinator.config import ConfigError, read_run_config
 from coordinator.rounds.extensions import apart
 from coordinator.rounds.learning.registry import mean_of
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from coordinator.storage.place import StorePlace
 from edge_client.errors import WrongInput
 from edge_client.updates.step import Contribution
@@ -64,7 +64,7 @@ def test_an_installed_package_s_entry_points_are_known(tmp_path: Path) -> None:
     (site / "ideas-1.dist-info" / "entry_points.txt").write_text(points)
     code = (
         "from coordinator.plugins import check_known\n"
-        "from coordinator.rounds.learning.settings import Learning\n"
+        "from coordinator.rounds.schedule import Learning\n"
         "from coordinator.rounds.learning.registry import mean_of\n"
         "check_known(Learning(mean='first')); print(type(mean_of('first')).__name__)\n"
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.presets import PRESETS, PresetError, laid_under
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.wire.training import Training
 
 KEYS = st.sampled_from(["keep", "rounds", "evaluate_every", "seed"])

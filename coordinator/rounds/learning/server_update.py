@@ -8,18 +8,22 @@ The coordinator and the simulation both call it, so they end in the same bytes:
 Each arrow is a small protocol: `registry.Mean`, `optimizers.ServerOptimizer`. The exact mean of
 LoRA's products (`exact`) is mean and step in one. With coded steps, the next adapter is what a
 device decodes, and the coding error is added to the next step.
+
+An error or timeout in such a step becomes a `PluginError` that names it (`called`). Its result must
+have the adapter's names and shapes, and finite numbers. Norms are measured again after it, so that
+a round's bounds hold whatever it does to an update.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
-from coordinator.rounds.learning import server_steps
+from coordinator.rounds.extensions import PluginError, as_adapter, as_memory, called
 from coordinator.rounds.learning.exact import (
     Product,
     factors_mean,
@@ -31,15 +35,118 @@ from coordinator.rounds.learning.memory import Memory, part_of, with_part
 from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.learning.registry import mean_of, optimizer_of
 from coordinator.rounds.learning.robust import TooFewError
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.codecs.blocks import CodecError
 from edge_client.codecs.codec import PLAIN
 from edge_client.updates.clip import Clip
-from edge_client.updates.registry import made, sent_shapes
-from edge_client.updates.step import Contribution, ServerContext
+from edge_client.updates.registry import OURS, made, naming, sent_shapes
+from edge_client.updates.step import Contribution, ServerContext, UpdateStep
 from edge_client.updates.turns import Turns
 from edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
 from edge_client.wire.training import Training
+
+END: Any = object()  # of a cohort; a step that gives None fails as any that gives no update
+
+
+def incoming(
+    steps: Sequence[UpdateStep],
+    cohort: Iterable[Contribution],
+    adapter: AdapterState,
+    length: Callable[[AdapterState], float],
+    context: ServerContext,
+) -> Iterable[Contribution]:
+    """The cohort after all steps, last to first; read once, as it comes.
+
+    Args:
+        steps: In the order of the run.
+        cohort: As devices sent it.
+        adapter: What an update has the names and shapes of in the end.
+        length: How long an update is.
+        context: Of the round.
+    """
+    shapes = [context.shapes]
+    for step in steps:
+        shapes.append(step.shapes(shapes[-1], context.round_index))
+    for step, before in zip(reversed(steps), shapes[-2::-1], strict=True):
+        if step.name in OURS:
+            cohort = step.incoming(cohort, context)
+        else:
+            cohort = _checked(step, cohort, {name: adapter[name] for name in before}, context)
+            cohort = (replace(one, norm=length(one.delta)) for one in cohort)
+    return cohort
+
+
+def _checked(
+    step: UpdateStep, cohort: Iterable[Contribution], like: AdapterState, context: ServerContext
+) -> Iterator[Contribution]:
+    failures: list[Exception] = []
+
+    def source() -> Iterator[Contribution]:
+        try:
+            yield from cohort
+        except Exception as error:  # not the step's own
+            failures.append(error)
+            raise
+
+    what = f"update step {step.name}"
+    try:
+        with naming(step, PluginError):
+            given = called(what, lambda: iter(step.incoming(source(), context)))
+            while (one := called(what, lambda: next(given, END))) is not END:
+                yield replace(one, delta=as_adapter(one.delta, like, f"{what}: an update"))
+    except PluginError:
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+def finish(steps: Sequence[UpdateStep], mean: AdapterState, context: ServerContext) -> AdapterState:
+    """The mean after all steps, last to first."""
+    return _through(steps, lambda step, state: step.finish(state, context), mean, "the mean")
+
+
+def settled(
+    steps: Sequence[UpdateStep], adapter: AdapterState, context: ServerContext
+) -> AdapterState:
+    """The next adapter after all steps, last to first."""
+    return _through(steps, lambda step, state: step.settled(state, context), adapter, "the adapter")
+
+
+def _through(
+    steps: Sequence[UpdateStep],
+    half: Callable[[UpdateStep, AdapterState], AdapterState],
+    state: AdapterState,
+    said: str,
+) -> AdapterState:
+    for step in reversed(steps):
+        what = f"update step {step.name}"
+        if step.name in OURS:
+            state = half(step, state)
+            continue
+        with naming(step, PluginError):
+            after = called(what, partial(half, step, state))
+        state = as_adapter(after, state, f"{what}: {said}")
+    return state
+
+
+def kept_state(step: UpdateStep) -> Memory:
+    """What a step's server half goes on from in the next round."""
+    if step.name in OURS:
+        return step.state or {}
+    what = f"update step {step.name}"
+    with naming(step, PluginError):
+        return as_memory(called(what, lambda: step.state or {}), what)
+
+
+def handed_out(step: UpdateStep) -> Memory:
+    """What devices of the next round get from a step beside the adapter."""
+    if step.name in OURS:
+        return step.handed_out()
+    what = f"update step {step.name}"
+    with naming(step, PluginError):
+        given = called(what, step.handed_out)
+    return as_memory(given, what)
+
 
 Length: TypeAlias = Callable[[AdapterState], float]
 
@@ -123,13 +230,13 @@ def learn(
     context = replace(context or ServerContext(Training(), opened.round_index), shapes=shapes)
     for step in steps:
         step.state = part_of(memory, f"{STEPS}{step.name}")
-    cohort = server_steps.incoming(steps, contributions(answers, length), adapter, length, context)
+    cohort = incoming(steps, contributions(answers, length), adapter, length, context)
     cohort = Clip(bounds_of(opened)).incoming(cohort, context)
     lost, held, kept = None, None, part_of(memory, OPTIMIZER)
     try:
         if learning.lora_mean == "factors":
             mean = mean_of(learning.mean).mean(cohort, adapter)
-            mean = server_steps.finish(steps, mean, context)
+            mean = finish(steps, mean, context)
             optimizer = optimizer_of(learning.optimizer, learning.rates)
             after, kept = optimizer.step(adapter, mean, kept, opened.round_index, rounds)
             held = mean if is_scale_free(optimizer) else None
@@ -144,11 +251,11 @@ def learn(
         return Learned(adapter, memory, str(error))
     learned = with_part(memory, OPTIMIZER, kept)
     for one in steps:
-        learned = with_part(learned, f"{STEPS}{one.name}", server_steps.kept(one))
+        learned = with_part(learned, f"{STEPS}{one.name}", kept_state(one))
     moved, body = {name: after[name].astype(np.float64) - adapter[name] for name in adapter}, b""
     reached = after
     if learning.lora_mean == "factors" and all(np.isfinite(one).all() for one in after.values()):
-        after = server_steps.settled(steps, reached, context)
+        after = settled(steps, reached, context)
     if down != PLAIN:
         names = set(sent_shapes(opened.updates, shapes, opened.round_index))
         names |= {name for name in after if not np.array_equal(after[name], reached[name])}
@@ -168,7 +275,7 @@ def learn(
         )
     if lack:
         return Learned(adapter, memory, lack)
-    shared = {one.name: given for one in steps if (given := server_steps.handed_out(one))}
+    shared = {one.name: given for one in steps if (given := handed_out(one))}
     return Learned(after, learned, lost=lost, step=body, shared=shared)
 
 

@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from coordinator.rounds.events import AlsoAsked, Answered, Kind, StepOpened
+from coordinator.rounds.policies import FULL, RESTS, TRAINED, choose, passed_over
 from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.scheduling.async_buffer import Works, busy, given_up, room_for
 from coordinator.rounds.scheduling.participation import awake
-from coordinator.rounds.selection import candidates
-from coordinator.rounds.selections.policies import FULL, RESTS, TRAINED, choose, passed_over
-from coordinator.rounds.selections.selection import Chosen, Facts
+from coordinator.rounds.scheduling.step import Works, busy, given_up, room_for
+from coordinator.rounds.selection import Chosen, Facts, candidates
 from coordinator.rounds.state import State
 
 

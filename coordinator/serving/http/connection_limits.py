@@ -1,4 +1,4 @@
-"""Connection limits: few short-lived slots for unauthenticated peers; none for known devices.
+"""Connection limits: few short-lived slots for unauthenticated peers; and rates by token bucket.
 
 A connection is unauthenticated until a request on it carries a valid key or token. When the slots
 are full, the oldest unauthenticated connection is closed. Devices behind one proxy or NAT share an
@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,36 @@ from typing import Any, TypeAlias
 
 from starlette.types import Scope
 
-from coordinator.serving.http.rate_limit import TokenBuckets
+MOST = 10_000  # that are remembered: whoever is forgotten begins anew
+
+
+class TokenBuckets:
+    """A pace for each of many, such as devices or addresses.
+
+    Args:
+        at_once: How often it may happen without a pause.
+        per_s: How often a second for as long as one likes.
+    """
+
+    def __init__(self, at_once: int, per_s: float) -> None:
+        self._at_once, self._per_s = at_once, per_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # and since when
+
+    def take(self, who: str, now_s: float) -> int:
+        """Count one; 0 where it may happen, else after how many seconds one may.
+
+        Args:
+            who: Whose pace it is.
+            now_s: Monotonic time.
+        """
+        left, at_s = self._left.pop(who, (float(self._at_once), now_s))
+        left = min(float(self._at_once), left + (now_s - at_s) * self._per_s)
+        may = left >= 1
+        self._left[who] = (left - 1 if may else left), now_s
+        if len(self._left) > MOST:
+            self._left.popitem(last=False)
+        return 0 if may else math.ceil((1 - left) / self._per_s)
+
 
 OWN_FILES = 128  # of this process beside connections: database, blobs, uploads
 EACH = 8  # connections of one device or person that count as let in

@@ -9,8 +9,7 @@ the adapter it was sent to evaluate fetches it once.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.rounds.learning.client_state import DeviceStates
-from coordinator.rounds.learning.memory import Memory, encode_memory
+from coordinator.rounds.learning.memory import DeviceStates, Memory, encode_memory
 from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import CodedStep
 from edge_client.wire.tensors import AdapterState, encode_adapter

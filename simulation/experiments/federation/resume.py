@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from coordinator.rounds.bounds import Medians
-from coordinator.rounds.learning.client_state import DeviceStates
+from coordinator.rounds.learning.memory import DeviceStates
 from coordinator.rounds.scheduling.participation import Heard, Patience
 from coordinator.rounds.scoring import Good, Score
 from coordinator.rounds.state import State

@@ -7,10 +7,9 @@ from typing import Literal
 
 from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.metrics import judged
 from coordinator.rounds.schedule import Schedule
 from coordinator.rounds.scoring import Score as Told
-from coordinator.rounds.scoring import scored
+from coordinator.rounds.scoring import judged, scored
 from edge_client.client.state import FinishedWork
 from edge_client.tasks.registry import DEFAULT
 from edge_client.tasks.task import Task

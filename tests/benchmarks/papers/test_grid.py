@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
 from benchmarks.papers.grid import Names, filled, grid_of, laid_over
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.updates.settings import Updates
 from simulation.datasets.silos import NEWS
 from simulation.experiments.experiment import Experiment, ExperimentError

@@ -16,7 +16,7 @@ pytest.importorskip("fastapi")
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from coordinator.api.ready import parts
-from coordinator.serving.app import create_app
+from coordinator.serving.server import create_app
 from coordinator.storage.operators import add_operator, operator_of_token
 from edge_client.wire.messages import PROTOCOL, Report, encode
 from edge_client.wire.tensors import digest_header, sha256

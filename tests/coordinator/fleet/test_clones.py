@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from coordinator.api.fleet import devices_told
-from coordinator.fleet.sessions import AGAIN_S, Sessions
+from coordinator.fleet.presence import AGAIN_S, Sessions
 from coordinator.operator.views import CLONED_S
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.storage.rows.devices import devices

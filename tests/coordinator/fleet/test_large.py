@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.fleet.devices import Fleet
-from coordinator.fleet.members import Members
+from coordinator.fleet.devices import Fleet, Members
 from coordinator.fleet.presence import ALIVE_S, SHARE_S, Presence, rest_after
 from coordinator.serving.service import Service
 from coordinator.storage.rows.devices import devices, members, revoke, saw, who_joined

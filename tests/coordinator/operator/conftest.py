@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.operator.routes import add_operator_routes
-from coordinator.serving.app import Part
+from coordinator.serving.server import Part
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.commands.status import said_of
+from coordinator.serving.executor import carry_out
 from coordinator.serving.ledger import Ledger
-from coordinator.serving.orders import carry_out
 from coordinator.storage.errors import StoreError
 from coordinator.storage.orders import add_order, open_orders, orders_of
 from coordinator.storage.status import status_of

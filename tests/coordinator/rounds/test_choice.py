@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.eligibility import DeviceFilter, is_chosen, lack_of_tags
+from coordinator.rounds.selection import DeviceFilter, is_chosen, lack_of_tags
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import DeviceFacts
 

@@ -12,8 +12,7 @@ from coordinator.rounds.bounds import FEWEST
 from coordinator.rounds.events import Answered, Event, Kind, Left, StepClosed, StepOpened
 from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.rounds.machine import thresholds_before
-from coordinator.rounds.metrics import class_thresholds
-from coordinator.rounds.scoring import FAR_NATS, Score, bounded, prior_of
+from coordinator.rounds.scoring import FAR_NATS, Score, bounded, class_thresholds, prior_of
 from coordinator.rounds.state import State, evolve
 from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.events import Answered, StepOpened, decode_event, encode_event
-from coordinator.rounds.metrics import heads_of, judged, measures_of, ratio_of
-from coordinator.rounds.scoring import FAR_NATS, entity_scores, is_collapsed, mean_loss, scored
+from coordinator.rounds.scoring import (
+    FAR_NATS,
+    entity_scores,
+    heads_of,
+    is_collapsed,
+    judged,
+    mean_loss,
+    measures_of,
+    ratio_of,
+    scored,
+)
 from edge_client.tasks.counts import Entities, scores_of
 from edge_client.tasks.kind import every_kind, kind_named
 from edge_client.tasks.task import Task

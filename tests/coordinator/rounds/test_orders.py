@@ -18,9 +18,9 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide, devices_needed, rounds_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
+from coordinator.rounds.schedule import Learning
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.wire.labelling import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed, run

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Paused, StepClosed, StepOpened
 from coordinator.rounds.machine import decide, waits
-from coordinator.rounds.scheduling.async_buffer import Underway
-from coordinator.rounds.scheduling.step import Asynchronous
+from coordinator.rounds.scheduling.step import Asynchronous, Underway
 from coordinator.rounds.state import State, evolve
 from edge_client.tasks.task import Task
 from edge_client.wire.labelling import Labelling

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from coordinator.config import RunConfig
-from coordinator.serving.log.repeats import Troubles
+from coordinator.serving.log import Troubles
 from coordinator.storage.dialects import sqlite
 from coordinator.storage.place import DATABASE
 from coordinator.storage.rows.tokens import insert_token

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from coordinator.rounds.eligibility import DeviceFilter
 from coordinator.rounds.events import Left, Returned
+from coordinator.rounds.selection import DeviceFilter
 from coordinator.rounds.state import State
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.serving.service import RETURN_EVERY_S, RETURNS_AT_ONCE, Service

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.api.keeping import prune
-from coordinator.rounds.learning.client_state import DeviceStates
+from coordinator.rounds.learning.memory import DeviceStates
 from coordinator.rounds.state import State
 from coordinator.storage.dialects.locks import FileLocks
 from coordinator.storage.store import Run, Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.rounds.learning.client_state import MOST_STEPS
+from coordinator.rounds.learning.memory import MOST_STEPS
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import copy_store, look
 from coordinator.upkeep.disk_space import DiskLimits

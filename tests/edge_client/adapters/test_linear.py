@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.peft_folder import Exported, as_lora, read_peft_folder, write_peft_folder
 from edge_client.adapters.spec import AdapterError, parse_adapter

@@ -90,7 +90,7 @@ def test_a_kind_that_lacks_something_is_refused_in_one_line(
 def test_a_broken_kind_stops_nothing_of_the_others(tmp_path: Path) -> None:
     install(tmp_path, "class Headline:\n    name = 'headline'\n")
     ask = (
-        "from coordinator.rounds.metrics import measures_of\n"
+        "from coordinator.rounds.scoring import measures_of\n"
         "from edge_client.tasks.kind import every_files, measure_called\n"
         "print(measure_called('f1').word, measures_of(['mlm'])[0].word, len(every_files()))"
     )

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.rounds.learning.memory import Memory
 from coordinator.rounds.learning.registry import mean_of, optimizer_of
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState
 from profiling.peers import flwr

@@ -10,8 +10,8 @@ pytest.importorskip("fastapi")
 from benchmarks.papers.grid import read_file
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.metrics import ratio_of
+from coordinator.rounds.schedule import Learning
+from coordinator.rounds.scoring import ratio_of
 from edge_client.errors import WrongInput
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.bases.base import Base, BaseError, open_base
 from edge_client.errors import Failed, WrongInput
 from edge_client.formats.opened import DataError

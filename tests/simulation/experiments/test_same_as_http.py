@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import kept_of
+from coordinator.rounds.schedule import Learning
 from coordinator.rounds.scoring import mean_loss
 from coordinator.storage.figures import accuracies, entities_by_round, perplexities, rows
 from coordinator.storage.store import Store

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.metrics import judged as noted
+from coordinator.rounds.scoring import judged as noted
 from coordinator.rounds.scoring import scored
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base

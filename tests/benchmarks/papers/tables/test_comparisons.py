@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 from benchmarks.papers.grid import asked_of, read_file
 from benchmarks.papers.tables.comparisons import BEHIND, best_kept, early, reached, within
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from edge_client.bases.base import Base
 from edge_client.errors import WrongInput
 from edge_client.tables import Table, render

@@ -16,9 +16,9 @@ from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.optimizers import ServerRates
 from coordinator.rounds.learning.registry import mean_of, optimizer_of
 from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.selections.policies import selection_of
-from coordinator.rounds.selections.selection import Asking
+from coordinator.rounds.policies import selection_of
+from coordinator.rounds.schedule import Learning
+from coordinator.rounds.selection import Asking
 from coordinator.storage.orders import add_order
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState, Update

@@ -13,7 +13,7 @@ from coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta,
 from coordinator.rounds.learning.registry import OPTIMIZERS
 from coordinator.rounds.learning.registry import optimizer_of as optimizer_named
 from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.wire.tensors import AdapterState, Update

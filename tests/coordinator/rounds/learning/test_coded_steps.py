@@ -18,10 +18,15 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.history import to_plain
-from coordinator.rounds.learning.client_state import MOST_STEPS
-from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory, part_of
+from coordinator.rounds.learning.memory import (
+    MOST_STEPS,
+    Memory,
+    decode_memory,
+    encode_memory,
+    part_of,
+)
 from coordinator.rounds.learning.server_update import LEFT_OUT, AdmittedUpdate, Learned, learn
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput

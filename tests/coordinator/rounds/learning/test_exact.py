@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.learning.exact import at_rank, product_mean, product_norm_of
-from coordinator.rounds.learning.products import WAITING, Stack, lora_modules, product_norm
+from coordinator.rounds.learning.exact import (
+    WAITING,
+    Stack,
+    at_rank,
+    lora_modules,
+    product_mean,
+    product_norm,
+    product_norm_of,
+)
 from coordinator.rounds.learning.registry import weighted_mean
 from edge_client.updates.step import Contribution
 from edge_client.wire.tensors import AdapterState

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.config import RunConfig
 from coordinator.rounds.learning.exact import handed
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from coordinator.storage.status import status_of
 from coordinator.storage.store import Store
 from coordinator.upkeep.disk_space import DiskLimits

@@ -13,8 +13,8 @@ from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.learning.memory import Memory, part_of
 from coordinator.rounds.learning.server_update import STEPS, AdmittedUpdate, learn
-from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
+from coordinator.rounds.schedule import Learning
 from coordinator.rounds.scheduling.step import Asynchronous
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput

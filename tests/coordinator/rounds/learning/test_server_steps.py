@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.extensions import PluginError, calling_by
-from coordinator.rounds.learning import server_steps
+from coordinator.rounds.learning import server_update
 from coordinator.serving.timeout import Limit
 from edge_client.updates.clip import Clip, UpdateBounds
 from edge_client.updates.step import Contribution, ServerContext, State, UpdateStep
@@ -58,7 +58,7 @@ def cohort() -> list[Contribution]:
 
 def after(step: UpdateStep, given: Iterable[Contribution] | None = None) -> list[Contribution]:
     source = cohort() if given is None else given
-    return list(server_steps.incoming([step], source, ADAPTER, norm_of, CONTEXT))
+    return list(server_update.incoming([step], source, ADAPTER, norm_of, CONTEXT))
 
 
 def test_a_step_that_makes_updates_longer_keeps_the_bounds_of_the_round() -> None:
@@ -70,8 +70,8 @@ def test_a_step_that_makes_updates_longer_keeps_the_bounds_of_the_round() -> Non
 def test_what_a_step_raises_names_it(error: BaseException) -> None:
     for call in (
         lambda: after(Theirs(error)),
-        lambda: server_steps.finish([Theirs(error)], ADAPTER, CONTEXT),
-        lambda: server_steps.handed_out(Theirs(error)),
+        lambda: server_update.finish([Theirs(error)], ADAPTER, CONTEXT),
+        lambda: server_update.handed_out(Theirs(error)),
     ):
         with pytest.raises(PluginError, match=f"update step theirs raised {type(error).__name__}"):
             call()
@@ -91,7 +91,7 @@ def test_a_step_that_does_not_return_is_left_to_itself_and_named() -> None:
             held.wait(30)
             return {}
 
-    for call in (lambda: after(Slow()), lambda: server_steps.handed_out(Slow())):
+    for call in (lambda: after(Slow()), lambda: server_update.handed_out(Slow())):
         with (
             calling_by(Limit(0.2).call),
             pytest.raises(PluginError, match=r"update step theirs did not return within 0.2 s"),
@@ -121,13 +121,13 @@ def test_what_a_step_gives_is_looked_at(given: AdapterState, said: str) -> None:
     with pytest.raises(PluginError, match=f"update step theirs: an update .*{said}"):
         after(Theirs(given))
     with pytest.raises(PluginError, match=f"update step theirs: the mean .*{said}"):
-        server_steps.finish([Theirs(given)], ADAPTER, CONTEXT)
+        server_update.finish([Theirs(given)], ADAPTER, CONTEXT)
 
 
 def test_what_a_step_remembers_and_hands_out_is_numbers() -> None:
     with pytest.raises(PluginError, match="theirs: its memory has 'x' with NaN or infinity"):
-        server_steps.handed_out(Theirs({"x": np.array([np.inf])}))
+        server_update.handed_out(Theirs({"x": np.array([np.inf])}))
     step = Theirs()
     step.state = {"x": np.array(["a"])}
     with pytest.raises(PluginError, match="theirs: its memory is not numpy arrays of numbers"):
-        server_steps.kept(step)
+        server_update.kept_state(step)

@@ -23,9 +23,9 @@ from coordinator.rounds.events import (
 )
 from coordinator.rounds.history import to_plain
 from coordinator.rounds.machine import decide
+from coordinator.rounds.policies import FULL, NO_TEXTS, RESTS, TRAINS
 from coordinator.rounds.scheduling.asking import answer_to, asynchronous, is_asked
 from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.selections.policies import FULL, NO_TEXTS, RESTS, TRAINS
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task

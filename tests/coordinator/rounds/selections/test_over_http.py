@@ -6,8 +6,8 @@ import pytest
 
 from coordinator.rounds.events import LossTold, StepOpened
 from coordinator.rounds.extensions import Extension, add, apart
-from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.selections.selection import Asking, Chosen
+from coordinator.rounds.schedule import Learning
+from coordinator.rounds.selection import Asking, Chosen
 from coordinator.storage.rows.reports import reports
 from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live

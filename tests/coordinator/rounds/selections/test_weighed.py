@@ -19,11 +19,8 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.history import Past, folded_from
-from coordinator.rounds.learning.settings import Learning
 from coordinator.rounds.machine import decide
-from coordinator.rounds.scheduling.participation import Heard, Silence
-from coordinator.rounds.selection import drawn
-from coordinator.rounds.selections.policies import (
+from coordinator.rounds.policies import (
     MOST,
     beside_median,
     drawn_by,
@@ -31,7 +28,9 @@ from coordinator.rounds.selections.policies import (
     weights_of,
     within,
 )
-from coordinator.rounds.selections.selection import Asking
+from coordinator.rounds.schedule import Learning
+from coordinator.rounds.scheduling.participation import Heard, Silence
+from coordinator.rounds.selection import Asking, drawn
 from coordinator.rounds.state import State, evolve
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task

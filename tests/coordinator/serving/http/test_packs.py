@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import ConfigError, RunConfig
-from coordinator.fleet.members import check_minimum, is_too_old
+from coordinator.fleet.devices import check_minimum, is_too_old
 from coordinator.serving.packs import LOOK_AGAIN_S, Packs, Turns
 from coordinator.storage.orders import add_order
 from coordinator.storage.store import Store

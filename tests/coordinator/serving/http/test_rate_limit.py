@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.operator.routes import add_operator_routes
-from coordinator.serving import app, device_routes
-from coordinator.serving.app import Part
-from coordinator.serving.http.rate_limit import MOST, TokenBuckets
+from coordinator.serving import device_routes, server
+from coordinator.serving.http.connection_limits import MOST, TokenBuckets
+from coordinator.serving.server import Part
 from tests.coordinator.conftest import Live, served
 
 Start = Callable[..., Live]
@@ -25,8 +25,8 @@ def parts() -> tuple[Part, ...]:
 @pytest.fixture(autouse=True)
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """TokenBuckets at which a test ends, on a machine of any speed."""
-    monkeypatch.setattr(app, "ATTEMPTS", FEW)
-    monkeypatch.setattr(app, "ATTEMPTS_PER_S", 0.001)
+    monkeypatch.setattr(server, "ATTEMPTS", FEW)
+    monkeypatch.setattr(server, "ATTEMPTS_PER_S", 0.001)
     monkeypatch.setattr(device_routes, "REQUESTS", FEW)
     monkeypatch.setattr(device_routes, "REQUESTS_PER_S", 0.001)
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.serving.app import Part
+from coordinator.serving.server import Part
 from coordinator.serving.service import Service
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import Created, create_run

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.serving.log import repeats
-from coordinator.serving.log.repeats import Clocks
+from coordinator.serving import log
+from coordinator.serving.log import Clocks
 from coordinator.serving.service import Service
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
@@ -43,7 +43,7 @@ def test_a_coordinator_with_another_clock_does_not_begin(
 def test_a_clock_that_goes_wrong_meanwhile_is_told_once(
     place: StorePlace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "EVERY_S", 0.0)
+    monkeypatch.setattr(log, "EVERY_S", 0.0)
     with closing(Store(place)) as store:
         service = Service(store, time.time() - 60)  # as after an hour in which it did not run
         for _ in range(2):
@@ -55,7 +55,7 @@ def test_a_clock_that_goes_wrong_meanwhile_is_told_once(
 def test_a_clock_that_is_right_again_is_told(
     place: StorePlace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "EVERY_S", 0.0)
+    monkeypatch.setattr(log, "EVERY_S", 0.0)
     caplog.set_level("INFO")
     off_s = [0.0, 9.0, 3600.0, 3600.0, -9.0]
     with closing(Store(place)) as store:

@@ -15,9 +15,9 @@ from coordinator.api.serve import Worker
 from coordinator.config import RunConfig
 from coordinator.operator.routes import add_operator_routes
 from coordinator.rounds.events import Answered, Paused, Resumed, StepOpened
-from coordinator.serving.app import Part
 from coordinator.serving.ledger import Ledger
 from coordinator.serving.peer_servers import Neighbours
+from coordinator.serving.server import Part
 from coordinator.serving.service import Service
 from coordinator.storage.dialects.postgres import DatabaseAway, lack_of
 from coordinator.storage.errors import Conflict

@@ -14,7 +14,7 @@ import sqlalchemy as sql
 from coordinator.config import RunConfig
 from coordinator.page.board import PageState
 from coordinator.rounds.events import Answered, LossTold, StepClosed, StepOpened
-from coordinator.rounds.learning.settings import Learning
+from coordinator.rounds.schedule import Learning
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report, Work

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rounds.bounds import FEWEST, next_most_examples
-from coordinator.rounds.metrics import class_thresholds
+from coordinator.rounds.scoring import class_thresholds
 from edge_client.wire.labelling import Labelling, share_of
 from edge_client.wire.reports import (
     BINS,

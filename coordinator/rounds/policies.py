@@ -29,11 +29,9 @@ from statistics import median
 
 from coordinator.rounds.events import Passed
 from coordinator.rounds.extensions import CheckedSelection, made, split
-from coordinator.rounds.learning.settings import Learning
-from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.schedule import Learning, Schedule
 from coordinator.rounds.scheduling.participation import Heard, awake
-from coordinator.rounds.selection import drawn
-from coordinator.rounds.selections.selection import Asking, Chosen, Facts, Selection
+from coordinator.rounds.selection import Asking, Chosen, Facts, Selection, drawn
 from coordinator.rounds.state import State
 from edge_client.wire.seeds import derive_seed
 
@@ -227,7 +225,7 @@ def _why(one: Heard, weight: float) -> str:
     return "little to learn from it, or slow" if weight < 2.0 else NOT_DRAWN
 
 
-# `learning.settings.SELECTIONS` has the same names.
+# `schedule.SELECTIONS` has the same names.
 SELECTIONS: Mapping[str, Callable[..., Selection]] = {
     "random": Random,
     "coverage": Coverage,
