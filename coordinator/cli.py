@@ -6,14 +6,19 @@ With `--json` the last line of stdout is one JSON object.
 import typer
 
 from coordinator.commands import devices, operators, tokens
-from coordinator.commands.create import create
-from coordinator.commands.figures import figures
-from coordinator.commands.init import init_command
-from coordinator.commands.orders import extend, pause, resume, rollback, stop
-from coordinator.commands.runs import export, list_runs
-from coordinator.commands.serve import serve_command
+from coordinator.commands.runs import (
+    export,
+    extend,
+    figures,
+    list_runs,
+    pause,
+    resume,
+    rollback,
+    stop,
+)
+from coordinator.commands.serve import create, serve_command
 from coordinator.commands.status import status
-from coordinator.commands.stores import backup, move, prune, verify
+from coordinator.commands.stores import backup, init_command, move, prune, verify
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",

@@ -12,8 +12,8 @@ from coordinator.api.stores import AtStore, Place, open_store
 from coordinator.rounds.bounds import is_computable
 from coordinator.rounds.history import History, history_of
 from coordinator.rounds.machine import kept_of
-from coordinator.storage.figures import accuracies, entities_by_round, losses_by_round, rows
 from coordinator.storage.place import place_of
+from coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card, licence_of

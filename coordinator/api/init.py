@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from coordinator.api.create import join_line
 from coordinator.api.ready import PORT
-from coordinator.api.starting import join_line
 from coordinator.api.stores import AtStore, new_store
-from coordinator.storage.keys import draw_secret
-from coordinator.storage.operators import add_operator
+from coordinator.storage.credentials import add_operator, draw_secret, insert_token
 from coordinator.storage.place import place_of
-from coordinator.storage.rows.tokens import insert_token
 from coordinator.trust.checks import names_of, own_address, valid_until
 from coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
 from coordinator.trust.making import Given, check_new, make, renew, take, take_again

@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 
 from coordinator.api.stores import AtStore, Place, holds_store, open_store
-from coordinator.storage.blobs.blobs import BlobDamaged
+from coordinator.storage.blobs import BlobDamaged
 from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects import postgres
 from coordinator.storage.dialects.locks import SERVE, FileLocks
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace, check_blobs, place_of
-from coordinator.storage.rows.copy_rows import is_empty
 from coordinator.storage.runs import find_run
+from coordinator.storage.schema import is_empty
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import Found, copy_store, look, move_store
 from coordinator.upkeep.disk_space import LEAST_FREE, limits_of, rounds_kept

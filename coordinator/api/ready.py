@@ -221,8 +221,7 @@ def _address(folder: Path, tls: "Secured | None", serving: Serving) -> tuple[str
 def parts() -> "tuple[Part, ...]":
     """What is served beside devices."""
     from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
-    from coordinator.page.routes import add_page
-    from coordinator.page.streams import add_watching
+    from coordinator.page.routes import add_page, add_watching
 
     return add_operator_routes, add_watching, add_page
 

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.api.fleet import device_detail_told, devices_told, find_device
-from coordinator.api.stores import open_store
+from coordinator.api.stores import device_detail_told, devices_told, find_device, open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
 from coordinator.commands.status import seen_ago
 from coordinator.fleet.clock import now_of
-from coordinator.storage.rows import devices as device_rows
+from coordinator.storage import devices as device_rows
 from edge_client.errors import demand
 from edge_client.tables import Column, Table, seconds, show, size, span
 from edge_client.wire.fleet import check_tags

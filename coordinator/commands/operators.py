@@ -11,7 +11,7 @@ import typer
 
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, at_store
-from coordinator.storage.operators import (
+from coordinator.storage.credentials import (
     add_operator,
     operator_of_token,
     operators,

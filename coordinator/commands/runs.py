@@ -1,26 +1,39 @@
-"""`smidgen coordinator list`, `export`: the runs of a store; a run's adapter as a PEFT folder."""
+"""`smidgen coordinator list`, `export`, `figures`; orders: `pause`, `resume`, `stop` and others."""
 
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from coordinator.api.export import ExportedAdapter
 from coordinator.api.export import export as export_adapter
-from coordinator.api.fleet import runs_told
-from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption, answer, at_store
+from coordinator.api.stores import open_store, runs_told
+from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
+from coordinator.commands.status import COHORT
 from coordinator.fleet.clock import now_of
 from coordinator.operator.views import Told
+from coordinator.rounds.history import history_of
+from coordinator.rounds.orders import OrderKind
 from coordinator.rounds.scoring import heads_of, measures_of
+from coordinator.storage.errors import StoreError
+from coordinator.storage.orders import Order, add_order, order_of
+from coordinator.storage.place import StorePlace
+from coordinator.storage.reports import means, pseudo_labels, rows, scores_by_round, write_jsonl
+from coordinator.storage.runs import config_of, find_run
+from coordinator.storage.store import Store
 from edge_client.errors import demand
 from edge_client.options import options_of
-from edge_client.tables import Column, Table, share_within, show, span
-from edge_client.tasks.kind import kind_named
+from edge_client.outputs import OutputError, check_out_file
+from edge_client.tables import Column, Table, share, share_within, show, sizes, span
+from edge_client.tasks.kind import kind_named, kind_of
+from edge_client.tasks.task import Task
+from edge_client.wire.figures import Row, by_round, traffic_of
 
 FIRST = (
     Column("run", "word"),
@@ -117,3 +130,188 @@ def round_of(text: str) -> int | Literal["best", "last"]:
     is_number = text.isascii() and text.isdecimal() and len(text) <= 7
     demand(is_number, f"--round {text[:40]!r}: a round's number, best or last expected")
     return int(text)
+
+
+PATIENCE_S = 10.0  # for the process that serves, which looks every second
+SAID = {
+    "pause": "is paused",
+    "resume": "goes on",
+    "stop": "is stopped",
+    "extend": "is extended",
+    "rollback": "went back",
+}
+RoundsOption = Annotated[
+    int,
+    typer.Option(
+        help="Rounds of training until the run is finished, all in all; more than it has."
+    ),
+]
+
+
+@at_store
+def pause(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
+    """Let a run stand still: nobody is given work until `resume`.
+
+    Answers to work that is open still count, and deadlines move by the pause.
+    """
+    _order(store, run, "pause", None, as_json)
+
+
+@at_store
+def resume(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
+    """Let a paused run go on."""
+    _order(store, run, "resume", None, as_json)
+
+
+@at_store
+def stop(store: StoreOption, run: NewestOption = None, as_json: JsonOption = False) -> None:
+    """End a run now, with the adapter of its last closed round; `extend` lets it go on."""
+    _order(store, run, "stop", None, as_json)
+
+
+@at_store
+def extend(
+    store: StoreOption, rounds: RoundsOption, run: NewestOption = None, as_json: JsonOption = False
+) -> None:
+    """Give a run more rounds; one that was finished or stopped goes on."""
+    _order(store, run, "extend", rounds, as_json)
+
+
+@at_store
+def rollback(
+    store: StoreOption,
+    round_index: Annotated[
+        int, typer.Option("--round", help="Round whose adapter it goes on from; 0 is the first.")
+    ],
+    run: NewestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a run go on from the adapter that it had after an earlier round.
+
+    Rounds are counted on, and an open step is given up. A run that is paused goes on; one that is
+    finished has that adapter from now on, and `extend` gives it more rounds.
+    """
+    _order(store, run, "rollback", round_index, as_json)
+
+
+def _order(
+    store: StorePlace, named: str | None, kind: OrderKind, rounds: int | None, as_json: bool
+) -> None:
+    with closing(open_store(store)) as opened:
+        run = find_run(opened, named)
+        name = f"run {config_of(run).name} ({run.run_id})"
+        order = add_order(opened, run, kind, rounds, time.time())
+        order = _awaited(opened, order) if opened.is_served() else order
+    if order.refused:
+        raise StoreError(f"cannot {kind} {name}: {order.refused}")
+    more = {"extend": f" to {rounds} rounds", "rollback": f" to round {rounds}"}.get(kind, "")
+    done = f"{name} {SAID[kind]}{more}"
+    later = f"{name}: {kind}{more} is ordered; `smidgen coordinator serve` carries it out"
+    answer(done if order.done_at_s else later, asdict(order), as_json)
+
+
+def _awaited(store: Store, order: Order) -> Order:
+    """The order once it was taken up; as it stands, where that takes long."""
+    end = time.monotonic() + PATIENCE_S
+    while order.done_at_s is None and time.monotonic() < end:
+        time.sleep(0.05)
+        order = order_of(store, order.order_id) or order
+    return order
+
+
+NOTES = (
+    "round: 0 is the first adapter, before any training; {}; "
+    "median: the median device's; loss: of training; labels: texts that devices labelled "
+    "themselves",
+    "answers: of devices, to train, label and evaluate; failed: those among them that say so",
+)
+
+
+@at_store
+def figures(
+    store: StoreOption,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write (JSONL): one row per task given to a device."),
+    ] = None,
+    run: NewestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what each round gave and cost; with --out, write a row per task given to a device."""
+    if out is not None:
+        check_out_file("--out", out, sign='"round_index"')
+        demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)
+    with closing(open_store(store)) as opened:
+        chosen = find_run(opened, run)
+        table, task = rows(opened, chosen.run_id), config_of(chosen).task
+        scores = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id)).scores
+        gave = scores_by_round(task, table, scores)
+        if out is not None:
+            write_jsonl([row | {"task": task.kind} for row in table], out)
+    if as_json:
+        plain: dict[str, Any] = {
+            "run_id": chosen.run_id,
+            "rows": len(table),
+            "out": str(out) if out else None,
+            "kind": task.kind,
+            **gave,
+            "pseudo_labels_by_round": pseudo_labels(table),
+        }
+        print(json.dumps(plain, sort_keys=True))
+        return
+    if not table:
+        print(f"no device of run {chosen.run_id} has answered yet")
+        return
+    show(figures_table(table, task, gave))
+    if out is not None:
+        print(f"written  {out}")
+
+
+def figures_table(table: list[Row], task: Task, gave: Mapping[str, Mapping[int, Any]]) -> Table:
+    """One row per round.
+
+    Args:
+        table: The run's answers.
+        task: The run's.
+        gave: What its evaluations gave, as `scores_by_round` tells it.
+    """
+    measure, loss, labels = (
+        kind_of(task).measure,
+        means(table, "train", "loss"),
+        pseudo_labels(table),
+    )
+    scores, wrong, middle = (
+        gave[f"{measure.key}{part}_by_round"] for part in ("", "_error", "_median")
+    )
+    words = gave["perplexity_by_round"]
+    found = by_round(table)
+    moved = traffic_of(table)
+    sent, received = (
+        sizes([sum(moved.bytes_of(row, way) for row in mine) for mine in found.values()])
+        for way in ("up", "down")
+    )
+    lines = [
+        [
+            str(index),
+            share_within(scores.get(index), wrong.get(index, 0.0)),
+            share(middle.get(index)),
+            *([f"{words[index]:.2f}" if index in words else "-"] if measure.has_perplexity else []),
+            f"{loss[index]:.3f}" if index in loss else "-",
+            str(labels[index]) if index in labels else "-",
+            str(len(mine)),
+            str(sum(row["outcome"] == "failed" for row in mine)),
+            up,
+            down,
+        ]
+        for (index, mine), up, down in zip(found.items(), sent, received, strict=True)
+    ]
+    drawn = [COHORT] if wrong else []
+    oldest = min(found, default=0)
+    lost = [f"rounds before {oldest} are no longer known"] if oldest > 1 else []
+    said, answers = NOTES
+    moved_by = f"sent, received: by all devices, {moved.note}"
+    notes = (said.format(measure.note), answers, *drawn, *lost, moved_by)
+    names = ("loss", "labels", "answers", "failed", "sent", "received")
+    first = [Column("round"), Column(measure.word), Column("median", optional=1)]
+    first += [Column("perplexity")] if measure.has_perplexity else []
+    return Table([*first, *map(Column, names)], lines, notes=notes, more="--out FILE")

@@ -15,8 +15,7 @@ from coordinator.fleet.clock import now_of
 from coordinator.fleet.presence import ALIVE_S
 from coordinator.rounds.scoring import heads_of, measures_of
 from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import find_run
-from coordinator.storage.status import status_of
+from coordinator.storage.runs import find_run, status_of
 from coordinator.upkeep.disk_space import Room, noted
 from edge_client.tables import Column, Table, plain, share, share_within, show, size, span, tell
 from edge_client.tasks.kind import kind_named

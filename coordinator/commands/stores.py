@@ -1,17 +1,103 @@
-"""`smidgen coordinator prune`, `verify`, `backup`: a store kept small, looked over, copied."""
+"""`smidgen coordinator init`, `prune`, `verify`, `backup`: a store set up, kept small, copied."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from coordinator.api import keeping
 from coordinator.api.keeping import Pruned
-from coordinator.commands.console import JsonOption, answer, at_store
+from coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store
 from coordinator.storage.place import StorePlace
 from coordinator.upkeep.backup import Found
-from edge_client.errors import Failed
+from edge_client.errors import Failed, demand
 from edge_client.options import options_of
 from edge_client.tables import size, some
+
+if TYPE_CHECKING:
+    from coordinator.api.init import Certified
+
+
+HOST = (
+    "Name or address of this machine, of which devices are told the first; may be repeated. By "
+    "default its address on the network, and its name."
+)
+PORT = "Port that devices are told and `serve` listens on; by default 8700."
+DAYS = "How long the certificate is valid, 1 to 3650 days; by default 365."
+CERT = "Take this certificate (PEM, with those between it and its CA) instead of making one."
+KEY = "With --cert, its private key (PEM, without a password)."
+CA = "With --cert, the CA (PEM) that devices believe alone; without, those of their system."
+RENEW = "Make another certificate by the same CA, or take another --cert; devices go on."
+
+
+@at_store
+def init_command(
+    store: NewStoreOption,
+    host: Annotated[list[str] | None, typer.Option(help=HOST)] = None,
+    port: Annotated[int | None, typer.Option(help=PORT)] = None,
+    days: Annotated[int | None, typer.Option(help=DAYS)] = None,
+    cert: Annotated[Path | None, typer.Option(help=CERT)] = None,
+    key: Annotated[Path | None, typer.Option(help=KEY)] = None,
+    ca: Annotated[Path | None, typer.Option(help=CA)] = None,
+    renew: Annotated[bool, typer.Option("--renew", help=RENEW)] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a coordinator that other machines can use; print the line to paste on a device.
+
+    The store gets a CA, a certificate, and tokens of an operator and for devices, which are not
+    shown again.
+    """
+    from coordinator.api.init import init, renew_certificate  # what makes certificates: 0.1 s
+    from coordinator.trust.making import Given
+
+    is_pair = (cert is None) == (key is None) and (ca is None or cert is not None)
+    demand(is_pair, "--cert and --key go together, and --ca with them; give both or neither")
+    given = Given(cert, key, ca) if cert is not None and key is not None else None
+    hosts = host or []
+    if renew:
+        certified = renew_certificate(store, hosts, port, days, given)
+        text = "\n".join(certificate_lines(certified))
+        answer(text, plain_certificate(certified), as_json)
+        return
+    made = init(store, hosts, port, days, given)
+    until = datetime.fromtimestamp(made.token_until_s, timezone.utc)
+    lines = [
+        *certificate_lines(made.certified),
+        f"operator     {made.operator_token}",
+        f"next, here   smidgen coordinator create {shlex.join(store.options)} --task TASK",
+        f"on each device, until {until:%Y-%m-%d}:",
+        made.line,
+    ]
+    plain = plain_certificate(made.certified) | {
+        "operator_token": made.operator_token,
+        "token": made.token,
+        "token_until_s": made.token_until_s,
+        "line": made.line,
+    }
+    answer("\n".join(lines), plain, as_json)
+
+
+def certificate_lines(certified: "Certified") -> list[str]:
+    until = f"{certified.valid_until:%Y-%m-%d}"
+    return [
+        f"address      {certified.url}",
+        f"CA           {certified.ca}",
+        f"certificate  until {until}, for {', '.join(certified.names)}",
+    ]
+
+
+def plain_certificate(certified: "Certified") -> dict[str, Any]:
+    return {
+        "url": certified.url,
+        "ca": certified.ca,
+        "names": list(certified.names),
+        "valid_until_s": certified.valid_until.timestamp(),
+    }
+
 
 SAID = {
     "update": "updates of closed steps",

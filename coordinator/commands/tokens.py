@@ -11,9 +11,8 @@ import typer
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
 from coordinator.operator.views import token_told
+from coordinator.storage.credentials import draw_secret, insert_token, revoke, tokens
 from coordinator.storage.errors import StoreError
-from coordinator.storage.keys import draw_secret
-from coordinator.storage.rows.tokens import insert_token, revoke, tokens
 from edge_client.errors import WrongInput, demand
 from edge_client.tables import Column, Table, show, span
 

@@ -14,8 +14,8 @@ from threading import Lock
 
 from coordinator.config import RunConfig
 from coordinator.rounds.selection import Facts, is_chosen
-from coordinator.storage.keys import hash_secret
-from coordinator.storage.rows.devices import (
+from coordinator.storage.credentials import hash_secret
+from coordinator.storage.devices import (
     Device,
     Member,
     devices,

@@ -5,9 +5,9 @@ device. The cost does not grow with the fleet.
 """
 
 from coordinator.rounds.admission import Refusal
+from coordinator.storage.credentials import Token, hash_secret, spend, token_of
 from coordinator.storage.database import Connection
-from coordinator.storage.keys import hash_secret
-from coordinator.storage.rows.devices import (
+from coordinator.storage.devices import (
     Device,
     add_device,
     device_of_key,
@@ -15,7 +15,6 @@ from coordinator.storage.rows.devices import (
     said_at_s,
     start,
 )
-from coordinator.storage.rows.tokens import Token, spend, token_of
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import REVOKED, Enrol, device_id_of
 from edge_client.wire.messages import PROTOCOL

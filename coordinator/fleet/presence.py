@@ -20,7 +20,7 @@ from threading import Lock
 
 from coordinator.config import RunConfig
 from coordinator.fleet.devices import Fleet, Members, is_too_old
-from coordinator.storage.rows.devices import saw, seen_since
+from coordinator.storage.devices import saw, seen_since
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import MOST_RETURNS
 

@@ -11,8 +11,7 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.connection_limits import let_in
 from coordinator.serving.http.handlers import refusals
 from coordinator.serving.service import Service
-from coordinator.storage.keys import bearer
-from coordinator.storage.operators import Role, operator_of_token, role_of_session
+from coordinator.storage.credentials import Role, bearer, operator_of_token, role_of_session
 from coordinator.storage.store import Store
 
 COOKIE = "smidgen_session"

@@ -14,7 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from coordinator.operator.asking import REFUSALS, After, Limit, operators, page, viewers
-from coordinator.operator.fleet_schemas import (
+from coordinator.operator.run_routes import add_run_routes, with_contact
+from coordinator.operator.schemas import (
     CreatedOperator,
     CreatedToken,
     Device,
@@ -28,7 +29,6 @@ from coordinator.operator.fleet_schemas import (
     Token,
     Tokens,
 )
-from coordinator.operator.run_routes import add_run_routes, with_contact
 from coordinator.operator.views import (
     Told,
     answer_told,
@@ -42,13 +42,13 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.handlers import read_body
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
-from coordinator.storage import operators as people
+from coordinator.storage import credentials as people
+from coordinator.storage import credentials as token_rows
+from coordinator.storage import devices as device_rows
+from coordinator.storage.credentials import draw_secret
+from coordinator.storage.devices import memberships_of
 from coordinator.storage.errors import StoreError
-from coordinator.storage.keys import draw_secret
-from coordinator.storage.rows import devices as device_rows
-from coordinator.storage.rows import tokens as token_rows
-from coordinator.storage.rows.devices import memberships_of
-from coordinator.storage.rows.reports import newest_of_device
+from coordinator.storage.reports import newest_of_device
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import check_tags
 from edge_client.wire.messages import MAX_JSON_BYTES

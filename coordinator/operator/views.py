@@ -26,8 +26,11 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State
 from coordinator.serving.ledger import Live
-from coordinator.storage.figures import (
+from coordinator.storage.credentials import Token
+from coordinator.storage.devices import Device, Member
+from coordinator.storage.reports import (
     accuracies,
+    counts_by_round,
     entities_by_round,
     entities_told,
     means,
@@ -35,9 +38,6 @@ from coordinator.storage.figures import (
     pseudo_labels,
     rows_of_round,
 )
-from coordinator.storage.rows.devices import Device, Member
-from coordinator.storage.rows.reports import counts_by_round
-from coordinator.storage.rows.tokens import Token
 from coordinator.storage.store import Run, Store
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import perplexity

@@ -28,9 +28,8 @@ from coordinator.rounds.scoring import Score
 from coordinator.serving.device_messages import base_name_of
 from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
-from coordinator.storage.figures import rows_of_round
-from coordinator.storage.rows.devices import Device
-from coordinator.storage.rows.reports import counts_by_round
+from coordinator.storage.devices import Device
+from coordinator.storage.reports import counts_by_round, rows_of_round
 from edge_client.wire.figures import Row
 from edge_client.wire.reports import SAID
 

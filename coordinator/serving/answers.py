@@ -23,10 +23,10 @@ from coordinator.serving.http.uploads import Judge
 from coordinator.serving.ledger import CLOSED, Ledger, Live, OpenWork, is_work_id
 from coordinator.serving.log import answer_text
 from coordinator.serving.packs import LatePacks
-from coordinator.storage.blobs.blobs import BlobDamaged
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.devices import Device
 from coordinator.storage.errors import Conflict
-from coordinator.storage.rows.devices import Device
-from coordinator.storage.rows.reports import add_report, inserted
+from coordinator.storage.reports import add_report, inserted
 from coordinator.storage.store import Store
 from coordinator.watch.logs import about
 from edge_client.adapters.spec import parse_adapter

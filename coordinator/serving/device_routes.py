@@ -45,7 +45,7 @@ from coordinator.serving.http.polls import POLLS, Bells
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.packs import add_pack_route
 from coordinator.serving.service import Service
-from coordinator.storage.rows.devices import Device
+from coordinator.storage.devices import Device
 from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
 from edge_client.wire.tensors import digest_in

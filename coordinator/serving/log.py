@@ -18,7 +18,7 @@ from coordinator.rounds.scoring import scored
 from coordinator.rounds.state import State
 from coordinator.serving.device_messages import MOST_NAMES, Names, missing_of
 from coordinator.serving.ledger import Live
-from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
+from coordinator.storage.blobs import BlobDamaged, BlobsAway
 from coordinator.storage.database import Database, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.storage.errors import StoreError

@@ -12,7 +12,7 @@ from coordinator.fleet.devices import Fleet, Members, wants
 from coordinator.fleet.presence import Presence, Sessions
 from coordinator.rounds.events import AlsoAsked, Event, StepOpened
 from coordinator.serving.ledger import Ledger, Live
-from coordinator.storage.rows.devices import Device
+from coordinator.storage.devices import Device
 from coordinator.storage.store import Store
 
 

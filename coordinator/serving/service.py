@@ -47,8 +47,8 @@ from coordinator.serving.log import Clocks, Lacks, Troubles, run_text
 from coordinator.serving.packs import LatePacks, Packs
 from coordinator.serving.peer_servers import Neighbours
 from coordinator.serving.timeout import LIMIT_S, LetGo, Limit
-from coordinator.storage.blobs.blobs import BlobDamaged
-from coordinator.storage.rows.devices import Device, note_cloned, who_joined
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.devices import Device, note_cloned, who_joined
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import DatabaseFile
 from coordinator.upkeep.disk_space import DiskLimits, Usage

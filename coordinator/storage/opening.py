@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from coordinator.storage.blobs.blobs import Blobs
+from coordinator.storage.blobs import Blobs
 from coordinator.storage.database import Connection, Database
 from coordinator.storage.dialects import postgres
 from coordinator.storage.errors import StoreError

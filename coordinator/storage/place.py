@@ -13,9 +13,8 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from coordinator.storage.blobs.blobs import Blobs
-from coordinator.storage.blobs.bucket import BucketBlobs
-from coordinator.storage.blobs.folder import FolderBlobs
+from coordinator.storage.blobs import Blobs, FolderBlobs
+from coordinator.storage.bucket import BucketBlobs
 from coordinator.storage.dialects import postgres
 from edge_client.errors import demand
 

@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
+from coordinator.storage.blobs import RESTORE, BlobDamaged
 from coordinator.storage.database import Connection, Database, DatabaseDamaged
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import DATABASE
-from coordinator.storage.rows.copy_rows import CopyError, copy_rows, mark_arriving
+from coordinator.storage.schema import CopyError, copy_rows, mark_arriving
 from coordinator.storage.store import Store
 from coordinator.upkeep import disk_space
 from coordinator.upkeep.retention import Books

@@ -23,7 +23,7 @@ from coordinator.rounds.history import KNOWN_ROUNDS, is_as_good, past_of
 from coordinator.rounds.scheduling.asking import asynchronous
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve
-from coordinator.storage.rows.reports import forget_old
+from coordinator.storage.reports import forget_old
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep.disk_space import KEEP_ROUNDS, DiskLimits, Room, Usage
 from edge_client.planning.allocator import trim

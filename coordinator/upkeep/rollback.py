@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.rounds.state import State
-from coordinator.storage.blobs.blobs import RESTORE, BlobDamaged
+from coordinator.storage.blobs import RESTORE, BlobDamaged
 from coordinator.storage.errors import StoreError
 from coordinator.storage.journals import FILE, Heads, HeadsError, read_heads
 from coordinator.storage.place import DATABASE

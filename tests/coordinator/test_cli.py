@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.storage.blobs.folder import FolderBlobs
+from coordinator.storage.blobs import FolderBlobs
 from coordinator.storage.store import Store
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.bases.base import Base

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from coordinator.config import RunConfig
-from coordinator.storage.figures import rows
+from coordinator.storage.reports import rows
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.client.loop import Client

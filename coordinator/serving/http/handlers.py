@@ -24,10 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.connection_limits import TokenBuckets, site_of
-from coordinator.storage.blobs.blobs import BlobDamaged, BlobsAway
+from coordinator.storage.blobs import BlobDamaged, BlobsAway
+from coordinator.storage.credentials import bearer
 from coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
 from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.storage.keys import bearer
 from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership
 from edge_client.wire.messages import (
     OWN,

@@ -32,7 +32,7 @@ from starlette.requests import ClientDisconnect
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.bodies import drain, pieces_of, span_of
 from coordinator.serving.http.handlers import FULL_AGAIN_S, NO_ROOM
-from coordinator.storage.blobs.folder import Partial
+from coordinator.storage.blobs import Partial
 from edge_client.wire.messages import Receipt
 
 PIECE_BYTES = 64 << 10  # gathered before a thread writes them: at most this is held of a body

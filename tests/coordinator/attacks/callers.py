@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from coordinator.operator.asking import COOKIE, HEADER
-from coordinator.storage.operators import (
+from coordinator.storage.credentials import (
     SESSION_S,
     add_operator,
     open_session,

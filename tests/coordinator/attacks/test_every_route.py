@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from coordinator.api.ready import parts
 from coordinator.serving.server import create_app
-from coordinator.storage.operators import add_operator, operator_of_token
+from coordinator.storage.credentials import add_operator, operator_of_token
 from edge_client.wire.messages import PROTOCOL, Report, encode
 from edge_client.wire.tensors import digest_header, sha256
 from tests.breadth import first_fast

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.create import create_run
-from coordinator.api.starting import join_line
+from coordinator.api.create import create_run, join_line
 from coordinator.api.stores import open_store
 from coordinator.config import RunConfig
 from coordinator.rounds.selection import DeviceFilter
-from coordinator.storage.rows.tokens import tokens
+from coordinator.storage.credentials import tokens
 from coordinator.storage.runs import config_of
 from edge_client.bases.base import Base
 from edge_client.options import arguments_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.rows.devices import devices, note_cloned, tag
+from coordinator.storage.devices import devices, note_cloned, tag
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import MOST_TAGS
 from edge_client.wire.messages import Report

@@ -18,7 +18,7 @@ from coordinator.rounds.history import history_of
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.orders import adapters_there
-from coordinator.storage.rows.reports import add_report
+from coordinator.storage.reports import add_report
 from coordinator.storage.runs import create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput

@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.storage.operators import operator_of_token
-from coordinator.storage.rows.tokens import tokens
+from coordinator.storage.credentials import operator_of_token, tokens
 from coordinator.storage.store import Store
 from coordinator.trust.folder import draw_authority, folder_of, sign_server
 from edge_client.wire.pins import pin_of

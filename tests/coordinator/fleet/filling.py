@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config import RunConfig
-from coordinator.storage.keys import hash_secret
+from coordinator.storage.credentials import hash_secret
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES, MEMBERSHIPS
 from coordinator.storage.store import Store

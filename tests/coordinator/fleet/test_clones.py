@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from coordinator.api.fleet import devices_told
+from coordinator.api.stores import devices_told
 from coordinator.fleet.presence import AGAIN_S, Sessions
 from coordinator.operator.views import CLONED_S
 from coordinator.serving.device_routes import LONGEST_POLL_S
-from coordinator.storage.rows.devices import devices
+from coordinator.storage.devices import devices
 from edge_client.wire.fleet import CLONED, MOST_RETURNS
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of, wait_for

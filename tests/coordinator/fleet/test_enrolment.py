@@ -15,9 +15,9 @@ import sqlalchemy as sql
 
 from coordinator.fleet.enrolment import enrol
 from coordinator.rounds.admission import Refusal
-from coordinator.storage.rows import tokens as token_rows
-from coordinator.storage.rows.devices import Device, devices, revoke
-from coordinator.storage.rows.tokens import insert_token, tokens
+from coordinator.storage import credentials as token_rows
+from coordinator.storage.credentials import insert_token, tokens
+from coordinator.storage.devices import Device, devices, revoke
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
 from edge_client.wire.fleet import DeviceFacts, Enrol, device_id_of, draw_key

@@ -10,7 +10,7 @@ import pytest
 from coordinator.fleet.devices import Fleet, Members
 from coordinator.fleet.presence import ALIVE_S, SHARE_S, Presence, rest_after
 from coordinator.serving.service import Service
-from coordinator.storage.rows.devices import devices, members, revoke, saw, who_joined
+from coordinator.storage.devices import devices, members, revoke, saw, who_joined
 from coordinator.storage.store import Store
 from edge_client.wire.fleet import Membership
 from tests.coordinator.fleet.filling import fill

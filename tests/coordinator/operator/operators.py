@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from coordinator.storage.operators import Role, add_operator
+from coordinator.storage.credentials import Role, add_operator
 from coordinator.storage.store import Store
 
 PREFIX = "/v1/operator"

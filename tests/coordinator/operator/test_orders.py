@@ -10,7 +10,7 @@ from coordinator.serving.executor import carry_out
 from coordinator.serving.ledger import Ledger
 from coordinator.storage.errors import StoreError
 from coordinator.storage.orders import add_order, open_orders, orders_of
-from coordinator.storage.status import status_of
+from coordinator.storage.runs import status_of
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person

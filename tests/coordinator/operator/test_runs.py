@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.operator.order_schemas import NewRun
+from coordinator.operator.run_schemas import NewRun
 from coordinator.page.board import PageState
 from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.tasks.counts import Entities

@@ -17,7 +17,7 @@ from coordinator.api.ready import parts
 from coordinator.config import RunConfig
 from coordinator.serving.server import listen, serve, url_of
 from coordinator.serving.service import Service
-from coordinator.storage.operators import add_operator
+from coordinator.storage.credentials import add_operator
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.client.connection import http_client, nobody

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.page import streams
+from coordinator.page import routes
 from coordinator.page.board import PageState
 from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.polls import Bells
-from coordinator.storage.operators import operator_of_token, revoke_operator
+from coordinator.storage.credentials import operator_of_token, revoke_operator
 from edge_client.client.connection import http_client, nobody
 from edge_client.wire.fleet import Membership
 from edge_client.wire.messages import Report
@@ -124,7 +124,7 @@ def test_a_stream_too_many_is_refused_and_polls_are_answered(start: Start) -> No
     device = served.enrol("a")
     told = []  # kept: an iterator that is forgotten closes its connection
     with ExitStack() as stack:
-        for _ in range(streams.MOST):
+        for _ in range(routes.MOST):
             http = stack.enter_context(http_client(served.url, nobody(), timeout=120))
             headers = served.bearer(served.viewer)
             answer = stack.enter_context(http.stream("GET", EVENTS, headers=headers))
@@ -138,8 +138,8 @@ def test_a_stream_too_many_is_refused_and_polls_are_answered(start: Start) -> No
 
 
 def test_a_place_is_taken_before_the_first_word_and_given_back(start: Start) -> None:
-    places = streams.Streams(PageState(start().service), Bells())
-    for _ in range(streams.MOST):
+    places = routes.Streams(PageState(start().service), Bells())
+    for _ in range(routes.MOST):
         places.take()
     with pytest.raises(Refusal, match="open already"):
         places.take()
@@ -148,7 +148,7 @@ def test_a_place_is_taken_before_the_first_word_and_given_back(start: Start) -> 
 
 
 def test_a_stream_ends_with_its_operator(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "BEAT_S", 0.2)
+    monkeypatch.setattr(routes, "BEAT_S", 0.2)
     served = start()
     operator = operator_of_token(served.store, served.viewer)
     assert operator is not None
@@ -163,4 +163,4 @@ def test_a_stream_ends_with_its_operator(start: Start, monkeypatch: pytest.Monke
 def test_one_slow_look_stills_the_page_for_seconds_and_not_for_minutes(
     took_s: float, rest_s: float
 ) -> None:
-    assert streams.rest_after(took_s) == rest_s
+    assert routes.rest_after(took_s) == rest_s

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx
 
 from coordinator.operator.asking import COOKIE, HEADER
-from coordinator.storage.operators import (
+from coordinator.storage.credentials import (
     MOST_SESSIONS,
     SESSION_S,
     add_operator,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.page import streams
-from coordinator.storage.blobs.folder import FolderBlobs
+from coordinator.page import routes
+from coordinator.storage.blobs import FolderBlobs
 from coordinator.watch.logs import JsonLogFormatter
 from edge_client.wire.messages import Report
 from tests.coordinator.devices import wait_for
@@ -90,7 +90,7 @@ def test_a_coordinator_that_can_work_is_ready(start: Start) -> None:
 def test_a_store_that_cannot_be_written_is_not_ready(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LASTS_S", 0.0)
+    monkeypatch.setattr(routes, "LASTS_S", 0.0)
     served = start()
     shutil.rmtree(served.store.folder / "blobs")
     answer = served.http.get("/readyz")
@@ -100,7 +100,7 @@ def test_a_store_that_cannot_be_written_is_not_ready(
 
 
 def test_a_disk_that_is_full_is_not_ready(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LASTS_S", 0.0)
+    monkeypatch.setattr(routes, "LASTS_S", 0.0)
     served = start()
     room = served.service.caretaker.room
     least, room.least_free_bytes = room.least_free_bytes, 1 << 60  # more than any disk has
@@ -120,6 +120,6 @@ def test_a_store_that_several_ask_for_at_once_is_ready_for_all(tmp_path: Path) -
 def test_rounds_that_stand_still_are_not_ready(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "SLOWEST_TICK_S", -1.0)
+    monkeypatch.setattr(routes, "SLOWEST_TICK_S", -1.0)
     answer = start().http.get("/readyz")
     assert (answer.status_code, answer.text) == (503, "driver")

@@ -22,7 +22,7 @@ from coordinator.serving.device_routes import add_transfer_routes
 from coordinator.serving.http.handlers import add_handlers
 from coordinator.serving.http.uploads import Judge, Uploads
 from coordinator.serving.server import listen
-from coordinator.storage.blobs.folder import FolderBlobs
+from coordinator.storage.blobs import FolderBlobs
 from edge_client.wire.messages import Receipt
 
 

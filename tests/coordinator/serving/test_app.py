@@ -14,7 +14,7 @@ import pytest
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.serving.ledger import CLOSED, LATE
 from coordinator.serving.service import Service
-from coordinator.storage.figures import accuracies, rows
+from coordinator.storage.reports import accuracies, rows
 from coordinator.storage.runs import create_run
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import (

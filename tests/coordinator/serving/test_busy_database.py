@@ -12,9 +12,9 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.config import RunConfig
 from coordinator.serving.log import Troubles
+from coordinator.storage.credentials import insert_token
 from coordinator.storage.dialects import sqlite
 from coordinator.storage.place import DATABASE
-from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from tests.command_line import smidgen

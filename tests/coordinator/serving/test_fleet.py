@@ -14,7 +14,7 @@ from coordinator.rounds.selection import DeviceFilter
 from coordinator.rounds.state import State
 from coordinator.serving.device_routes import LONGEST_POLL_S
 from coordinator.serving.service import RETURN_EVERY_S, RETURNS_AT_ONCE, Service
-from coordinator.storage.rows.devices import devices, revoke, tag
+from coordinator.storage.devices import devices, revoke, tag
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES
 from edge_client.wire.fleet import Membership

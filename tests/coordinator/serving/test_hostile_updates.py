@@ -10,8 +10,8 @@ import pytest
 from coordinator.api.export import export
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.events import RolledBack, StepOpened
-from coordinator.storage.figures import accuracies, rows
 from coordinator.storage.orders import add_order
+from coordinator.storage.reports import accuracies, rows
 from edge_client.errors import WrongInput
 from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from coordinator.storage.figures import pseudo_labels, rows
-from coordinator.storage.status import status_of
+from coordinator.storage.reports import pseudo_labels, rows
+from coordinator.storage.runs import status_of
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.reports import STARTS, as_bin, bin_of, counted

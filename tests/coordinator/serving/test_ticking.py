@@ -15,9 +15,9 @@ from coordinator.fleet.presence import SAVE_S, Presence
 from coordinator.rounds.admission import Refusal
 from coordinator.rounds.events import Answered, Extended, StepOpened
 from coordinator.serving.service import Service
+from coordinator.storage.credentials import insert_token
+from coordinator.storage.devices import Device, devices
 from coordinator.storage.orders import add_order
-from coordinator.storage.rows.devices import Device, devices
-from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import Run, Store
 from edge_client.wire.fleet import Enrol, Membership
 from edge_client.wire.messages import PROTOCOL, encode

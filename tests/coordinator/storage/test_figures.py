@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coordinator.rounds.scoring import Score
-from coordinator.storage.figures import (
+from coordinator.storage.reports import (
     accuracies,
     means,
     perplexities,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
-from coordinator.api.starting import start_of
+from coordinator.api.create import start_of
 from coordinator.rounds import history
 from coordinator.rounds.events import (
     Answered,
@@ -24,8 +24,8 @@ from coordinator.rounds.state import State, replay
 from coordinator.serving.ledger import Ledger
 from coordinator.storage.errors import StoreError
 from coordinator.storage.journals import next_link
+from coordinator.storage.runs import state_of
 from coordinator.storage.schema import EVENTS, RUNS
-from coordinator.storage.status import state_of
 from coordinator.storage.store import Store
 from coordinator.upkeep.backup import look
 from coordinator.upkeep.retention import RetainedAdapters

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import RunConfig
-from coordinator.storage.rows.reports import add_report, forget_old, reports
+from coordinator.storage.reports import add_report, forget_old, reports
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 

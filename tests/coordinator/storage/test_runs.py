@@ -8,9 +8,9 @@ import sqlalchemy as sql
 
 from coordinator.config import read_run_config
 from coordinator.fleet.enrolment import enrol
+from coordinator.storage.credentials import insert_token
+from coordinator.storage.devices import devices, revoke
 from coordinator.storage.errors import StoreError
-from coordinator.storage.rows.devices import devices, revoke
-from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.runs import config_of, create_run, find_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base

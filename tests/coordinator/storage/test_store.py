@@ -11,10 +11,10 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.rounds.events import Finished, Resumed
 from coordinator.serving.server import sole_server
+from coordinator.storage.credentials import insert_token
+from coordinator.storage.devices import Member, put_member
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import DATABASE
-from coordinator.storage.rows.devices import Member, put_member
-from coordinator.storage.rows.tokens import insert_token
 from coordinator.storage.store import Run, Store
 from edge_client.wire.fleet import Membership
 from edge_client.wire.tensors import sha256

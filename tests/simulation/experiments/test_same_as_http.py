@@ -15,7 +15,7 @@ from coordinator.config import RunConfig
 from coordinator.rounds.machine import kept_of
 from coordinator.rounds.schedule import Learning
 from coordinator.rounds.scoring import mean_loss
-from coordinator.storage.figures import accuracies, entities_by_round, perplexities, rows
+from coordinator.storage.reports import accuracies, entities_by_round, perplexities, rows
 from coordinator.storage.store import Store
 from edge_client.adapters.nets import net_of
 from edge_client.adapters.spec import parse_adapter

@@ -11,7 +11,7 @@ import pytest
 from coordinator.config import RunConfig
 from coordinator.rounds.learning.exact import handed
 from coordinator.rounds.schedule import Learning
-from coordinator.storage.status import status_of
+from coordinator.storage.runs import status_of
 from coordinator.storage.store import Store
 from coordinator.upkeep.disk_space import DiskLimits
 from edge_client.wire.fleet import Membership

@@ -8,7 +8,7 @@ from coordinator.rounds.events import LossTold, StepOpened
 from coordinator.rounds.extensions import Extension, add, apart
 from coordinator.rounds.schedule import Learning
 from coordinator.rounds.selection import Asking, Chosen
-from coordinator.storage.rows.reports import reports
+from coordinator.storage.reports import reports
 from edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.operator.routes import add_operator_routes
-from coordinator.storage.operators import add_operator
+from coordinator.storage.credentials import add_operator
 from coordinator.storage.store import Store
 from coordinator.upkeep.disk_space import DiskLimits
 from tests.coordinator.conftest import served
@@ -19,7 +19,7 @@ from tests.coordinator.conftest import served
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from coordinator.storage.blobs.folder import FolderBlobs
+from coordinator.storage.blobs import FolderBlobs
 blobs = FolderBlobs(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 for _ in range(3):

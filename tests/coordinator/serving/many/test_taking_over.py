@@ -19,9 +19,9 @@ from coordinator.serving.ledger import Ledger
 from coordinator.serving.peer_servers import Neighbours
 from coordinator.serving.server import Part
 from coordinator.serving.service import Service
+from coordinator.storage.credentials import add_operator
 from coordinator.storage.dialects.postgres import DatabaseAway, lack_of
 from coordinator.storage.errors import Conflict
-from coordinator.storage.operators import add_operator
 from coordinator.storage.orders import add_order, taken_up
 from coordinator.storage.place import StorePlace
 from coordinator.storage.runs import create_run

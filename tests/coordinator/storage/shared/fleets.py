@@ -1,6 +1,6 @@
 """Rows of devices, for stores that need some."""
 
-from coordinator.storage.rows.devices import Device
+from coordinator.storage.devices import Device
 from edge_client.wire.fleet import DeviceFacts
 
 

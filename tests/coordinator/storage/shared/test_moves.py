@@ -9,14 +9,14 @@ import pytest
 import sqlalchemy as sql
 
 from coordinator.api.keeping import backup, move, verify
+from coordinator.storage import schema
+from coordinator.storage.credentials import add_operator, operator_of_token
+from coordinator.storage.devices import add_device
 from coordinator.storage.errors import StoreError
-from coordinator.storage.operators import add_operator, operator_of_token
 from coordinator.storage.orders import add_order
 from coordinator.storage.place import StorePlace
-from coordinator.storage.rows import copy_rows
-from coordinator.storage.rows.copy_rows import TABLES, is_empty
-from coordinator.storage.rows.devices import add_device
-from coordinator.storage.rows.reports import add_report
+from coordinator.storage.reports import add_report
+from coordinator.storage.schema import TABLES, is_empty
 from coordinator.storage.store import Store
 from edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
@@ -124,7 +124,7 @@ def test_a_move_that_is_cut_leaves_the_store_and_is_gone_on_with(
     place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet(tmp_path / "old")
-    monkeypatch.setattr(copy_rows, "_digest", lambda connection, _: connection.dialect.name)
+    monkeypatch.setattr(schema, "_digest", lambda connection, _: connection.dialect.name)
     with pytest.raises(Failed, match=r"no store was moved: .* not the same in the copy"):
         move(tmp_path / "old", place.database, blobs_to=place.blobs)
     with closing(Store(replace(place, folder=tmp_path / "old"))) as target:

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.api.keeping import move, prune, verify
 from coordinator.api.stores import open_store
-from coordinator.storage.blobs.bucket import BucketBlobs
+from coordinator.storage.bucket import BucketBlobs
 from coordinator.storage.dialects.postgres import told
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace

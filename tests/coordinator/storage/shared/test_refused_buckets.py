@@ -9,7 +9,7 @@ import pytest
 import s3fs
 
 from coordinator.api.keeping import move, prune
-from coordinator.storage.blobs.blobs import BlobsAway
+from coordinator.storage.blobs import BlobsAway
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
 from coordinator.upkeep import backup

@@ -15,12 +15,12 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
 from coordinator.rounds.events import Finished, Resumed
-from coordinator.storage.blobs.blobs import BlobDamaged
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.credentials import insert_token, tokens
+from coordinator.storage.devices import Member, add_device, devices, members, put_member
 from coordinator.storage.errors import StoreError
 from coordinator.storage.place import StorePlace
-from coordinator.storage.rows.devices import Member, add_device, devices, members, put_member
-from coordinator.storage.rows.reports import add_report, newest_of_run
-from coordinator.storage.rows.tokens import insert_token, tokens
+from coordinator.storage.reports import add_report, newest_of_run
 from coordinator.storage.schema import EVENTS, STORE
 from coordinator.storage.store import Run, Store
 from coordinator.upkeep.retention import remove

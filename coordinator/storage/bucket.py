@@ -12,8 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from coordinator.storage.blobs.blobs import FLEET, RESTORE, BlobDamaged, BlobsAway, is_blob
-from coordinator.storage.blobs.folder import FolderBlobs
+from coordinator.storage.blobs import FLEET, RESTORE, BlobDamaged, BlobsAway, FolderBlobs, is_blob
 from edge_client.errors import WrongInput, installing
 from edge_client.wire.tensors import sha256
 
