@@ -2,15 +2,11 @@
 
 import typer
 
-from profiling.commands.compare import compare_records
-from profiling.commands.estimate import estimate_step
 from profiling.commands.fleet import fleet
-from profiling.commands.gradients import exact_gradients
-from profiling.commands.grid import predicted_peaks
-from profiling.commands.models import models
-from profiling.commands.rounds import rounds
+from profiling.commands.models import estimate_step, models
+from profiling.commands.rounds import compare_records, rounds
 from profiling.commands.soak import soak
-from profiling.commands.train import train_steps
+from profiling.commands.training import exact_gradients, predicted_peaks, train_steps
 from profiling.commands.wire import wire
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_client.tables import Column, Table
-from profiling.estimates.roofline import TABLE_4
+from profiling.estimates import TABLE_4
 from simulation.report.figure import Figure
 
 CELL = re.compile(r"~?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")

@@ -3,7 +3,7 @@
 Draws use the run's secret, not its seed, which devices know: otherwise a token's holder could draw
 keys until its device is in the cohorts it wants.
 
-chosen, why_not = Random().choose(Asking(("a", "b", "c"), 2, secret, 1, 1))
+    chosen, why_not = Random().choose(Asking(("a", "b", "c"), 2, secret, 1, 1))
 """
 
 import math

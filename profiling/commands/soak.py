@@ -17,7 +17,7 @@ from profiling.instruments.bases import demand_between, find_base
 from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.records.record import append, new_session
-from profiling.soak.run import MOST_GROWTH_BYTES, measure, soak_table, to_json, to_record
+from profiling.soak import MOST_GROWTH_BYTES, measure, soak_table, to_json, to_record
 from profiling.wire.ours import Rounds
 from profiling.wire.run import WARMUP
 

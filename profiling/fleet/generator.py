@@ -19,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from profiling.fleet.device import Device, LoadLog
-from profiling.fleet.http import Connection
+from profiling.fleet.device import Connection, Device, LoadLog
 from profiling.fleet.run import Met
 from profiling.instruments.made_up_run import is_sum
 from profiling.instruments.stepping import tell

@@ -34,16 +34,18 @@ from profiling.fleet.run import (
     FleetRun,
     Heard,
     Met,
+    ProcessWatch,
+    Sample,
     cpu_between,
     growth,
     heard,
     lag,
     latencies,
+    near,
 )
-from profiling.fleet.watch import ProcessWatch, Sample, near
 from profiling.instruments.bases import BenchmarkError, cache_folder
+from profiling.instruments.child import ProcessError, Processes, running
 from profiling.instruments.made_up_run import first_state, run_file
-from profiling.instruments.processes import ProcessError, Processes, running
 
 COORDINATOR = "coordinator"
 NO_STORE = "no store at"

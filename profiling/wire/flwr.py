@@ -24,8 +24,7 @@ import numpy as np
 
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import ROOT, BenchmarkError, cache_folder
-from profiling.instruments.child import Line
-from profiling.instruments.processes import ProcessError, Processes, running
+from profiling.instruments.child import Line, ProcessError, Processes, running
 from profiling.peers.flwr import ADDED, FLWR, QUIET, environment, missing
 from profiling.wire.relay import Exchange, Relay, relaying
 from profiling.wire.run import SAMPLE_S, WARMUP, WireRun, passed, side

@@ -20,9 +20,8 @@ from edge_client.bases.base import Base
 from edge_client.client.state import ClientState
 from edge_client.wire.tensors import AdapterState, decode_adapter
 from profiling.instruments.bases import cache_folder
-from profiling.instruments.child import Line
+from profiling.instruments.child import Line, ProcessError, Processes, running
 from profiling.instruments.made_up_run import first_state, is_sum, run_file
-from profiling.instruments.processes import ProcessError, Processes, running
 from profiling.wire.relay import Exchange, of_training, relaying, whole_rounds
 from profiling.wire.run import SAMPLE_S, WARMUP, WHO, Side, WireRun, passed, side
 

@@ -24,8 +24,8 @@ from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_folder
 from edge_client.wire.figures import Row
 from edge_client.wire.messages import DOING
+from profiling.instruments.child import OWN_STORE, ProcessError
 from profiling.instruments.machine import this_machine
-from profiling.instruments.processes import OWN_STORE, ProcessError
 from profiling.rounds.costs import (
     RoundCost,
     cost_by_round,

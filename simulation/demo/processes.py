@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiling.instruments.child import terminable
-from profiling.instruments.processes import Processes, running
+from profiling.instruments.child import Processes, running, terminable
 
 LISTENING = r"listening on (https?://\S+)"
 

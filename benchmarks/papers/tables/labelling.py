@@ -13,7 +13,7 @@ from benchmarks.papers.grid import read_file
 from benchmarks.papers.paired import by_seed, differences, ends, interval
 from edge_client.bases.base import open_base
 from edge_client.tables import Column, Table, share
-from profiling.estimates import roofline
+from profiling import estimates
 from simulation.experiments.result import Result, Row, mean_and_spread
 from simulation.report.scenario import LAYER_FORWARDS, NAMED, SUMMARY, Measured
 
@@ -51,7 +51,7 @@ class Spent:
 
     def fes_seconds(self, layers: int, kind: str) -> float:
         """Seconds on a TX2 by FeS's cost model; `full` or `bias` is trained."""
-        return roofline.seconds(self.training, self.labelling + self.gate, layers, kind)
+        return estimates.seconds(self.training, self.labelling + self.gate, layers, kind)
 
 
 def spent(rows: Sequence[Row]) -> Spent:
@@ -207,7 +207,7 @@ def _cost_row(item: Measured, unpaced: Measured, layers: int) -> dict[str, Any]:
         "fes_bias_s": mean_of(bias),
         "fes_bias_kj": mean_of(
             [
-                roofline.kilojoules(took_s, one.traffic_bytes)
+                estimates.kilojoules(took_s, one.traffic_bytes)
                 for took_s, one in zip(bias, own, strict=True)
             ]
         ),

@@ -23,13 +23,11 @@ import pytest
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import EMBEDDED
-from profiling.fleet.device import Device, LoadLog
-from profiling.fleet.http import Connection
+from profiling.fleet.device import Connection, Device, LoadLog
 from profiling.fleet.measure import ALONE, COORDINATOR, Load, create, serve
-from profiling.fleet.run import Met, latency
-from profiling.fleet.watch import ProcessWatch
+from profiling.fleet.run import Met, ProcessWatch, latency
 from profiling.instruments.bases import find_base
-from profiling.instruments.processes import running
+from profiling.instruments.child import running
 
 DEVICES = 200
 PHASE_S = float(os.environ.get("SMIDGEN_SLOW_CROWD_S", "120"))

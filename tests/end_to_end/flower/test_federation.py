@@ -16,7 +16,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.tasks.task import read_task
 from profiling.instruments.bases import ROOT
-from profiling.instruments.processes import Processes, running
+from profiling.instruments.child import Processes, running
 from profiling.peers import flwr
 from profiling.wire.flwr import PROJECT as ZERO_COMPUTE
 from profiling.wire.flwr import free_ports, listens

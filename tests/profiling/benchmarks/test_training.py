@@ -19,8 +19,15 @@ pytest.importorskip("torch")
 
 from edge_client.bases.base import Base
 from edge_client.tables import render
-from profiling.benchmarks.grid import grid, read_cases, run_grid
-from profiling.benchmarks.report import grid_table, ratio_notes, train_notes, train_table
+from profiling.benchmarks.report import (
+    grid,
+    grid_table,
+    ratio_notes,
+    read_cases,
+    run_grid,
+    train_notes,
+    train_table,
+)
 from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
 from profiling.benchmarks.training_run import (
     TRAIN_FILE,

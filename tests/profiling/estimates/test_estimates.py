@@ -8,18 +8,23 @@ from edge_client.bases.layout import checked_shape
 from edge_client.bases.random_models import hub_config
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import step_flops
-from profiling.estimates import roofline
-from profiling.estimates.boards import (
+from profiling import estimates
+from profiling.estimates import (
     BOARDS,
     LEAST_BYTES,
     MOST_BYTES,
+    REACHED,
     Board,
     MeasuredRates,
+    StepWork,
     array_bytes,
+    estimate,
     largest_cache,
     memory_rate,
+    reached,
+    roof_s,
+    step_work,
 )
-from profiling.estimates.roofline import REACHED, StepWork, estimate, reached, roof_s, step_work
 from tests.command_line import smidgen
 
 STEP = StepWork(flops=1e12, moved_bytes=1e9)
@@ -88,10 +93,10 @@ def test_weights_of_fewer_bits_move_fewer_bytes() -> None:
 
 def test_fes_model_gives_what_its_notebooks_give() -> None:
     layers = 24
-    batch_trained, batch_read = 3 * layers * roofline.BATCH, layers * roofline.BATCH
-    assert roofline.seconds(batch_trained, 0, layers, "full") == 2.0
-    assert roofline.seconds(0, 2 * batch_read, layers, "bias") == 1.0
-    assert roofline.kilojoules(10.0, 5e6) == pytest.approx((12 * 10 + 4 * 5) / 1e3)
+    batch_trained, batch_read = 3 * layers * estimates.BATCH, layers * estimates.BATCH
+    assert estimates.seconds(batch_trained, 0, layers, "full") == 2.0
+    assert estimates.seconds(0, 2 * batch_read, layers, "bias") == 1.0
+    assert estimates.kilojoules(10.0, 5e6) == pytest.approx((12 * 10 + 4 * 5) / 1e3)
 
 
 def test_the_arrays_are_larger_than_caches_and_not_too_large() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.fleet.run import heard, latency, together
-from profiling.fleet.watch import ProcessWatch, Sample, near, slope
+from profiling.fleet.run import ProcessWatch, Sample, heard, latency, near, slope, together
 
 
 def looks(values: list[int]) -> list[Sample]:

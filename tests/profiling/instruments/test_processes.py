@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.instruments.processes import ProcessError, running
+from profiling.instruments.child import ProcessError, running
 from tests.processes import children_of, is_computing
 
 SLEEPER = "import subprocess; subprocess.run(['sleep', '60'])"

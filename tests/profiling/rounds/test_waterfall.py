@@ -9,7 +9,7 @@ pytest.importorskip("rich")
 
 from edge_client.tables import render
 from edge_client.wire.reports import Cost, Phase
-from profiling.rounds.bars import coloured, step_table
+from profiling.rounds.picture import coloured, step_table
 from profiling.rounds.waterfall import Step, steps_of_round
 from tests.command_line import shown, smidgen
 

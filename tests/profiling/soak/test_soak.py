@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from profiling.fleet.watch import Sample
+from profiling.fleet.run import Sample
 from profiling.records.record import read_records
-from profiling.soak.run import SoakRun, settled, side
+from profiling.soak import SoakRun, settled, side
 from tests.command_line import smidgen
 
 ROUNDS = 1200

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
+from profiling.instruments.child import ProcessError
 from profiling.instruments.made_up_run import ADDED, first_state
-from profiling.instruments.processes import ProcessError
 from profiling.peers import flwr as flwr_simulation
 from profiling.records.record import read_records
 from profiling.wire.ours import Rounds, check, measure

@@ -15,11 +15,10 @@ from statistics import median
 from typing import Any
 
 from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.watch import ProcessWatch, Sample, slope
+from profiling.fleet.run import ProcessWatch, Sample, slope
 from profiling.instruments.bases import cache_folder
-from profiling.instruments.child import Line
+from profiling.instruments.child import Line, Processes, running
 from profiling.instruments.machine import conditions
-from profiling.instruments.processes import Processes, running
 from profiling.records.record import Figure, Record
 from profiling.wire.ours import (
     SERVER,
