@@ -243,7 +243,6 @@ def largest_cache(folder: Path = CACHES) -> int:
     return max(sizes, default=0)
 
 
-
 REACHED = 0.5  # of a board's peaks by a plain product and by plain copying; assumed
 FORMULA = "max(operations / product rate, bytes / memory rate) / share of the roof"
 Kind = Literal["measured", "computed", BoardKind]

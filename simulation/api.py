@@ -7,8 +7,7 @@ from pathlib import Path
 from coordinator.plugins import know_folder
 from edge_client.errors import demand
 from edge_client.planning.cuda.accelerator import CPU
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.experiment_file import read_experiment
+from simulation.experiments.experiment import Experiment, read_experiment
 from simulation.experiments.result import Result
 from simulation.experiments.runner import Place, Tell, run_all
 

@@ -8,10 +8,8 @@ from typer.core import TyperGroup
 
 from edge_client.errors import WrongInput
 from simulation.commands.data import data
-from simulation.commands.experiments import run_command
+from simulation.commands.experiments import run_command, waiting, zero_compute
 from simulation.commands.split import split
-from simulation.commands.waiting import waiting
-from simulation.commands.zero_compute import zero_compute
 
 BENCHMARKS = (
     *("papers", "aug-fedprompt", "mfpt", "fedp2eft", "interpolate", "healthcare", "attacks"),

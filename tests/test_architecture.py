@@ -94,7 +94,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("commands",),
         ("cli",),
     ),
-    "simulation.report": (("figure",), ("scenario",), ("plots",), ("report",)),
+    "simulation.report": (("scenario",), ("plots",), ("report",)),
     "benchmarks": (("papers", "pretraining"), ("commands",), ("cli",), ("__main__",)),
     "benchmarks.papers": (
         ("published", "paired"),

@@ -23,8 +23,7 @@ from benchmarks.papers.paired import columns_apart, rows_apart
 from benchmarks.papers.published import Paper, read_paper
 from edge_client.errors import WrongInput, demand
 from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.report.figure import Figure
-from simulation.report.scenario import Cell, Name, Scenario
+from simulation.report.scenario import Cell, Figure, Name, Scenario
 
 if sys.version_info >= (3, 11):
     import tomllib

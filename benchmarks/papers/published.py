@@ -13,7 +13,7 @@ from typing import Any
 
 from edge_client.tables import Column, Table
 from profiling.estimates import TABLE_4
-from simulation.report.figure import Figure
+from simulation.report.scenario import Figure
 
 CELL = re.compile(r"~?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")
 EMPTY = "-"  # the paper's cell is

@@ -1,4 +1,4 @@
-"""`smidgen simulate data`: what a data set holds, its licence and checksum; and a copy as files."""
+"""`smidgen simulate data`: a data set's content, licence and checksum; and a copy as files."""
 
 import json
 from collections import Counter
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.errors import demand
 from edge_client.formats.opened import DataError
 from edge_client.outputs import check_out_folder, new_folder
 from edge_client.tables import Column, Table, show, tell
@@ -17,10 +18,23 @@ from edge_client.tasks.ready_tasks import find_task
 from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
 from edge_client.texts.written import write_csv
-from simulation.commands.inputs import check_apart
 from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet
 from simulation.datasets.hub import LAYOUTS, HubLayout, read_hub
+
+
+def check_apart(out: Path, *inputs: Path | None) -> None:
+    """Refuse an `--out` that holds what is read.
+
+    Raises:
+        DataError: Names both.
+    """
+    for path in inputs:
+        if path is not None and path.exists():
+            inside = out.resolve() in (path.resolve(), *path.resolve().parents)
+            said = f"--out {out} holds {path}, which is read; name another folder"
+            demand(not inside, said, DataError)
+
 
 MARK = ".smidgen-data"
 WRITTEN = ("train.csv", "test.csv", "task.toml", "README.md")

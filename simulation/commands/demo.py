@@ -23,7 +23,7 @@ from edge_client.tasks.ready_tasks import find_task
 from edge_client.tasks.task import Task
 from edge_client.texts.prompts.patterns import TaskError
 from profiling.rounds.costs import rounds_table
-from simulation.commands.inputs import check_apart
+from simulation.commands.data import check_apart
 from simulation.datasets.dataset import likeness
 from simulation.demo.alone import personal_table
 from simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo

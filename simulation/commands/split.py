@@ -18,7 +18,7 @@ from edge_client.tasks.ready_tasks import find_task
 from edge_client.texts.accounting import Accounting, odd_value, value_of
 from edge_client.texts.examples import Example, read_file, read_texts
 from edge_client.texts.parts import ANY, Wanted
-from simulation.commands.inputs import check_apart
+from simulation.commands.data import check_apart
 from simulation.datasets.dataset import likeness
 from simulation.population.clients import Population, PopulationError
 from simulation.population.deal import Deal, population_of

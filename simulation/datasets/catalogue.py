@@ -16,12 +16,12 @@ from edge_client.tasks.task import Task, read_task
 from edge_client.texts.examples import Example, read_file
 from edge_client.texts.parts import ANY, find_part
 from edge_client.texts.prompts.patterns import TaskError
-from simulation.datasets import entities, known, silos
+from simulation.datasets import known, silos
 from simulation.datasets.dataset import DataSet, Parts, build, checksum, licence_near, likeness
 from simulation.datasets.hub import read_hub
 from simulation.datasets.known import chosen
 
-READERS = known.READERS | silos.READERS | entities.READERS
+READERS = known.READERS | silos.READERS
 FOLDERS = dict.fromkeys(silos.READERS, silos.NEWS)  # of sets that are not called as theirs
 NAMES = tuple(sorted(READERS))
 VARIABLE = "SMIDGEN_DATA"
@@ -45,8 +45,8 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
     if name.startswith("hub:"):
         return read_hub(name.removeprefix("hub:"), languages)
     if name not in READERS:
-        known = ", ".join(NAMES)
-        raise DataError(f"no data set {name!r}; one of {known}, folder:PATH or hub:OWNER/NAME")
+        names = ", ".join(NAMES)
+        raise DataError(f"no data set {name!r}; one of {names}, folder:PATH or hub:OWNER/NAME")
     folder = _folder(where) / FOLDERS.get(name, name)
     if not folder.is_dir():
         raise DataError(f"no folder {folder.name} in {folder.parent}; put the data set there")

@@ -19,14 +19,15 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_folder
 from profiling.canvas import PALETTE, accuracy_axis, legend_below, new_figure, plain, save
-from simulation.demo.processes import Fleet, fleet
 from simulation.demo.setting import (
     ALONE,
     SCORE,
+    Fleet,
     Progress,
     Setting,
     Step,
     engine_by_name,
+    fleet,
     prompt_init,
 )
 

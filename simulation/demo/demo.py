@@ -34,8 +34,16 @@ from profiling.rounds.costs import (
 )
 from profiling.rounds.picture import draw_rounds
 from simulation.demo.alone import Compared, choices, draw_personal, train_alone
-from simulation.demo.processes import Fleet, fleet
-from simulation.demo.setting import RUN, Progress, Setting, Step, engine_by_name, prompt_init
+from simulation.demo.setting import (
+    RUN,
+    Fleet,
+    Progress,
+    Setting,
+    Step,
+    engine_by_name,
+    fleet,
+    prompt_init,
+)
 
 COORDINATOR, PERSONAL = "coordinator", "personal.png"
 # In its log.

@@ -1,4 +1,4 @@
-"""One experiment, completely specified: what is trained, on which texts, their partition, rounds.
+"""One experiment, completely specified: texts, partition, training, rounds; and its TOML file.
 
 Law: equal experiments on equal texts and an equal base give equal numbers, in one process, several,
 or on a Ray cluster of equal processors and libraries; on other processors and on a CUDA device they
@@ -21,11 +21,17 @@ are equal up to rounding. It is also a TOML file:
 
 import hashlib
 import json
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+import sys
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from coordinator.rounds.schedule import RunSpec, check_net, check_together
+import msgspec
+
+from coordinator.plugins import check_known
+from coordinator.presets import laid_under
+from coordinator.rounds.schedule import Learning, RunSpec, check_net, check_together
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED
@@ -38,7 +44,7 @@ from edge_client.updates.settings import Updates
 from edge_client.wire.labelling import Labelling
 from edge_client.wire.training import Training
 from simulation.experiments.hostile import Hostile
-from simulation.experiments.personal.settings import Personal, misfit
+from simulation.experiments.personal_settings import Personal, misfit
 from simulation.population.deal import Deal
 
 FULL = ("full", "full+head")
@@ -314,3 +320,71 @@ class Experiment(RunSpec):
             if getattr(self.training, name) == getattr(Training, name):
                 del said["training"][name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same library, before it moved into Python
+    import tomli as tomllib
+
+CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read an experiment's TOML file.
+
+    Raises:
+        ExperimentError: The file is missing, is not TOML, or has an unknown key or a wrong value.
+        PresetError: No preset has the name that it says.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExperimentError(f"no experiment at {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} is not TOML: {error}") from error
+    for key in CLOCKED:
+        said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
+        demand(key not in table, f"{path}: {key}: {said}", ExperimentError)
+    table = laid_under(table, None)
+    _check_tables(table, str(path))
+    try:
+        experiment = msgspec.convert({"name": path.stem} | table, Experiment)
+        check_known(experiment.learning)
+        if experiment.taught is not None:
+            check_known(experiment.taught.learning)
+        return experiment
+    except ExperimentError:
+        raise
+    except WrongInput as error:
+        raise ExperimentError(f"{path}: learning: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ExperimentError(f"{path}: {error}") from error
+
+
+TABLES = {
+    "deal": Deal,
+    "training": Training,
+    "learning": Learning,
+    "updates": Updates,
+    "hostile": Hostile,
+    "personal": Personal,
+    "labelling": Labelling,
+}
+
+
+def _check_tables(table: Any, origin: str) -> None:
+    """Refuse a key that an experiment, or a table in it, does not have."""
+    _check_keys(table, Experiment, origin)
+    for name, kind in TABLES.items():
+        _check_keys(table.get(name, {}), kind, f"{origin}: [{name}]")
+    if "taught" in table:
+        _check_tables(table["taught"], f"{origin}: [taught]")
+        table["taught"].setdefault("name", "taught")
+
+
+def _check_keys(table: Any, kind: type[Any], origin: str) -> None:
+    demand(isinstance(table, dict), f"{origin}: a table is expected", ExperimentError)
+    names = [item.name for item in fields(kind)]
+    for key in sorted(set(table) - set(names)):
+        raise ExperimentError(f"{origin}: unknown key {key!r}; known are {', '.join(names)}")

@@ -18,21 +18,56 @@ from coordinator.plugins import know_folder, know_installed
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import check_device, find_card
 from edge_client.errors import demand, installing
+from edge_client.labelling.label_journal import LabelJournal
+from edge_client.labelling.pseudo_labels import chosen, text_id
 from edge_client.planning.cuda.accelerator import CPU
-from edge_client.wire.labelling import keep_in
+from edge_client.wire.labelling import keep_in, keep_of
 from edge_client.wire.tensors import decode_adapter, sha256
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import Devices, Round, SimulationError
+from simulation.experiments.federation.devices import Devices, Looking, Round, SimulationError
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.hostile import told_texts
-from simulation.experiments.personal.phase import Asked, Parts, own_rounds, part_of, parts
-from simulation.experiments.pseudo_score import PseudoScore
+from simulation.experiments.personalization import Asked, Parts, own_rounds, part_of, parts
 from simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
 from simulation.experiments.result import Result
+from simulation.experiments.scoring import Tally
 from simulation.experiments.stage import Arm, Stage, stage, trained
 from simulation.experiments.virtual.in_process import InProcess, told_of_card
+
+
+class PseudoScore:
+    """Compares pseudo-labels with the labels that the data set has.
+
+    Args:
+        on: Texts and clients of an experiment that labels.
+    """
+
+    def __init__(self, on: Stage) -> None:
+        self._on = on
+        self._gold = {text_id(one): one.label for one in on.dataset.train}
+        self._texts = {client.name: len(client.unlabelled) for client in on.population}
+
+    def tally(self, books: Mapping[str, LabelJournal], looking: Looking, share: float) -> Tally:
+        """Right ones among all that the clients would train on now.
+
+        Args:
+            books: The clients' books.
+            looking: The label step that was; its thresholds.
+            share: k of the round.
+        """
+        said = self._on.experiment.labelling
+        assert said is not None, "an experiment that labels"
+        thresholds = dict(zip(self._on.dataset.task.labels, looking.thresholds, strict=True))
+        right = held = 0
+        for name, book in books.items():
+            limit = keep_of(said, share, self._texts[name])
+            for text, reading in chosen(book.readings, thresholds, limit, said.class_share).items():
+                held += 1
+                right += self._gold[text] == reading.label
+        return Tally(right, held)
+
 
 FEW_CLIENTS = 64  # up to this many, every row says how each of them does
 POLL_S = 0.3

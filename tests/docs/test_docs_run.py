@@ -32,8 +32,8 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.planning.sizes import parse_budget, parse_cache_size
 from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_folder
-from simulation.demo.processes import Fleet, fleet
-from simulation.experiments.experiment_file import read_experiment
+from simulation.demo.setting import Fleet, fleet
+from simulation.experiments.experiment import read_experiment
 from smidgen import COMMANDS
 from tests.command_line import Done, smidgen
 from tests.docs.pages import EVERY_BLOCK, ROOT, Block

@@ -18,7 +18,7 @@ pytest.importorskip("fastapi")
 
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState, Identity
-from simulation.demo.processes import Fleet, fleet
+from simulation.demo.setting import Fleet, fleet
 from tests import command_line
 from tests.coordinator.devices import key_of
 

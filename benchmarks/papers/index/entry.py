@@ -21,9 +21,8 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.result import Result
 from simulation.experiments.runner import Tell, run_all
 from simulation.experiments.stage import Stage, stage
-from simulation.report.figure import Figure
 from simulation.report.report import Order, Piece, written
-from simulation.report.scenario import Cell, Measured, Scenario
+from simulation.report.scenario import Cell, Figure, Measured, Scenario
 
 MIXTURE = "MIXTURE"  # in a command; of which `Given.mixture` takes the place
 

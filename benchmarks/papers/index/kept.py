@@ -16,7 +16,7 @@ from zipfile import ZIP_LZMA, BadZipFile, ZipFile, ZipInfo
 import msgspec
 
 from edge_client.files import from_json, write_atomically
-from simulation.experiments.personal.phase import parts
+from simulation.experiments.personalization import parts
 from simulation.experiments.record import RecordError
 from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, finished

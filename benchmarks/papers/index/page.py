@@ -13,15 +13,8 @@ from benchmarks.papers.paired import APART, APART_NOTE, apart_rows
 from benchmarks.papers.pieces import SEEDS
 from edge_client.tables import Table
 from edge_client.tasks.kind import kind_of
-from simulation.report.figure import Figure
 from simulation.report.report import Piece, sizes, sources
-from simulation.report.scenario import (
-    Measured,
-    beside,
-    lines_of,
-    part_of_page,
-    spread_text,
-)
+from simulation.report.scenario import Figure, Measured, beside, lines_of, part_of_page, spread_text
 
 NOT_RUN = "not run"
 MISSING = "missing"

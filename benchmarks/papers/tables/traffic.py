@@ -34,7 +34,7 @@ from edge_client.bases.layout import checked_shape, tensors_of
 from edge_client.bases.random_models import hub_config
 from edge_client.tables import Column, Table
 from edge_client.wire.tensors import Update, encode_adapter, encode_update
-from simulation.report.figure import Figure
+from simulation.report.scenario import Figure
 
 PARAMETERS, COMMUNICATION = "# Trainable Params", "Communication Cost"
 FULL, PROMPT, LORA = "Full fine-tuning", "Prompt Tuning (Ours)", "LoRA (Ours)"

@@ -41,7 +41,6 @@ from coordinator.rounds.state import State, evolve, with_score
 from edge_client.codecs.codec import PLAIN
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
-from simulation.experiments.federation.carried import Carried
 from simulation.experiments.federation.devices import (
     NOTHING,
     Devices,
@@ -51,7 +50,7 @@ from simulation.experiments.federation.devices import (
     Standing,
     TooFew,
 )
-from simulation.experiments.federation.resume import recalled, remembered
+from simulation.experiments.federation.resume import Carried, recalled, remembered
 from simulation.experiments.federation.schedule import Rounds, admitted, gate_answer, told_of
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score

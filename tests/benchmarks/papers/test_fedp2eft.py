@@ -9,7 +9,7 @@ pytest.importorskip("fastapi")
 from benchmarks.papers.grid import read_file
 from edge_client.tasks.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.phase import parts
+from simulation.experiments.personalization import parts
 from simulation.report.scenario import Scenario
 from tests.benchmarks.papers.asked import asked
 from tests.command_line import benchmarks

@@ -19,7 +19,7 @@ from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.wire.tensors import sha256
-from simulation.demo.processes import fleet
+from simulation.demo.setting import fleet
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.disturbed.faults import FOREIGN, Faults, FaultyRelay
 

@@ -15,7 +15,7 @@ import pytest
 from coordinator.rounds.events import Folded
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
-from simulation.demo.processes import fleet
+from simulation.demo.setting import fleet
 from tests.end_to_end.conftest import ANY_DISK, CLIENTS, Scene, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(900)]

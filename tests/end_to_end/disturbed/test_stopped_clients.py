@@ -15,7 +15,7 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.guest.ceilings import minute_of
-from simulation.demo.processes import fleet
+from simulation.demo.setting import fleet
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
 

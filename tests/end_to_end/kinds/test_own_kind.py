@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.bases.base import Base
-from simulation.demo.processes import fleet
+from simulation.demo.setting import fleet
 from tests.end_to_end.conftest import TASK, Scene, write_labelled
 
 EXTENDING = Path(__file__).parents[3] / "docs" / "extending.md"

@@ -19,8 +19,7 @@ from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
 from simulation.demo.messages import TASK
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.experiment_file import read_experiment
+from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
 from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds

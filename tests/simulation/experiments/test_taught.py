@@ -20,9 +20,8 @@ from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import decode_adapter
 from edge_client.wire.training import Training
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.experiment_file import read_experiment
-from simulation.experiments.personal.settings import Personal
+from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
+from simulation.experiments.personal_settings import Personal
 from simulation.experiments.record import adapter_of, read_rows
 from simulation.experiments.runner import Place, finished, run, run_all
 from simulation.experiments.stage import stage, trained

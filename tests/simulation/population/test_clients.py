@@ -11,13 +11,14 @@ from simulation.population.clients import (
     Client,
     Population,
     PopulationError,
+    apportion,
     by_field,
+    deal,
     few_shot,
     merged,
     mixed,
     quantity_skewed,
 )
-from simulation.population.dealing import apportion, deal
 
 EVENNESS = st.sampled_from([1e-300, 1e-6, 0.001, 0.3, 1.0, 10.0, 1e6, 1e300, inf])
 LABELS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=80)

@@ -12,10 +12,10 @@ from edge_client.bases.base import Base
 from edge_client.tables import render
 from simulation.experiments.result import mean_and_spread
 from simulation.experiments.runner import Place, run_all
-from simulation.report.figure import Figure
 from simulation.report.report import Order, Piece, play
 from simulation.report.scenario import (
     Cell,
+    Figure,
     Measured,
     Scenario,
     accuracy_table,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from benchmarks.papers.tables.languages import COMMON, Ends, alpha_table, ends_of
 from edge_client.bases.base import Base
 from edge_client.personal.interpolation import ALPHAS
-from simulation.experiments.personal.settings import Personal
+from simulation.experiments.personal_settings import Personal
 from simulation.experiments.runner import run_all
 from simulation.report.plots import alphas_figure, draw, shares_of
 from simulation.report.scenario import measured

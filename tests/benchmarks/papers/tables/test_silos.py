@@ -17,7 +17,7 @@ from edge_client.personal.interpolation import ALPHAS
 from edge_client.wire.training import SGD
 from simulation.datasets.silos import NEWS
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.personal.phase import parts
+from simulation.experiments.personalization import parts
 from simulation.experiments.runner import Place, run_all
 from simulation.experiments.stage import stage
 from simulation.report.report import Piece

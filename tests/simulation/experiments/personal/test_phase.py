@@ -15,7 +15,7 @@ from edge_client.personal.methods import METHODS, UNRANKED, Method
 from edge_client.wire.tensors import decode_adapter
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.devices import Between
-from simulation.experiments.personal.settings import GUIDED, Personal
+from simulation.experiments.personal_settings import GUIDED, Personal
 from simulation.experiments.record import adapter_of
 from simulation.experiments.result import Result, Row
 from simulation.experiments.runner import Place, run, run_all

@@ -10,8 +10,8 @@ from edge_client.errors import WrongInput
 from edge_client.personal.methods import METHODS
 from edge_client.tasks.ready_tasks import NEWS
 from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.personal.phase import part_of, parts
-from simulation.experiments.personal.settings import GUIDED, Personal, left_out
+from simulation.experiments.personal_settings import GUIDED, Personal, left_out
+from simulation.experiments.personalization import part_of, parts
 from simulation.population.deal import Deal
 
 SILOS = Experiment(

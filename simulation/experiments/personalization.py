@@ -26,7 +26,7 @@ from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from simulation.experiments.experiment import FULL, Experiment
 from simulation.experiments.federation.devices import Between, Round, Standing
-from simulation.experiments.personal.settings import GUIDED, left_out
+from simulation.experiments.personal_settings import GUIDED, left_out
 from simulation.experiments.scoring import Score, judged, score
 from simulation.experiments.stage import Stage
 from simulation.population.clients import Client
