@@ -10,6 +10,7 @@ import json
 import mmap
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ def open_tokens(base: Base) -> Tokens:
         TokenizerError: It is damaged, or gone.
         WeightsError: A GGUF's, whose fields do not fit each other.
     """
-    held = gguf_tokenizer(base.folder) if base.is_gguf else None
+    held = partial(gguf_tokenizer, base.folder) if base.is_gguf else None
     return Tokens(base.folder, held, is_causal=base.shape.is_decoder)
 
 
@@ -44,20 +45,23 @@ class TokenizerBytes(NamedTuple):
     Attributes:
         held: Resident bytes once it is read and free memory has gone back.
         loading: The most while its file is read and control words are set apart.
+        left: Resident bytes once it is let go.
     """
 
     held: int
     loading: int
+    left: int
 
 
 # Measured by tests/edge_client/planning/test_tokenizer_memory.py; see docs/memory.md.
 TOKENIZERS = {
-    "WordLevel": TokenizerBytes(320, 380),
-    "WordPiece": TokenizerBytes(320, 380),
-    "BPE": TokenizerBytes(410, 900),
-    "SentencePiece BPE": TokenizerBytes(420, 1600),
-    "SentencePiece BPE in GGUF": TokenizerBytes(520, 1600),
-    "Unigram": TokenizerBytes(700, 750),
+    "WordLevel": TokenizerBytes(320, 380, 100),
+    "WordPiece": TokenizerBytes(320, 380, 100),
+    "BPE": TokenizerBytes(410, 480, 110),
+    "BPE in GGUF": TokenizerBytes(480, 700, 180),
+    "SentencePiece BPE": TokenizerBytes(420, 1600, 100),
+    "SentencePiece BPE in GGUF": TokenizerBytes(520, 1600, 180),
+    "Unigram": TokenizerBytes(700, 750, 100),
 }
 _KEYS = (  # in what stands before a model's vocabulary, where old files do not name its kind
     (rb'"unk_id"', "Unigram"),
@@ -71,7 +75,7 @@ def tokenizer_kind(folder: Path) -> str:
     """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read."""
     if is_gguf(folder):
         with GgufFile(folder) as held:
-            return "SentencePiece BPE in GGUF" if splitting_of(held) is PIECES else "BPE"
+            return f"{'SentencePiece ' * (splitting_of(held) is PIECES)}BPE in GGUF"
     with (
         (folder / "tokenizer.json").open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,

@@ -7,6 +7,8 @@ from edge_client.bases.architectures import Answers, Shape
 from edge_client.bases.families import family_of
 from edge_client.bases.tokenizer import TOKENIZERS, TokenizerBytes
 
+LET_GO_BYTES = 16 << 20  # of a tokenizer, from which on reading it anew is worth the second
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -26,6 +28,7 @@ class Plan:
         is_streamed: Whether stored weights are copied to the card at each use instead of staying
             there (of CUDA devices).
         is_sliced: Whether large matrices are made dense a slice at a time (of the onnx engine).
+        is_spilled: Whether layers' inputs wait for backward in a file (of the onnx engine).
     """
 
     dtype: str
@@ -36,17 +39,23 @@ class Plan:
     is_kept_in_half: bool = False
     is_streamed: bool = False
     is_sliced: bool = False
+    is_spilled: bool = False
+
+    @property
+    def is_put_aside(self) -> bool:
+        """Whether layers' inputs wait elsewhere than where they were made."""
+        return self.is_kept_in_half or self.is_spilled
 
 
 def give_same_bytes(plan: Plan, other: Plan) -> bool:
     """Whether training by either ends in the same bytes, with either engine.
 
-    What is recomputed gives what was kept; so plans may differ in that, unless layers' inputs wait
-    in float16. Other parts of a plan round otherwise.
+    What is recomputed or read of a file gives what was kept; so plans may differ in that, unless
+    layers' inputs wait in float16. Other parts of a plan round otherwise.
     """
     if plan.is_kept_in_half:
         return plan == other
-    return replace(plan, recompute=other.recompute) == other
+    return replace(plan, recompute=other.recompute, is_spilled=other.is_spilled) == other
 
 
 def reads_mean(spec: AdapterSpec, shape: Shape, *, is_of_words: bool) -> bool:
@@ -121,9 +130,16 @@ class Workload:
 
     @property
     def tokenizer_bytes(self) -> TokenizerBytes:
-        """What its tokenizer takes, once read and while it is read."""
-        held, loading = TOKENIZERS[self.tokenizer]
-        return TokenizerBytes(held * self.shape.vocabulary, loading * self.shape.vocabulary)
+        """What its tokenizer takes in a step, and while it is read."""
+        whole = (each * self.shape.vocabulary for each in TOKENIZERS[self.tokenizer])
+        held, loading, left = whole
+        return TokenizerBytes(left if held >= LET_GO_BYTES else held, loading, left)
+
+    @property
+    def is_vocabulary_let_go(self) -> bool:
+        """Whether the tokenizer is closed before a step, and read anew where it is needed next."""
+        found = self.tokenizer_bytes
+        return found.held == found.left
 
     @property
     def is_top_short(self) -> bool:

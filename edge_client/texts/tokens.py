@@ -39,9 +39,10 @@ from edge_client.texts.prompts.patterns import (
     word_behind,
     written,
 )
+from edge_client.texts.vocabulary import read_tokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
+    from tokenizers import Encoding, Tokenizer
 
     from edge_client.texts.prompts.chat_template import ChatTemplate
 
@@ -89,7 +90,7 @@ class Tokens:
     Args:
         folder: The base's folder; `tokenizer.json` and, if there, `tokenizer_config.json` and
             `chat_template.jinja`. Or a base of one file.
-        held: What such a file holds as the first two; None: they lie in the folder.
+        held: Reads what such a file holds as the first two; None: they lie in the folder.
         is_causal: Whether the base answers by what stands before: then a pattern ends with its
             mask, and is read up to there.
 
@@ -100,44 +101,77 @@ class Tokens:
     def __init__(
         self,
         folder: Path,
-        held: tuple[str, Mapping[str, Any]] | None = None,
+        held: Callable[[], tuple[str, Mapping[str, Any]]] | None = None,
         *,
         is_causal: bool = False,
     ) -> None:
-        from tokenizers import Tokenizer  # only where there are texts, so that `--help` is quick
-
-        try:
-            self._tokenizer = (
-                Tokenizer.from_file(str(folder / "tokenizer.json"))
-                if held is None
-                else Tokenizer.from_str(held[0])
-            )
-        except Exception as error:  # the library raises nothing else, and quotes the file
-            raise TokenizerError(
-                f"the tokenizer of base {folder} cannot be read; copy the base again"
-            ) from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        self._folder, self._held, self._is_causal = folder, held, is_causal
         self._fixed: dict[str, int] = {}
         self._known: dict[tuple[object, ...], Packed] | None = None
-        self._folder, self._is_causal = folder, is_causal
-        self._config = config = configured(folder) if held is None else held[1]
+        self._before_reading: Callable[[], None] = lambda: None
+        self._read: Tokenizer | None = None
+        self._mark = unheard_of()
+        self._stamp: tuple[int, int, int] | None = None  # of the file that was read
+        self._aliases: dict[str, tuple[str, int, int]] = {}  # of control words, where they are such
+        self._open()
+
+    @property
+    def _tokenizer(self) -> "Tokenizer":
+        return self._read or self._open()
+
+    def let_go(self, before_reading: Callable[[], None]) -> bool:
+        """Hold the vocabulary no more until it is needed again; then it is read anew.
+
+        Not where prompts are remembered. Law: ids are the same before and after; where the file is
+        another one by then, `TokenizerError` is raised.
+
+        Args:
+            before_reading: Called before that, to give back other memory.
+
+        Returns:
+            Whether it was held.
+        """
+        if self._known is not None or self._read is None:
+            return False
+        self._read, self._before_reading, self._aliases = None, before_reading, {}
+        return True
+
+    def _open(self) -> "Tokenizer":
+        self._before_reading()
+        path = self._folder / "tokenizer.json" if self._held is None else self._folder
+        try:
+            status = path.stat()
+            stamp = status.st_ino, status.st_size, status.st_mtime_ns
+            if self._stamp not in (None, stamp):
+                raise TokenizerError(f"{path} has changed while it was in use; start again")
+            text, config = (None, configured(self._folder)) if self._held is None else self._held()
+            read = read_tokenizer(path if text is None else text)
+            del text
+        except WrongInput:
+            raise
+        except Exception as error:  # the library raises nothing else, and quotes the file
+            raise TokenizerError(
+                f"the tokenizer of base {self._folder} cannot be read; copy the base again"
+            ) from error
+        read.no_truncation()
+        read.no_padding()
+        self._read, self._config, self._stamp = read, config, stamp
         self._mask_id = self._find(config.get("mask_token"), ("[MASK]", "<mask>"))
         pad_id = self._find(config.get("pad_token"), ("[PAD]", "<pad>"))
         self.end_id = self._find(config.get("eos_token"), ())
         pad_id = self.end_id if pad_id is None else pad_id
         self.pad_id = self._needed(pad_id, "[PAD]")  # of decoders often none: what ends a text
         self.unknown_id = self._find(config.get("unk_token"), ("[UNK]", "<unk>"))
-        self.size = int(self._tokenizer.get_vocab_size())  # added tokens included
-        frame = self._tokenizer.encode("").ids
+        self.size = int(read.get_vocab_size())  # added tokens included
+        frame = read.encode("").ids
         frame += [] if self._mask_id is None else [self._mask_id]
-        own = {str(self._tokenizer.id_to_token(id_)) for id_ in frame}
-        self._control_words = set_apart(self._tokenizer, own | named_in(config), self.unknown_id)
-        self._aliases: dict[str, tuple[str, int, int]] = {}  # of control words, where they are such
-        self._mark, self._mark_id = marked(self._tokenizer, self._mask_id)
-        self._splitting = self._tokenizer.pre_tokenizer
+        own = {str(read.id_to_token(id_)) for id_ in frame}
+        self._control_words = set_apart(read, own | named_in(config), self.unknown_id)
+        self._mark_id = marked(read, self._mask_id, self._mark)
+        self._splitting = read.pre_tokenizer
         inputs = config.get("model_input_names")
         self._has_segments = not isinstance(inputs, list) or "token_type_ids" in inputs
+        return read
 
     def _find(self, configured: object, usual: Sequence[str]) -> int | None:
         for token in (content_of(configured), *usual):

@@ -58,8 +58,8 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 
 def host_bytes(work: Workload) -> int:
     """Estimated bytes that the process adds to its libraries: the tokenizer and mapped pages."""
-    held, loading = work.tokenizer_bytes
-    return max(held + max(layer_pages(work), table_pages(work)), loading)
+    found = work.tokenizer_bytes
+    return max(found.held + max(layer_pages(work), table_pages(work)), found.loading)
 
 
 def other_matrices(work: Workload) -> list[tuple[int, int]]:

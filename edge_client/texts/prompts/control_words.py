@@ -114,8 +114,8 @@ def _touches(merge: str | list[str], words: set[str]) -> bool:
     return not words.isdisjoint((first, second, first + second))
 
 
-def marked(tokenizer: "Tokenizer", mask_id: int | None) -> tuple[str, int]:
-    """Add a word that marks a mask's place in a sentence, and its id, which no base knows.
+def marked(tokenizer: "Tokenizer", mask_id: int | None, word: str) -> int:
+    """Add a word that marks a mask's place in a sentence; its id, which no base knows.
 
     It takes in the spaces around it as the mask does, where there is one.
     """
@@ -123,25 +123,25 @@ def marked(tokenizer: "Tokenizer", mask_id: int | None) -> tuple[str, int]:
 
     added = tokenizer.get_added_tokens_decoder()
     mask = AddedToken("", normalized=False) if mask_id is None else added[mask_id]
-    return _add_like(tokenizer, mask)
+    return _add_like(tokenizer, mask, word)
 
 
 def alias(tokenizer: "Tokenizer", word: str) -> tuple[str, int, int]:
     """Add a word that is read where a control word would be; its id, and the control word's."""
     added = tokenizer.get_added_tokens_decoder().items()
     id_, like = next((id_, one) for id_, one in added if one.content == word)
-    return *_add_like(tokenizer, like), id_
+    name = unheard_of()
+    return name, _add_like(tokenizer, like, name), id_
 
 
-def _add_like(tokenizer: "Tokenizer", like: "AddedToken") -> tuple[str, int]:
-    """A word with another's flags that no special token is, and its id."""
+def _add_like(tokenizer: "Tokenizer", like: "AddedToken", word: str) -> int:
+    """Add a word with another's flags that no special token is; its id."""
     from tokenizers import AddedToken
 
-    word = unheard_of()
     flags = {"lstrip": like.lstrip, "rstrip": like.rstrip, "single_word": like.single_word}
     tokenizer.add_tokens([AddedToken(word, normalized=like.normalized, special=False, **flags)])
     added = tokenizer.get_added_tokens_decoder().items()
-    return word, next(id_ for id_, one in added if one.content == word)
+    return next(id_ for id_, one in added if one.content == word)
 
 
 def unheard_of() -> str:

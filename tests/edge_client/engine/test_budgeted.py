@@ -99,6 +99,20 @@ def plain_start(engine: Any, delta: dict[str, np.ndarray]) -> dict[str, np.ndarr
     return {name: tensor - delta[name] for name, tensor in engine.adapter().items()}
 
 
+def test_a_large_vocabulary_is_let_go_before_a_step_and_read_anew_behind_it(
+    monkeypatch: pytest.MonkeyPatch, tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    answers = []
+    for least in (1 << 40, 0):
+        monkeypatch.setattr("edge_client.planning.plan.LET_GO_BYTES", least)
+        engine = budgeted(kind, tiny_base, hub_task)
+        assert engine.option.work.is_vocabulary_let_go == (not least)
+        train(engine, TEXTS, TRAINING, seed=1)
+        answers.append(engine.predict(TEXTS))
+        assert engine.encoder.tokens.let_go(lambda: None)
+    assert np.array_equal(answers[0], answers[1])
+
+
 def test_other_errors_are_not_taken_for_want_of_memory(
     tiny_base: Base, hub_task: Task, kind: str
 ) -> None:

@@ -8,7 +8,7 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.bases.tokenizer import TOKENIZERS
-from edge_client.planning.plan import Plan, Workload
+from edge_client.planning.plan import LET_GO_BYTES, Plan, Workload
 from edge_client.planning.planner import plans
 from edge_client.planning.torch_memory import (
     FIXED_BYTES,
@@ -233,10 +233,16 @@ def test_weights_stored_as_they_are_computed_with_are_not_copied() -> None:
     assert dense_bytes((8, 64), 4, "float32") == 8 * 64 * 6
 
 
-def test_of_a_large_vocabulary_the_tokenizer_alone_is_felt() -> None:
+def test_of_a_vocabulary_the_tokenizer_alone_is_felt_until_it_is_let_go() -> None:
     work, plan = large(), Plan("bfloat16", 4, ALL, 24, 256)
-    wide = replace(work, shape=replace(LARGE, vocabulary=LARGE.vocabulary + 200_000))
-    assert total(wide, plan) - total(work, plan) == 200_000 * TOKENIZERS["WordLevel"].held
+    let_go = -(-LET_GO_BYTES // TOKENIZERS["WordLevel"].held)
+    few, more, many = (
+        total(replace(work, shape=replace(LARGE, vocabulary=count)), plan)
+        for count in (10_000, let_go - 1, let_go)
+    )
+    assert more - few == (let_go - 10_001) * TOKENIZERS["WordLevel"].held
+    left = let_go * TOKENIZERS["WordLevel"].left
+    assert many - left == few - 10_000 * TOKENIZERS["WordLevel"].held
 
 
 def test_a_prompt_longer_than_the_base_reads_is_named() -> None:

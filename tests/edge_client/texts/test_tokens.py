@@ -2,6 +2,7 @@ import gc
 import shutil
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,3 +240,39 @@ def test_a_configuration_of_a_tokenizer_is_read_in_utf_8_with_a_mark_or_without(
         body = mark + '{"mask_token": "[MASK]", "name": "très"}'.encode()
         (tmp_path / "tokenizer_config.json").write_bytes(body)
         assert Tokens(tmp_path).mask_id == Tokens(tiny_base.folder).mask_id
+
+
+@pytest.mark.parametrize("text", ["home", "the cup final [SEP] [MASK]", "", "home " * 40])
+def test_a_vocabulary_that_was_let_go_gives_the_same_ids(tiny_base: Base, text: str) -> None:
+    def ids(tokens: Tokens, first: int) -> list[object]:
+        asked: list[Callable[[], object]] = [
+            lambda: tokens.gaps(text, 24),
+            lambda: tokens.cloze("{text} [MASK] .", Example(text), 24),
+            lambda: tokens.words([text, "a"], 9),
+            lambda: tokens.asked_in(text, {}, [(0, 2)]),
+        ]
+        return [one() for one in asked[first:] + asked[:first]]
+
+    kept, tokens, readings = Tokens(tiny_base.folder), Tokens(tiny_base.folder), list[int]()
+    for first in range(4):  # whatever is asked first reads it anew
+        assert ids(tokens, first) == ids(kept, first)
+        assert tokens.let_go(lambda: readings.append(1)) and not tokens.let_go(lambda: None)
+        assert len(readings) == first
+    assert tokens.gaps(text, 24) == kept.gaps(text, 24)
+
+
+def test_a_vocabulary_is_kept_where_prompts_are_remembered(tiny_base: Base) -> None:
+    tokens = Tokens(tiny_base.folder)
+    tokens.remember()
+    assert not tokens.let_go(lambda: None)
+
+
+def test_a_tokenizer_that_has_changed_since_it_was_let_go_is_refused(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_base.folder, tmp_path / "base")
+    tokens = Tokens(folder)
+    tokens.let_go(lambda: None)
+    (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes() + b" ")
+    with pytest.raises(TokenizerError, match="has changed while it was in use"):
+        tokens.encode("a")
