@@ -16,12 +16,18 @@ ENCODERS = tuple(name for name in FAMILIES if name not in DECODERS)
 HIDDEN, LAYERS, FEED_FORWARD, HEADS = 64, 3, 128, 4
 
 
-def write_family(name: str, tiny_base: Base, folder: Path, seed: int = 0) -> Base:
-    """A random model with the tiny base's tokenizer; norms and biases are random too."""
+def write_family(
+    name: str, tiny_base: Base, folder: Path, seed: int = 0, **changes: object
+) -> Base:
+    """A random model with the tiny base's tokenizer; norms and biases are random too.
+
+    `changes` are keys of its config.json.
+    """
     import torch
     import transformers
 
     sizes = _sizes(name) | {"vocab_size": Tokens(tiny_base.folder).size, "pad_token_id": 0}
+    sizes |= changes
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(name, **sizes)
     kind = transformers.AutoModelForMaskedLM

@@ -114,7 +114,36 @@ class Gate:
     into: str
 
 
-Op = Norm | Linears | Answers | Rotary | Attend | Activate | Gate
+@dataclass(frozen=True)
+class FeedForward:
+    """Linears, what is active of them, and the linear of that: some columns inside at a time.
+
+    In no family's block; `in_parts` makes it.
+
+    Attributes:
+        inner: The linears whose results lie inside.
+        active: What is made of these.
+        last: The linear of that.
+    """
+
+    inner: Linears
+    active: Activate | Gate
+    last: Linears
+
+    @property
+    def of(self) -> str:
+        return self.inner.of
+
+    @property
+    def plus(self) -> str:
+        return self.last.plus
+
+    @property
+    def into(self) -> str:
+        return self.last.results[0]
+
+
+Op = Norm | Linears | Answers | Rotary | Attend | Activate | Gate | FeedForward
 Block = tuple[Op, ...]
 
 
@@ -379,7 +408,7 @@ def reads(op: Op) -> tuple[str, ...]:
             return op.of
         case Gate():
             return (op.of, op.by)
-        case Linears(plus=plus) | Norm(plus=plus) if plus:
+        case Linears(plus=plus) | Norm(plus=plus) | FeedForward(plus=plus) if plus:
             return (op.of, plus)
         case _:
             return (op.of,)
@@ -409,6 +438,19 @@ def late_registers(block: Block) -> frozenset[str]:
 
 
 @cache
+def in_parts(block: Block) -> Block:
+    """A block whose feed-forward is one operation; as it is where its inside is read elsewhere."""
+    for number, (inner, active, last) in enumerate(zip(block, block[1:], block[2:], strict=False)):
+        if not (isinstance(inner, Linears) and isinstance(last, Linears)):
+            continue
+        others = {name for op in block[number + 3 :] for name in reads(op)}
+        is_inside = not others & {*writes(inner), *writes(active)}
+        if isinstance(active, Activate | Gate) and is_inside:
+            return (*block[:number], FeedForward(inner, active, last), *block[number + 3 :])
+    return block
+
+
+@cache
 def dying_registers(block: Block) -> tuple[tuple[str, ...], ...]:
     """For each operation the registers that nothing behind it reads."""
     behind, found = {"out"}, []
@@ -416,3 +458,19 @@ def dying_registers(block: Block) -> tuple[tuple[str, ...], ...]:
         found.append(tuple(name for name in reads(op) if name not in behind))
         behind |= set(reads(op))
     return tuple(reversed(found))
+
+
+@cache
+def rooms_of(block: Block) -> dict[str, str]:
+    """Where normalized registers lie, by name: where one lay that nothing reads any more.
+
+    Only with a feed-forward in parts, whose input's gradient does not take its value's place.
+    """
+    found: dict[str, str] = {}
+    free: list[str] = []
+    if any(isinstance(op, FeedForward) for op in block):
+        for op, dead in zip(block, dying_registers(block), strict=True):
+            if isinstance(op, Norm) and not op.is_kept:
+                found[op.into] = free.pop() if free else op.into
+            free += [found[name] for name in dead if name in found]
+    return found

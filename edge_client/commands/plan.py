@@ -100,7 +100,11 @@ def _table(plans: Plans) -> Table:
         names.append("matrices")
         for row, planned in zip(rows, shown, strict=True):
             row.append("sliced" if planned.plan.is_sliced else "whole")
-    words = ("dtype", "weights", "matrices")
+    if any(planned.plan.is_spilled for planned in shown):
+        names.append("inputs")
+        for row, planned in zip(rows, shown, strict=True):
+            row.append("in a file" if planned.plan.is_spilled else "kept")
+    words = ("dtype", "weights", "matrices", "inputs")
     columns = [Column(name, "word" if name in words else "number") for name in names]
     where = f" of {plans.accelerator.name}" if plans.accelerator else ""
     title = f"what a step would take in {size(plans.budget_bytes)}{where} (estimated)"

@@ -100,23 +100,24 @@ class FrozenBase:
         """A module's `weight` or `bias` of one dimension."""
         return self.weights.vector(f"{module}.{part}")
 
-    def words(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of the word table, (B, T, embedding).
+    def words(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Rows of the word table, (B, T, embedding), into `out` if given.
 
         A few words at a time, since the kernel maps up to a megabyte around each row's codes and
         its scales.
         """
-        name = f"{self.family.words}.weight"
+        name, size = f"{self.family.words}.weight", (*ids.shape, self.shape.embedding)
+        found = np.empty(size, np.float32) if out is None else out
         words, places = np.unique(ids, return_inverse=True)
-        table = np.empty((len(words), self.shape.embedding), np.float32)
+        places = places.reshape(ids.shape)
         for start in range(0, len(words), TABLE_ROWS):
-            part = slice(start, start + TABLE_ROWS)
-            table[part] = self.weights.rows(name, words[part])
+            table = self.weights.rows(name, words[start : start + TABLE_ROWS])
+            here = (places >= start) & (places < start + len(table))
+            found[here] = table[places[here] - start]
             self.weights.release([name])
         if self.family.is_embedding_scaled:
-            table *= np.float32(math.sqrt(self.shape.embedding))
-        rows: np.ndarray = table[places.reshape(ids.shape)]
-        return rows
+            found *= np.float32(math.sqrt(self.shape.embedding))
+        return found
 
     def places(
         self, tokens: int, segments: np.ndarray | None = None, prompt: int = 0

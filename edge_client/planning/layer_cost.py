@@ -15,10 +15,12 @@ from edge_client.bases.architectures import (
     Activate,
     Attend,
     Block,
+    FeedForward,
     Gate,
     Linears,
     Norm,
     Shape,
+    in_parts,
     late_registers,
     reads,
     writes,
@@ -27,13 +29,16 @@ from edge_client.bases.families import family_of
 from edge_client.bases.layout import linear_size
 
 SCORES = 1 << 20  # attention scores, in elements; at least one text's
-WINDOW_QUERIES = 128  # tokens of a text whose attention is computed together, where it is in parts
+WINDOW_QUERIES = 64  # tokens of a text whose attention is computed together, where it is in parts
+LONG_CAUSAL = 128  # tokens above which a text's causal attention is in parts
 LONG_TEXT = 512  # tokens above which a text's attention is in parts
 TABLE_ROWS = 8  # rows of the word table, read before the pages around them are given back
 WORD_ROWS = 2048  # rows of a head held together, where every word is an answer; fewer wide ones
 WORD_ELEMENTS = 1 << 21  # of such rows
 SLICE = 1 << 20  # elements of a matrix made dense at once on all threads, where it is in slices
+INNER_BLOCK = 256  # columns of the widest block of a stored matrix
 TILE = 32  # rows of a slice at least, as products are tiled
+ANSWER_ELEMENTS = 1 << 20  # of states that a head reads together
 PASS_ELEMENTS = 1 << 19  # elements of a pass over states; what it holds stays in a core's cache
 
 
@@ -50,7 +55,7 @@ def window_of(tokens: int, window: int | None, is_causal: bool = False) -> int |
     """
     if window is not None and tokens > window + 1:
         return window
-    return tokens if tokens > (WINDOW_QUERIES if is_causal else LONG_TEXT) else None
+    return tokens if tokens > (LONG_CAUSAL if is_causal else LONG_TEXT) else None
 
 
 def window_blocks(tokens: int, window: int, is_causal: bool = False) -> list[tuple[slice, slice]]:
@@ -83,18 +88,54 @@ def slice_size(size: tuple[int, int], axis: int, block: int, threads: int) -> in
     return max(unit, SLICE // threads // size[1 - axis] // unit * unit)
 
 
+def inner_parts(hidden: int, intermediate: int) -> list[slice]:
+    """Columns inside a feed-forward that are computed together, where matrices are in slices.
+
+    As many as a room of words has place for, in whole blocks of every kind of stored matrix. All,
+    where parts and the gradient at one would take no less.
+    """
+    step = max(INNER_BLOCK, WORD_ELEMENTS // hidden // INNER_BLOCK * INNER_BLOCK)
+    if 2 * intermediate < 3 * step:
+        return [slice(0, intermediate)]
+    starts = range(0, intermediate, step)
+    return [slice(start, min(start + step, intermediate)) for start in starts]
+
+
 def word_rows(embedding: int) -> int:
     """Rows of a head that are held together with their logits, of words of that width."""
     return max(1, min(WORD_ROWS, WORD_ELEMENTS // embedding))
+
+
+def answers_together(width: int) -> int:
+    """Answers that a head reads together, of states of that width."""
+    return max(1, ANSWER_ELEMENTS // width)
 
 
 HEADS = ("q", "k", "v")
 
 
 @cache
-def block_of(shape: Shape, is_short: bool = False) -> Block:
-    """The operations of a layer above the lowest; see `Family.block_of`."""
-    return family_of(shape.architecture).block_of(1, is_short)
+def block_of(shape: Shape, is_short: bool = False, is_sliced: bool = False) -> Block:
+    """The operations of a layer above the lowest; see `Family.block_of` and `sliced`."""
+    block = family_of(shape.architecture).block_of(1, is_short)
+    return sliced(shape, block) if is_sliced else block
+
+
+def sliced(shape: Shape, block: Block) -> Block:
+    """A layer's operations where large matrices are in slices."""
+    return in_parts(block) if len(inner_parts(shape.hidden, shape.intermediate)) > 1 else block
+
+
+@cache
+def feed_forward(shape: Shape) -> FeedForward | None:
+    """The feed-forward of a layer whose large matrices are in slices; None: it is not in parts."""
+    block = block_of(shape, is_sliced=True)
+    return next((op for op in block if isinstance(op, FeedForward)), None)
+
+
+def inner_columns(shape: Shape) -> int:
+    """Columns inside a feed-forward in parts that are computed together; 0: it is not in parts."""
+    return inner_parts(shape.hidden, shape.intermediate)[0].stop if feed_forward(shape) else 0
 
 
 @cache
@@ -104,10 +145,10 @@ def linear_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
 
 
 @cache
-def register_widths(shape: Shape) -> dict[str, int]:
+def register_widths(shape: Shape, is_sliced: bool = False) -> dict[str, int]:
     """Columns of each register."""
     widths, sizes = {"x": shape.hidden}, linear_sizes(shape)
-    for op in block_of(shape):
+    for op in block_of(shape, is_sliced=is_sliced):
         if isinstance(op, Linears):
             rows = [sizes[name][0] for name in op.names]
             widths |= dict(zip(op.results, rows, strict=True))
@@ -155,14 +196,14 @@ def autograd_keeps(shape: Shape, adapted: frozenset[str], is_short: bool) -> tup
 
 
 @cache
-def tape(shape: Shape, adapted: frozenset[str], is_short: bool) -> tuple[str, ...]:
+def tape(shape: Shape, adapted: frozenset[str], is_short: bool, is_sliced: bool) -> tuple[str, ...]:
     """The registers that the onnx engine keeps of a layer: what linears and attention give.
 
     Attention's result only where it is learnt from; late registers are left out.
     """
     found: list[str] = []
-    for op in block_of(shape, is_short):
-        if isinstance(op, Norm) and op.is_kept:
+    for op in block_of(shape, is_short, is_sliced):
+        if isinstance(op, FeedForward) or (isinstance(op, Norm) and op.is_kept):
             found.append(op.into)
         elif isinstance(op, Linears):
             found += op.results
@@ -172,9 +213,14 @@ def tape(shape: Shape, adapted: frozenset[str], is_short: bool) -> tuple[str, ..
 
 
 @cache
-def read_by_several(shape: Shape) -> tuple[str, ...]:
-    """The registers of several linears, whose gradients take turns in two places."""
-    linears = [op for op in block_of(shape) if isinstance(op, Linears)]
+def read_by_several(shape: Shape, is_sliced: bool) -> tuple[str, ...]:
+    """The registers of several linears, whose gradients take turns in two places.
+
+    And that of a feed-forward in parts, whose gradient is summed beside it.
+    """
+    block = block_of(shape, is_sliced=is_sliced)
+    linears = [op for op in block if isinstance(op, Linears)]
+    linears += [op.inner for op in block if isinstance(op, FeedForward) for _ in range(2)]
     counts = {op.of: sum(len(o.names) for o in linears if o.of == op.of) for op in linears}
     return tuple(name for name, count in counts.items() if count > 1)
 

@@ -10,14 +10,20 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 from dataclasses import dataclass
 
 from edge_client.adapters.spec import frozen_layers
+from edge_client.bases.architectures import rooms_of
+from edge_client.bases.families import family_of
 from edge_client.bases.quantization import BLOCK
 from edge_client.planning.layer_cost import (
     HEADS,
     PASS_ELEMENTS,
     SCORES,
     adapted_linears,
+    block_of,
     columns,
+    feed_forward,
     has_residual_norms,
+    inner_columns,
+    inner_registers,
     is_large,
     linear_sizes,
     read_by_several,
@@ -30,6 +36,7 @@ from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.torch_memory import (
     MemoryEstimate,
     adapter_bytes,
+    answers,
     answers_bytes,
     elements,
     layer_pages,
@@ -91,15 +98,24 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 def _dense_bytes(work: Workload, plan: Plan) -> int:
     """The room that holds one dense matrix at a time, or some of a head's words.
 
-    Of a large matrix in slices those of two threads. 0 if matrices are stored dense.
+    Of a large matrix in slices those of two threads; of a feed-forward in parts one's columns. 0 if
+    matrices are stored dense.
     """
-    sizes = [*linear_sizes(work.shape).values()]
-    large = [size for size in sizes if plan.is_sliced and is_large(size)]
-    whole = *(set(sizes) - set(large)), (words_together(work), work.shape.embedding)
-    slices = [
-        2 * slice_size(size, axis, BLOCK, 2) * size[1 - axis] for size in large for axis in (0, 1)
-    ]
-    return 0 if work.bits == 32 else 4 * max(*map(elements, whole), *slices)
+    if work.bits == 32:
+        return 0
+    shape, sizes = work.shape, dict(linear_sizes(work.shape))
+    found = [words_together(work) * shape.embedding]
+    if plan.is_sliced and (op := feed_forward(shape)) is not None:
+        found.append(inner_columns(shape) * shape.hidden)
+        for name in (*op.inner.names, *op.last.names):
+            del sizes[name]
+    for size in sizes.values():
+        if plan.is_sliced and is_large(size):
+            axes = ((slice_size(size, axis, BLOCK, 2), size[1 - axis]) for axis in (0, 1))
+            found += [2 * elements(part) for part in axes]
+        else:
+            found.append(elements(size))
+    return 4 * max(found)
 
 
 def _waiting_bytes(work: Workload, plan: Plan) -> int:
@@ -110,13 +126,13 @@ def _waiting_bytes(work: Workload, plan: Plan) -> int:
     unless many places of a text are asked at.
     """
     sizes, top, shape = _sizes(work, plan), work.shape.layers - 1, work.shape
-    entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state
+    entry = sizes.state // 2 if plan.is_kept_in_half else sizes.state * (not plan.is_spilled)
     adapted, total = adapted_linears(work.spec, shape), 0
     for index in range(lowest_trained(work, plan), work.shape.layers):
         total += entry
         if index not in plan.recompute:
             is_short = index == top and work.is_top_short
-            total += sizes.number * columns(shape, tape(shape, adapted, is_short))
+            total += sizes.number * columns(shape, tape(shape, adapted, is_short, plan.is_sliced))
     return total
 
 
@@ -124,23 +140,29 @@ def _room_bytes(work: Workload, plan: Plan) -> int:
     """The rooms that all layers share."""
     sizes, lowest = _sizes(work, plan), lowest_trained(work, plan)
     # Two take turns for inputs that do not wait where they lie.
-    turns = 2 if plan.is_kept_in_half else min(lowest, 2)
+    turns = 2 if plan.is_put_aside else min(lowest, 2)
     cut = frozen_layers(work.spec, work.shape.layers)
     if 0 < cut < work.shape.layers:  # the states at the cut lie apart from what makes them
-        turns = 3 if plan.is_kept_in_half or cut < lowest else 2
+        turns = 3 if plan.is_put_aside or cut < lowest else 2
     if work.has_many_answers:  # the top layer's own sum is of all tokens
         turns = 3 if cut == work.shape.layers else max(turns, 1)
     is_all_kept = lowest == 0 and not plan.recompute
-    shape, own = work.shape, tape(work.shape, frozenset(), False)
+    shape, is_sliced = work.shape, plan.is_sliced
+    own = tape(shape, frozenset(), False, is_sliced)
     shared = 0 if is_all_kept else columns(shape, own)
     has_back = lowest < shape.layers
-    back = columns(shape, (*HEADS, *read_by_several(shape))) if has_back else 0  # gradients there
+    tokens = plan.tokens + work.spec.prompt_tokens
+    heads = HEADS if score_rows(shape, tokens) == tokens else HEADS[1:]  # in parts over queries
+    back = columns(shape, (*heads, *read_by_several(shape, is_sliced))) if has_back else 0
     back += shape.hidden if has_back and has_residual_norms(shape) else 0
     # What is recomputed, and attention's result.
-    shared += back + columns(shape, register_widths(shape).keys() - {*own, "x", "out"})
-    asked = sizes.state if work.has_many_answers and has_back else 0  # at what the head reads
-    logits = 4 * min(plan.micro_batch, work.batch) * work.masked * words_together(work)
-    return turns * sizes.state + sizes.number * shared + asked + logits
+    made = register_widths(shape, is_sliced).keys() - {*own, "x", "out"}
+    places = rooms_of(block_of(shape, is_sliced=is_sliced))
+    shared += back + columns(shape, {places.get(name, name) for name in made})
+    if is_sliced:  # a part of the feed-forward's inside, and the gradient at it
+        shared += inner_columns(shape) * (inner_registers(shape) + has_back)
+    logits = 4 * answers(work, plan) * words_together(work)
+    return turns * sizes.state + sizes.number * shared + logits
 
 
 def _passing_bytes(work: Workload, plan: Plan) -> int:
@@ -174,10 +196,15 @@ def _graph_bytes(work: Workload, plan: Plan) -> int:
         states = scores + 4 * queries * shape.heads * shape.head_dim + 6 * tokens * kv_width
     attention = 4 * chunk * (4 * scores + states)
     summand = sizes.inner if "up" in spec.adapted else sizes.state  # a linear's, before its Gemm
+    if plan.is_sliced:
+        summand = max(sizes.state, sizes.number * inner_columns(shape))
     return max(attention, summand, PASS_ARRAYS * min(4 * PASS_ELEMENTS, sizes.inner))
 
 
 def _embedding_bytes(work: Workload, plan: Plan) -> int:
-    """The rows of words, gathered, in order, with a prompt before them."""
-    rows = min(plan.micro_batch, work.batch) * (plan.tokens + work.spec.prompt_tokens)
-    return 3 * 4 * rows * work.shape.embedding
+    """The rows of words, and with a prompt before them; none that lie where layers read them."""
+    family, spec = family_of(work.shape.architecture), work.spec
+    if not (family.embedding_norm or family.embedding_map or spec.prompt_tokens):
+        return 0
+    rows = min(plan.micro_batch, work.batch) * (plan.tokens + spec.prompt_tokens)
+    return (2 if spec.prompt_tokens else 1) * 4 * rows * work.shape.embedding

@@ -100,8 +100,9 @@ def options(
 def plans(work: Workload, dtypes: Sequence[str]) -> Iterator[Plan]:
     """Every plan: dtype x micro-batch x recomputed layers x depth, without repetitions.
 
-    The onnx engine computes in float32 alone, may keep layers' inputs in half of that, and may make
-    large matrices dense a slice at a time. A card may keep the weights or have them streamed.
+    The onnx engine computes in float32 alone, may keep layers' inputs in half of that or in a file,
+    and may make large matrices dense a slice at a time. A card may keep the weights or have them
+    streamed.
     """
     is_onnx = work.engine == "onnx"
     is_sliced = is_onnx and work.bits < 32 and any(map(is_large, linear_sizes(work.shape).values()))
@@ -113,6 +114,7 @@ def plans(work: Workload, dtypes: Sequence[str]) -> Iterator[Plan]:
                     ways = [plan]
                     if is_onnx and work.spec.is_in_layers:
                         ways.append(replace(plan, is_kept_in_half=True))
+                        ways.append(replace(plan, is_spilled=True))
                     if work.device != CPU:
                         ways.append(replace(plan, is_streamed=True))
                     yield from ways
@@ -160,7 +162,8 @@ def preference(option: Option) -> tuple[object, ...]:
     """The order in which plans are preferred; the smallest comes first.
 
     1. More trained layers before fewer: a shallow adapter is another adapter.
-    2. Whole matrices before slices, whose products cost a step 1.1 to 1.4 times its seconds.
+    2. Whole matrices before slices, whose products cost a step 1.1 to 1.4 times its seconds, and
+       either before a file, which wears a card out.
     3. A float32 step below a quarter of a second before anything else: there is little to win,
        and results stay the same from one processor to the next.
     4. The faster by nominal rates; then the one that keeps layers' inputs whole; then the smaller.
@@ -169,6 +172,7 @@ def preference(option: Option) -> tuple[object, ...]:
     is_exact = plan.dtype == "float32" and option.nominal_step_s < FAST_ENOUGH_S
     return (
         -plan.depth,
+        plan.is_spilled,
         plan.is_sliced,
         not is_exact,
         option.nominal_step_s,
@@ -185,7 +189,7 @@ def choose(options: Sequence[Option], budget_bytes: int, is_auto: bool = False) 
     """The preferred plan that fits.
 
     More memory never gives a plan that comes later in the order of `preference`: never fewer
-    trained layers, of as many never slices where it gave whole matrices, and of these never a
+    trained layers, of as many never a file or slices where it gave neither, and of these never a
     slower step, but for float32 below 0.25 s.
 
     Args:
@@ -260,6 +264,7 @@ def plan_in_words(option: Option) -> str:
     if plan.micro_batch < work.batch:
         at_once = f"{plan.micro_batch} of a batch's {work.batch} texts at once"
     kept = ", layers' inputs kept in float16" if plan.is_kept_in_half else ""
+    kept += ", layers' inputs put aside in a file" if plan.is_spilled else ""
     return (
         f"{at_once}, up to {plan.tokens} tokens each, in {plan.dtype}{kept}; "
         f"{_layers(option)}; {_weights(option)}"

@@ -37,6 +37,7 @@ _CORE_DENSE: Mapping[str, Mapping[int, float]] = {
 }
 _LAYER_CALL_S = {"x86": 3e-4, "other": 15e-4}
 SLICED = 1.3  # of a step's products, where large matrices are in slices; measured 1.1 to 1.4
+STORAGE = 1e8  # bytes per second, written or read; of an SD card
 BACKWARD_SCORES = 2.5  # of attention's forward: scores recomputed, then four products, not two
 
 
@@ -94,7 +95,15 @@ def step_seconds(work: Workload, plan: Plan, rates: Rates) -> float:
         (SLICED if plan.is_sliced else 1.0) * step_flops(work, plan) / rates.flops_per_s[plan.dtype]
         + dequantized_bytes(work, plan) / rates.dense_bytes_per_s[work.bits]
         + layer_calls(work, plan) * rates.layer_call_s
+        + spilled_bytes(work, plan) / STORAGE
     )
+
+
+def spilled_bytes(work: Workload, plan: Plan) -> int:
+    """Bytes that one step writes to a file and reads again."""
+    rows = work.batch * (plan.tokens + work.spec.prompt_tokens)
+    layers = work.shape.layers - lowest_trained(work, plan)
+    return 2 * 4 * rows * work.shape.hidden * layers * plan.is_spilled
 
 
 def layer_calls(work: Workload, plan: Plan) -> int:
@@ -122,6 +131,8 @@ def step_flops(work: Workload, plan: Plan) -> float:
             total += linears + BACKWARD_SCORES * attention
             if index in plan.recompute:
                 total += linears - last + attention
+            elif plan.is_sliced:  # a feed-forward in parts is never kept
+                total += linears - last
     return total
 
 

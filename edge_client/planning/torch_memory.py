@@ -23,6 +23,7 @@ from edge_client.planning.layer_cost import (
     SCORES,
     TABLE_ROWS,
     adapted_linears,
+    answers_together,
     autograd_keeps,
     columns,
     inner_registers,
@@ -110,8 +111,9 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 
 
 def while_loading(work: Workload, step: MemoryEstimate) -> MemoryEstimate:
-    """A step's estimate, or with so much slack that the tokenizer can be read before any step."""
-    short = step.runtime + work.tokenizer_bytes.loading - step.total
+    """A step's estimate, or with so much slack that the tokenizer can be read between two."""
+    held = step.runtime + step.adapter + step.vectors
+    short = held + work.tokenizer_bytes.loading - step.total
     return replace(step, slack=step.slack + max(0, short))
 
 
@@ -380,15 +382,21 @@ def words_together(work: Workload) -> int:
     return min(word_rows(work.shape.embedding), work.shape.vocabulary) if work.masked else 0
 
 
+def answers(work: Workload, plan: Plan) -> int:
+    """Answers of which all words are asked together; the onnx engine's head takes some of them."""
+    found = min(plan.micro_batch, work.batch) * work.masked
+    return min(found, answers_together(work.shape.hidden)) if work.engine == "onnx" else found
+
+
 def _words_bytes(work: Workload, plan: Plan) -> int:
     """States of the answers, a slice of the vocabulary's words, the answers' logits of it."""
     width, embedding = DTYPE_BYTES[plan.dtype], work.shape.embedding
-    answers = min(plan.micro_batch, work.batch) * work.masked
-    states = answers * (3 * work.shape.hidden + 6 * embedding) * 4
+    count = answers(work, plan)
+    states = count * (3 * work.shape.hidden + 6 * embedding) * 4
     if work.engine == "onnx":  # words and logits lie in rooms
         has_dense = family_of(work.shape.architecture).head_dense
-        return states if has_dense else 4 * 5 * answers * embedding
-    row = embedding * (4 + 4 + width) + answers * (8 + width)
+        return states if has_dense else 4 * 5 * count * embedding
+    row = embedding * (4 + 4 + width) + count * (8 + width)
     return states + words_together(work) * row
 
 

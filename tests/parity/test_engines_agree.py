@@ -5,6 +5,7 @@ norm, an order of magnitude more where a gradient nearly cancels.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from pathlib import Path
@@ -18,6 +19,7 @@ from edge_client.bases.base import Base, open_base
 from edge_client.bases.packing import pack_model
 from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import train
+from edge_client.planning.layer_cost import inner_parts
 from edge_client.planning.plan import Plan
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example, read_file
@@ -112,6 +114,45 @@ def onnx_logits(base: Base, spec: object, state: AdapterState, words: list[int])
 
     network = Network(base, spec, state, [[word] for word in words], threads=2)  # type: ignore[arg-type]
     return lambda batch: network.logits(batch)  # type: ignore[arg-type]
+
+
+WIDE = {"hidden_size": 2048, "intermediate_size": 1536, "num_hidden_layers": 1}
+WIDE |= {"num_attention_heads": 16, "max_position_embeddings": 640}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", ["lora:2@q,k,v,o,up,down", "bias", "prompt:5", "lora:4"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "llama", "qwen3", "gemma3_text"])
+def test_a_feed_forward_in_parts_gives_the_same_gradients(
+    tiny_base: Base, tmp_path: Path, family: str, adapter: str
+) -> None:
+    changes = WIDE | ({"layer_types": ["full_attention"]} if family == "gemma3_text" else {})
+    base = write_family(family, tiny_base, tmp_path / "wide", **changes)
+    assert len(inner_parts(base.shape.hidden, base.shape.intermediate)) == 2
+    if base.shape.is_decoder:
+        adapter = {"bias": "lora:2@gate,down"}.get(adapter, adapter)
+    spec, words = parse_adapter(adapter), None if base.shape.is_decoder else WORDS
+    state = gradients.random_adapter(spec, base, labels=4, seed=1)
+    inputs = gradients.random_batch(base, 3, 24, labels=4, seed=3)
+    if words is None:  # more answers than a head reads together
+        inputs = gradients.random_batch(base, 1, 600, labels=4, seed=3)
+        places, texts = np.arange(599), np.zeros(599, np.int64)
+        labels = inputs.ids[0, 1:]
+        inputs = replace(inputs, mask_positions=places, labels=labels, texts=texts)
+    batch, tokens = inputs.ids.shape
+    whole = Plan("float32", batch, (), 1, tokens)
+    sliced = replace(whole, is_sliced=True)
+    with (
+        gradients.our_gradients(base, spec, state, words) as torch_gradients,
+        gradients.our_gradients(base, spec, state, words, "onnx") as onnx_gradients,
+    ):
+        loss, wanted = torch_gradients(inputs, whole)
+        for plan in (sliced, replace(sliced, recompute=(0,)), replace(sliced, is_spilled=True)):
+            found_loss, found = onnx_gradients(inputs, plan)
+            assert found_loss == pytest.approx(loss, rel=1e-5)
+            assert set(found) == set(wanted) and all(g.any() for g in found.values())
+            worst = max(wanted, key=lambda name: distance(found[name], wanted[name]))
+            assert distance(found[worst], wanted[worst]) <= 1e-4, (plan, worst)
 
 
 @pytest.mark.parametrize("adapter", ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias"])

@@ -18,8 +18,8 @@ F32 = "float32"
 SMALLEST_STEP = 1e-30  # of a row that is all zeros
 
 
-def linear(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
-    """x W.T + bias [+ scaling (x A.T) B.T] [+ rest].
+def linear(has_lora: bool, has_rest: bool, scaling: float, has_bias: bool = True) -> Graph:
+    """x W.T [+ bias] [+ scaling (x A.T) B.T] [+ rest].
 
     A Gemm adds to what it is given, so neither the bias nor the rest takes a pass of its own.
 
@@ -27,13 +27,15 @@ def linear(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
         has_lora: Whether `lora_a` (r, i) and `lora_b` (o, r) come in.
         has_rest: Whether `rest` (n, o) comes in, to be added.
         scaling: LoRA's.
+        has_bias: Whether `bias` (o,) comes in.
     """
     graph = Graph("linear")
     x = graph.input("x", F32, ("n", "i"))
     weight = graph.input("weight", F32, ("o", "i"))
-    start = graph.input("bias", F32, ("o",))
+    start = graph.input("bias", F32, ("o",)) if has_bias else ""
     if has_rest:
-        start = graph.node("Add", graph.input("rest", F32, ("n", "o")), start)
+        rest = graph.input("rest", F32, ("n", "o"))
+        start = graph.node("Add", rest, start) if start else rest
     if has_lora:
         start = _lora(graph, x, start, scaling)
     graph.output(graph.node("Gemm", x, weight, start, transB=1), "y", F32, ("n", "o"))
@@ -47,7 +49,7 @@ def _lora(graph: Graph, x: str, start: str, scaling: float) -> str:
     return graph.node("Gemm", low, lora_b, start, transB=1, alpha=float(scaling))
 
 
-def linear_int8(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
+def linear_int8(has_lora: bool, has_rest: bool, scaling: float, has_bias: bool = True) -> Graph:
     """As `linear`, with the weight's int8 codes multiplied as they are, in integers.
 
     Each row of x is rounded to 65,025 even steps about zero by its own largest element, and these
@@ -73,10 +75,11 @@ def linear_int8(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
     ]
     axis = graph.constant(np.array([1], np.int64))
     y = graph.node("Mul", graph.node("Add", *parts), graph.node("Unsqueeze", fine, axis))
-    start = graph.input("bias", F32, ("o",))
+    start = graph.input("bias", F32, ("o",)) if has_bias else ""
     if has_lora:
         start = _lora(graph, x, start, scaling)
-    y = graph.node("Add", y, start)
+    if start:
+        y = graph.node("Add", y, start)
     if has_rest:
         y = graph.node("Add", y, graph.input("rest", F32, ("n", "o")))
     graph.output(y, "y", F32, ("n", "o"))

@@ -14,8 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_client.bases import architectures as ops
-from edge_client.bases.architectures import Block, late_registers, reads, writes
+from edge_client.bases.architectures import (
+    Block,
+    late_registers,
+    reads,
+    rooms_of,
+    writes,
+)
 from edge_client.engine.generation import KeyValueCache
+from edge_client.engine.onnx_backend.feed_forward import FeedForward
 from edge_client.engine.onnx_backend.operators import (
     Activation,
     Attention,
@@ -24,8 +31,10 @@ from edge_client.engine.onnx_backend.operators import (
     Norm,
     Rotary,
     near_mask,
+    row_parts,
 )
 from edge_client.engine.onnx_backend.workspace import Bench, BufferPool
+from edge_client.planning.layer_cost import answers_together
 
 
 @dataclass(frozen=True)
@@ -87,22 +96,32 @@ class Pass:
         """A gradient at what `mean` gives, at what it gets."""
         if self.shares is None:
             return g
-        whole = rooms.take("asked", (self.rows, g.shape[1]))
+        whole = rooms.take("h_g", (self.rows, g.shape[1]))
         np.multiply(self.shares[:, :, None], g[:, None], out=self.by_text(whole))
         return whole
 
-    def read(self, x: np.ndarray) -> np.ndarray:
-        """What the head reads of the top layer's states."""
-        return x if self.places is None else x[self.places]
+    def read(self, x: np.ndarray, part: slice = slice(None)) -> np.ndarray:
+        """What the head reads of the top layer's states, or some of it."""
+        return x if self.places is None else x[self.places[part]]
 
-    def unread(self, g: np.ndarray, rooms: BufferPool) -> np.ndarray:
-        """A gradient at what the head reads, at the top layer's states; no row is read twice."""
+    def unread(self, g: np.ndarray, part: slice, rooms: BufferPool) -> np.ndarray:
+        """A gradient at some of what the head reads, at the top layer's states.
+
+        No row is read twice; the parts come one behind the other, and what the last gives counts.
+        """
         if self.places is None:
             return g
-        whole = rooms.take("asked", (self.rows, g.shape[1]))
-        whole.fill(0.0)
-        whole[self.places] = g
+        whole = rooms.take("h_g", (self.rows, g.shape[1]))
+        if not part.start:
+            whole.fill(0.0)
+        whole[self.places[part]] = g
         return whole
+
+    def read_parts(self, width: int) -> list[slice]:
+        """What the head reads together of states so wide: some answers, or a row of each text."""
+        if self.places is None:
+            return [slice(None)]
+        return row_parts(len(self.places), answers_together(width))
 
     def by_text(self, x: np.ndarray) -> np.ndarray:
         """A view with one row of states per text: (N, H) -> (B, T, H), (B, H) -> (B, 1, H)."""
@@ -141,6 +160,7 @@ class PlacedLayer:
         layer: Its weights.
         block: Its operations.
         short: Those where only the answers' rows go on after keys and values.
+        sliced: Both, where large matrices are in slices.
         below: The layer below; None for the lowest.
         theta: Base of its rotary angles.
         window: Tokens that it sees on either side of each; None: all.
@@ -150,13 +170,16 @@ class PlacedLayer:
     layer: Layer
     block: Block
     short: Block
+    sliced: tuple[Block, Block]
     below: Layer | None
     theta: float
     window: int | None = None
     index: int = 0
 
     def block_of(self, run: Pass) -> Block:
-        return self.block if run.answers is None else self.short
+        is_sliced = self.layer.bench.is_sliced and not run.is_quick
+        whole, short = self.sliced if is_sliced else (self.block, self.short)
+        return whole if run.answers is None else short
 
     def norm(self, op: ops.Norm) -> Norm:
         owner = self.below if op.is_below else self.layer
@@ -171,6 +194,8 @@ class PlacedLayer:
             if isinstance(op, ops.Linears):
                 names = zip(op.results, op.names, strict=True)
                 widths |= {result: linears[name].matrix.shape[0] for result, name in names}
+            elif isinstance(op, ops.FeedForward):
+                widths[op.into] = linears[op.last.names[0]].matrix.shape[0]
             elif isinstance(op, ops.Norm) and op.is_kept:
                 widths[op.into] = widths[op.of]
             elif isinstance(op, ops.Attend):
@@ -193,9 +218,15 @@ class PlacedLayer:
     def is_trained(self, op: ops.Op) -> bool:
         if isinstance(op, ops.Norm):
             return self.norm(op).is_bias_trained
+        if isinstance(op, ops.FeedForward):
+            return self.is_trained(op.inner) or self.is_trained(op.last)
         if not isinstance(op, ops.Linears):
             return False
         return any(self.layer.linears[name].is_trained for name in op.names)
+
+    def feed_forward(self, op: ops.FeedForward) -> FeedForward:
+        layer = self.layer
+        return FeedForward(op, layer.linears, layer.activation, layer.bench)
 
     def forward(self, x: np.ndarray, run: Pass, tape: Tape, out: np.ndarray | None) -> None:
         """Fill the tape, and `out` with this layer's result.
@@ -217,6 +248,11 @@ class PlacedLayer:
                             rest = values.get(op.plus) if op.plus else None
                             linear = self.layer.linears[name]
                             linear.forward(values.get(op.of), target, rest, run.is_quick)
+                case ops.FeedForward():
+                    target = out if op.into == "out" else tape[op.into]
+                    if target is not None:
+                        rest = values.get(op.plus) if op.plus else None
+                        self.feed_forward(op).forward(values.get(op.of), target, rest)
                 case ops.Norm() if op.is_kept:
                     norm, target = self.norm(op), out if op.into == "out" else tape[op.into]
                     if target is not None:
@@ -314,8 +350,9 @@ class _Values:
         layer, take = self.placed.layer, self.placed.layer.bench.rooms.take
         match op:
             case ops.Norm():
-                x = self.get(op.of)
-                return self.placed.norm(op).forward(x, take(op.into, x.shape))
+                x, rooms = self.get(op.of), rooms_of(self.placed.block_of(self.run))
+                room = take(rooms.get(op.into, op.into), x.shape)
+                return self.placed.norm(op).forward(x, room)
             case ops.Answers():
                 rows: np.ndarray = self.get(op.of)[self.run.answers]
                 return rows
@@ -352,6 +389,15 @@ class _Back:
             case ops.Linears():
                 is_read = any(op.of in reads(other) for other in block[:number])
                 self._linears(op, is_needed, is_read)
+            case ops.FeedForward():
+                x, g = values.get(op.of), self.take(op.into)
+                out = layer.bench.rooms.take(f"{op.of}_g", x.shape) if is_needed else None
+                if op.plus:
+                    self.gradients[op.plus] = g
+                rest = self.gradients.get(op.of)
+                self.placed.feed_forward(op).backward(x, g, out, rest, self.into)
+                if out is not None:
+                    self.gradients[op.of] = out
             case ops.Attend():
                 self._attend()
             case ops.Rotary():
@@ -397,12 +443,15 @@ class _Back:
     def _attend(self) -> None:
         run, tape = self.values.run, self.values.tape
         take = self.placed.layer.bench.rooms.take
-        found = {name: take(f"{name}_g", tape[name].shape) for name in "qkv"}
         q, k, v = (run.by_text(tape[name]) for name in "qkv")
-        dq, dk, dv = (run.by_text(found[name]) for name in "qkv")
         mask, window = self.placed.seen(run, q.shape[1])
+        attention = self.placed.layer.attention
+        found = {name: take(f"{name}_g", tape[name].shape) for name in "kv"}
+        is_in_parts = attention.parted(q, k, window) is not None
+        found["q"] = tape["q"] if is_in_parts else take("q_g", tape["q"].shape)
+        dq, dk, dv = (run.by_text(found[name]) for name in "qkv")
         g = run.by_text(self.take("context"))
-        self.placed.layer.attention.backward(q, k, v, mask, g, (dq, dk, dv), window)
+        attention.backward(q, k, v, mask, g, (dq, dk, dv), window)
         self.gradients |= found
 
     def _room(

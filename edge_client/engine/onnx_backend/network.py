@@ -48,6 +48,7 @@ from edge_client.engine.onnx_backend.operators import (
     rotary_angles,
 )
 from edge_client.engine.onnx_backend.workspace import open_bench
+from edge_client.planning.layer_cost import sliced
 from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
 from edge_client.texts.batches import Batch
@@ -100,19 +101,21 @@ class Network:
     # Parts
 
     def _bias(
-        self, module: str, width: int, is_biased: bool, rows: slice | None = None
-    ) -> tuple[np.ndarray, bool]:
-        """A module's bias and whether it is trained: the adapter's if it has one; else zeros."""
+        self, module: str, is_biased: bool, rows: slice | None = None
+    ) -> tuple[np.ndarray | None, bool]:
+        """A module's bias, if it has one, and whether it is trained: the adapter's if it has it."""
         trained = self.adapter.get(f"{PREFIX}{module}.bias")
         if trained is None and not is_biased:
-            return np.zeros(width, np.float32), False
+            return None, False
         bias = self.frozen.vector(module, "bias") if trained is None else trained
         return bias if rows is None else bias[rows], trained is not None
 
     def _norm(self, module: str) -> Norm:
         weight, eps = self.frozen.norm_weight(module), self.shape.norm_eps
-        bias = self._bias(module, len(weight), has_bias(self.shape, "norm"))
-        return Norm(PREFIX + module, weight, *bias, eps, self._bench, self.frozen.family.is_rms)
+        bias, is_trained = self._bias(module, has_bias(self.shape, "norm"))
+        bias = np.zeros_like(weight) if bias is None else bias
+        is_rms = self.frozen.family.is_rms
+        return Norm(PREFIX + module, weight, bias, is_trained, eps, self._bench, is_rms)
 
     def _linear(
         self, module: str, is_biased: bool = True, scaling: float = 0.0, rows: slice | None = None
@@ -124,7 +127,7 @@ class Network:
         return Linear(
             name,
             matrix,
-            *self._bias(module, matrix.shape[0], is_biased, rows),
+            *self._bias(module, is_biased, rows),
             self.adapter.get(f"{name}.lora_A.weight"),
             lora_b if lora_b is None or rows is None else lora_b[rows],
             scaling,
@@ -139,6 +142,7 @@ class Network:
             scaling = modules[module].scaling if module in modules else 0.0
             linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
         norms = {name: self._norm(module) for name, module in family.norms(stored).items()}
+        self.frozen.release_all()  # the kernel maps up to megabytes around each vector
         return Layer(
             linears,
             norms,
@@ -154,8 +158,9 @@ class Network:
         is_top, family = index == self.shape.layers - 1, self.frozen.family
         block, short = (family.block_of(index, is_short) for is_short in (False, is_top))
         theta, window = self.shape.theta_of(index), self.shape.window_of(index)
+        in_slices = sliced(self.shape, block), sliced(self.shape, short)
         own = theta, window, index
-        return PlacedLayer(layer, block, short, below if index else None, *own)
+        return PlacedLayer(layer, block, short, in_slices, below if index else None, *own)
 
     def _transform(self) -> Transform | None:
         """What a masked model's head does before it compares; a decoder's compares at once."""
@@ -220,12 +225,14 @@ class Network:
         rest = False, batch.segments, rotary, shares, cache
         return Pass(ids, tokens, mask, answers, several, *rest)
 
-    def _summed(self, run: Pass) -> np.ndarray:
-        """Words, or a soft prompt before them, with their places, (N, embedding)."""
-        h = self.frozen.words(run.ids)  # (B, T - P, embedding)
+    def _summed(self, run: Pass, out: np.ndarray | None) -> np.ndarray:
+        """Words, behind a soft prompt, with their places, (N, embedding); in `out` if given."""
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None and run.tokens > run.ids.shape[1]:  # else it is cached
+            h = self.frozen.words(run.ids)  # (B, T - P, embedding)
             h = np.concatenate((np.broadcast_to(prompt, (len(h), *prompt.shape)), h), axis=1)
+        else:
+            h = self.frozen.words(run.ids, None if out is None else run.by_text(out))
         # h: (B, T, embedding)
         for table in self.frozen.places(run.tokens, run.segments, self.spec.prompt_tokens):
             h += table
@@ -237,13 +244,13 @@ class Network:
         Returns:
             What their norm got, where a soft prompt will want it.
         """
-        summed = self._summed(run)
         norm, mapped = self._embedding_norm, self._embedding_map
+        summed = self._summed(run, out if norm is None and mapped is None else None)
         h = out if mapped is None else self._bench.rooms.take("embedded", summed.shape)
-        if norm is None:
-            np.copyto(h, summed)
-        else:
+        if norm is not None:
             norm.forward(summed, h)
+        elif summed.ctypes.data != h.ctypes.data:
+            np.copyto(h, summed)
         if mapped is not None:
             mapped.forward(h, out)
         return summed if self.spec.prompt_tokens else None
@@ -436,33 +443,53 @@ class Network:
     def _backward_part(self, batch: Batch, plan: Plan, share: float, into: Gradients) -> float:
         run, layers = self._pass(batch), self.shape.layers
         lowest = max(layers - plan.depth, frozen_layers(self.spec, layers))
-        # An input lies where it will wait, but for one that waits in half precision.
-        is_waiting = [index >= lowest and not plan.is_kept_in_half for index in range(layers)]
+        # An input lies where it will wait, but for one that is put aside.
+        is_waiting = [index >= lowest and not plan.is_put_aside for index in range(layers)]
         names = [f"{index}.x" if waits else None for index, waits in enumerate(is_waiting)]
         names.append("x0" if is_waiting[-1] else None)  # of the top layer's own sum
         x, summed = self._enter(batch, run, is_waiting[0])
         tapes: dict[int, Tape] = {}
         for index, above in list(enumerate(names[1:]))[self._start :]:
-            if plan.is_kept_in_half and index >= lowest:
-                self._put_aside(index, x)
+            if plan.is_put_aside and index >= lowest:
+                self._put_aside(index, x, plan)
             is_kept = index >= lowest and index not in plan.recompute
             tape = self._tape(index, run, is_kept)
             x = self._up(index, x, run, tape, above)
             if is_kept:
                 tapes[index] = tape
-        seen = run.read(x)  # (B, H), a row for each answer
-        top = run.mean(self._top_norm.forward(seen, np.empty_like(seen)))
-        known = batch.labels, batch.weights
-        loss, top_g = self._head.backward(top, *known, share, into, batch.offsets)
+        loss, g = self._answered(x, run, batch, share, lowest < layers, into)
         if lowest < layers:
-            top_g = run.mean_back(top_g, self._bench.rooms)
-            self._top_norm.gradients(top_g, into)
-            g = self._top_norm.backward(seen, top_g, top_g)
-            g = run.unread(g, self._bench.rooms)
             bottom_g = self._walk_back(run, plan, lowest, tapes, g, into)
             if summed is not None and bottom_g is not None:
                 self._embed_back(summed, run, bottom_g, into)
         return loss
+
+    def _answered(
+        self,
+        x: np.ndarray,
+        run: Pass,
+        batch: Batch,
+        share: float,
+        is_needed: bool,
+        into: Gradients,
+    ) -> tuple[float, np.ndarray]:
+        """The head's loss, and the gradient at the top layer's sum where it is needed."""
+        loss, g, norm = 0.0, x, self._top_norm
+        for part in run.read_parts(x.shape[1]):
+            seen = run.read(x, part)  # (B, H), a row for each answer
+            top = run.mean(norm.forward(seen, np.empty_like(seen)))
+            labels = batch.labels[part]
+            weights, offsets = (
+                None if each is None else each[part] for each in (batch.weights, batch.offsets)
+            )
+            of = len(labels) / len(batch.labels)
+            own, g = self._head.backward(top, labels, weights, share * of, into, offsets)
+            loss += of * own
+            if is_needed:
+                g = run.mean_back(g, self._bench.rooms)
+                norm.gradients(g, into)
+                g = run.unread(norm.backward(seen, g, g), part, self._bench.rooms)
+        return loss, g
 
     def _walk_back(
         self,
@@ -488,18 +515,22 @@ class Network:
             self.frozen.release_layer(index)
         return g if self.spec.prompt_tokens else None
 
-    def _put_aside(self, index: int, x: np.ndarray) -> None:
-        """Keep a layer's input in float16 until backward."""
+    def _put_aside(self, index: int, x: np.ndarray, plan: Plan) -> None:
+        """Keep a layer's input in a file, or in float16, until backward."""
+        if plan.is_spilled:
+            return self._bench.spill.write(index, x)
         half = self._bench.rooms.take(f"{index}.half", x.shape, np.float16)
-        self._bench.runtime.run("narrow", graphs.narrow, {"x": x}, {"y": half})
+        return self._bench.runtime.run("narrow", graphs.narrow, {"x": x}, {"y": half})
 
     def _waiting(self, index: int, run: Pass, plan: Plan) -> np.ndarray:
         """A layer's input, as forward left it."""
         shape = (run.rows, self.shape.hidden)
-        if not plan.is_kept_in_half:
+        if not plan.is_put_aside:
             return self._bench.rooms.take(f"{index}.x", shape)
-        half = self._bench.rooms.take(f"{index}.half", shape, np.float16)
         x = self._bench.rooms.take("x0", shape)
+        if plan.is_spilled:
+            return self._bench.spill.read(index, x)
+        half = self._bench.rooms.take(f"{index}.half", shape, np.float16)
         self._bench.runtime.run("widen", graphs.widen, {"x": half}, {"y": x})
         return x
 

@@ -8,7 +8,7 @@ Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -43,13 +43,18 @@ class FrozenMatrix:
         stored: Views on the mapped file.
         bench: Shared by all matrices of a network, which take turns in one room.
         release: Gives the file's pages back, where matrices are in slices.
+        is_part: Whether it is a slice itself.
     """
 
     def __init__(
-        self, stored: Stored, bench: Bench, release: Callable[[], None] = lambda: None
+        self,
+        stored: Stored,
+        bench: Bench,
+        release: Callable[[], None] = lambda: None,
+        is_part: bool = False,
     ) -> None:
-        self._stored, self._bench, self._release = stored, bench, release
-        self.shape = stored.shape
+        self._stored, self._bench, self.release = stored, bench, release
+        self.shape, self._is_part = stored.shape, is_part
         self._kept: np.ndarray | None = None
 
     def keep(self) -> None:
@@ -60,7 +65,16 @@ class FrozenMatrix:
     def is_sliced(self) -> bool:
         """Whether it is made dense a slice at a time; not one that is used where it lies."""
         is_dense = self._kept is not None or self._stored.kind == "float32"
-        return self._bench.is_sliced and is_large(self.shape) and not is_dense
+        return self._bench.is_sliced and is_large(self.shape) and not (is_dense or self._is_part)
+
+    def some(self, part: slice, axis: int) -> "FrozenMatrix":
+        """Some of its rows, or of its columns (axis 1) by whole blocks."""
+        stored = self._stored.some(part, axis)
+        if self._kept is not None:
+            kept = self._kept[part] if axis == 0 else self._kept[:, part]
+            stored = Stored(32, "float32", (kept.shape[0], kept.shape[1]), kept)
+        release = self.release if axis == 0 else lambda: None  # columns lie on pages of others
+        return FrozenMatrix(stored, self._bench, release, is_part=True)
 
     def in_slices(self, axis: int, use: Callable[[slice, np.ndarray], None]) -> None:
         """Make some rows (axis 0) or columns (1) dense at a time and use them, until all were.
@@ -87,7 +101,7 @@ class FrozenMatrix:
                 use(part, out)
 
         self._bench.on_threads(work)
-        self._release()
+        self.release()
 
     @property
     def dense_bytes(self) -> int:
@@ -109,9 +123,11 @@ class FrozenMatrix:
             return self._kept
         is_gguf = stored.kind in BLOCKS or stored.order is not None
         if stored.kind == "float32" and not is_gguf:
-            return stored.data
+            return np.ascontiguousarray(stored.data)  # of columns a copy
         out = self._bench.rooms.take("dense", self.shape)
-        if is_gguf:
+        if self._is_part:
+            self._by_rows(fill_dense, out)
+        elif is_gguf:
             self._by_rows(fill, out)
         elif (codes := self.codes) is not None:
             self._bench.runtime.run("dequantize", graphs.dequantize, codes, {"y": out})
@@ -124,7 +140,7 @@ class FrozenMatrix:
         else:
             self._by_rows(nf4_dense, out)
         if self._bench.is_sliced:
-            self._release()
+            self.release()
         return out
 
     def _by_rows(self, dense: Callable[[Stored, slice, np.ndarray], None], out: np.ndarray) -> None:
@@ -166,24 +182,52 @@ class Linear:
     Attributes:
         name: Its module's; its tensors in the adapter begin so.
         matrix: The frozen weight.
-        bias: (rows,), the adapter's own array in a bias adapter.
+        bias: (rows,), the adapter's own array in a bias adapter; None: it has none.
         is_bias_trained: Whether `bias` is trained.
         lora_a: (rank, columns), or None.
         lora_b: (rows, rank), or None.
         scaling: LoRA's alpha / rank.
         bench: Where work is done.
         rows: Which rows of the module's tensors are this linear's; None: all.
+        columns: Which columns; None: all.
     """
 
     name: str
     matrix: FrozenMatrix
-    bias: np.ndarray
+    bias: np.ndarray | None
     is_bias_trained: bool
     lora_a: np.ndarray | None
     lora_b: np.ndarray | None
     scaling: float
     bench: Bench
     rows: slice | None = None
+    columns: slice | None = None
+
+    def some_rows(self, part: slice) -> "Linear":
+        """What gives some of its results."""
+        first = 0 if self.rows is None else self.rows.start
+        return replace(
+            self,
+            matrix=self.matrix.some(part, 0),
+            bias=None if self.bias is None else self.bias[part],
+            lora_b=None if self.lora_b is None else self.lora_b[part],
+            rows=slice(first + part.start, first + part.stop),
+        )
+
+    def some_columns(self, part: slice) -> "Linear":
+        """What reads some of its input; the first part adds the bias."""
+        lora_a = None if self.lora_a is None else np.ascontiguousarray(self.lora_a[:, part])
+        bias = None if part.start else self.bias
+        is_trained = self.is_bias_trained and bias is not None
+        matrix = self.matrix.some(part, 1)
+        return replace(
+            self,
+            matrix=matrix,
+            bias=bias,
+            is_bias_trained=is_trained,
+            lora_a=lora_a,
+            columns=part,
+        )
 
     @property
     def is_input_needed(self) -> bool:
@@ -202,13 +246,13 @@ class Linear:
     ) -> np.ndarray:
         """W x + bias + scaling B A x + rest, (N, columns) -> `out` (N, rows), which is given back.
 
-        `out` may not lie where `x` or `rest` does. Quick: in int8 where the weight is stored so.
+        `out` may not lie where `x` does. Quick: in int8 where the weight is stored so.
         """
         codes = self.matrix.codes if is_quick else None
         if codes is None and self.matrix.is_sliced:
             return self._in_slices(x, 0, out, rest)
-        key = (self.lora_a is not None, rest is not None, self.scaling)
-        fixed = {"bias": self.bias} | self._factors()
+        key = (self.lora_a is not None, rest is not None, self.scaling, self.bias is not None)
+        fixed = self._factors() | ({} if self.bias is None else {"bias": self.bias})
         if codes is None:
             fixed["weight"], step = self.matrix.dense(), len(x)
             name, build = "linear", graphs.linear
@@ -253,7 +297,7 @@ class Linear:
 
         self.matrix.in_slices(axis, multiply)
         for rows in chunks(out):
-            if axis == 0:
+            if axis == 0 and self.bias is not None:
                 out[rows] += self.bias
             if self.lora_a is not None and self.lora_b is not None:
                 first, second = self.lora_a.T, self.lora_b.T
@@ -281,7 +325,8 @@ class Linear:
         inputs = {"x": x, "g": g, "lora_a": self.lora_a, "lora_b": self.lora_b}
         key, scaling = ("lora_gradient", self.scaling), self.scaling
         self.bench.runtime.run(key, lambda: graphs.lora_gradient(scaling), inputs, outs)
-        into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"])
+        columns = None if self.columns is None else (slice(None), self.columns)
+        into.add(f"{self.name}.lora_A.weight", outs["lora_a_g"], columns)
         into.add(f"{self.name}.lora_B.weight", outs["lora_b_g"], self.rows)
 
 
@@ -302,11 +347,17 @@ class Gradients:
         self._bench, self._adapter = bench, adapter
         self.tensors: dict[str, np.ndarray] = {}
 
-    def add(self, name: str, gradient: np.ndarray, rows: slice | None = None) -> None:
-        """Add to a tensor's gradient, or to some rows of it; the array is kept."""
-        if rows is not None:
-            whole = np.zeros_like(self._adapter[name])
-            self.tensors.setdefault(name, whole)[rows] += gradient
+    def add(
+        self,
+        name: str,
+        gradient: np.ndarray,
+        part: slice | tuple[slice, slice] | None = None,
+    ) -> None:
+        """Add to a tensor's gradient, or to a part of it; the array is kept."""
+        if part is not None:
+            if name not in self.tensors:
+                self.tensors[name] = np.zeros_like(self._adapter[name])
+            self.tensors[name][part] += gradient
         elif name in self.tensors:
             self.tensors[name] += gradient
         else:
@@ -505,26 +556,31 @@ class Attention:
         outs: tuple[np.ndarray, np.ndarray, np.ndarray],
         window: int | None = None,
     ) -> None:
-        """Write the gradients at queries, keys and values to `outs`, from the result's."""
-        is_whole = self._parted(q, k, window) is None
+        """Write the gradients at queries, keys and values to `outs`, from the result's.
+
+        The queries' may lie where they do, where attention is in parts.
+        """
+        is_whole = self.parted(q, k, window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
             key = ("attention_back", self.head_dim, q.shape[2], added is not None, k.shape[2])
             inputs = {"q": q[part], "k": k[keys], "v": v[keys], "g": g[part]}
             made = {"dq": outs[0][part], "dk": outs[1][keys], "dv": outs[2][keys]}
-            found = made if is_whole else made | {n: np.empty_like(made[n]) for n in ("dk", "dv")}
+            found = made if is_whole else {name: np.empty_like(x) for name, x in made.items()}
             build = partial(graphs.attention_back, *key[1:])
             self.bench.runtime.run(key, build, _with_mask(inputs, added), found)
-            for name in () if is_whole else ("dk", "dv"):
-                made[name] += found[name]
+            if not is_whole:
+                made["dq"][...] = found["dq"]
+                for name in ("dk", "dv"):
+                    made[name] += found[name]
 
     def _parts(
         self, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, window: int | None
     ) -> Iterator[tuple[Part, Part, np.ndarray | None]]:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
-        parted = self._parted(q, k, window)
+        parted = self.parted(q, k, window)
         if parted is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
             if self.is_causal:  # of all texts: their padding lies behind, where nobody sees it
@@ -536,7 +592,12 @@ class Attention:
                 part = (slice(start, start + step), slice(None))
                 yield part, part, None if mask is None else _shared(mask[part[0]])
             return
-        for rows, seen in window_blocks(queries, parted, self.is_causal):
+        blocks = window_blocks(queries, parted, self.is_causal)
+        if self.is_causal:
+            # The most keys first: the runtime's memory grows by what is asked, and what fewer keys
+            # took would not do for more.
+            blocks.reverse()
+        for rows, seen in blocks:
             places = np.arange(queries)[rows, None], np.arange(keys)[seen]
             for text in range(texts):
                 one, added = slice(text, text + 1), None
@@ -548,7 +609,7 @@ class Attention:
                     added = near.reshape(1, -1, *near.shape[-2:])
                 yield (one, rows), (one, seen), added
 
-    def _parted(self, q: np.ndarray, k: np.ndarray, window: int | None) -> int | None:
+    def parted(self, q: np.ndarray, k: np.ndarray, window: int | None) -> int | None:
         """The window by which attention is in parts; None: all queries of a text at once."""
         if q.shape[1] != k.shape[1]:
             return None

@@ -6,12 +6,16 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 
+from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.runtime import Runtime
+from edge_client.texts.vocabulary import disk_folder
 
 # Of numpy's own wheels, of Debian's and conda-forge's.
 BLAS_SETTERS = (
@@ -67,6 +71,47 @@ def _mapped(size: int) -> np.ndarray:
     return np.frombuffer(room, np.uint8)
 
 
+class Spill:
+    """Arrays of one size by number, in an unnamed file that goes with the process.
+
+    The file lies in `TMPDIR` or, where that is not set, where temporary files outlast a restart: a
+    folder in memory would save none.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+
+    def write(self, number: int, x: np.ndarray) -> None:
+        """Put an array aside.
+
+        Raises:
+            EngineError: There is no room for it, or no folder.
+        """
+        folder = disk_folder()
+        try:
+            self._file = self._file or TemporaryFile(dir=folder)  # noqa: SIM115
+            self._file.seek(number * x.nbytes)
+            self._file.write(x.data)
+            self._file.flush()
+        except OSError as error:
+            raise EngineError(
+                f"a layer's input cannot be put aside in {folder}: {error.strerror}; free some, "
+                "set TMPDIR to another folder, or raise --memory-budget"
+            ) from error
+
+    def read(self, number: int, x: np.ndarray) -> np.ndarray:
+        """An array that was put aside, into `x`, which is given back."""
+        assert self._file is not None
+        self._file.seek(number * x.nbytes)
+        assert self._file.readinto(x.data) == x.nbytes  # type: ignore[attr-defined]
+        return x
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
 @dataclass
 class Bench:
     """Where work is done.
@@ -76,12 +121,14 @@ class Bench:
         rooms: Arrays for what they make.
         helpers: Threads beside this one, for what numpy does in parts; None with one thread.
         is_sliced: Whether large matrices are made dense a slice at a time.
+        spill: Keeps arrays in a file.
     """
 
     runtime: Runtime
     rooms: BufferPool
     helpers: ThreadPoolExecutor | None
     is_sliced: bool = False
+    spill: Spill = field(default_factory=Spill)
 
     @property
     def threads(self) -> int:
@@ -106,6 +153,7 @@ class Bench:
     def rest(self) -> None:
         """Give back all room, the runtime's own too; the next work takes it again."""
         self.rooms.clear()
+        self.spill.close()
         self.runtime.rest()
 
     def close(self) -> None:

@@ -129,6 +129,7 @@ class Network:
             scaling = modules[module].scaling if module in modules else 0.0
             linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
         norms = {name: self._norm(module) for name, module in self.family.norms(index).items()}
+        self.frozen.release_all()  # the kernel maps up to megabytes around each vector
         shape = self.shape
         return Layer(linears, norms, shape.activation, shape.head_dim, shape.is_decoder)
 

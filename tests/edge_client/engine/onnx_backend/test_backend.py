@@ -12,10 +12,12 @@ import pytest
 
 from edge_client.bases.base import Base
 from edge_client.bases.packing import pack_model
+from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.backend import OnnxBackend, threads
 from edge_client.engine.onnx_backend.head import cross_entropy
 from edge_client.engine.onnx_backend.network import Network
 from edge_client.engine.trainer import train
+from edge_client.planning.plan import give_same_bytes
 from edge_client.planning.resources import usable_cores
 from edge_client.tasks.task import Task
 from edge_client.wire.training import Training
@@ -156,6 +158,32 @@ def test_inputs_that_wait_in_half_precision_move_the_adapter_nearly_alike(
     assert 0 < max(errors.values()) <= 2e-3  # float16 has eleven bits
 
 
+@pytest.mark.parametrize("name", ["lora:4", "prompt:4", "bias", "lora:4/top1"])
+def test_inputs_that_wait_in_a_file_give_the_bytes_of_those_that_do_not(
+    tiny_base: Base, hub_task: Task, name: str
+) -> None:
+    kept, spilled = (engine_of("onnx", tiny_base, hub_task, name) for _ in range(2))
+    plan = replace(spilled.plan, is_spilled=True, recompute=spilled.plan.recompute[:1])
+    spilled.use(plan)
+    assert give_same_bytes(plan, kept.plan)
+    for _ in range(2):
+        for engine in (kept, spilled):
+            engine.train_step(batch_of(engine))
+    for tensor, values in kept.adapter().items():
+        assert np.array_equal(values, spilled.adapter()[tensor])
+    spilled.close()
+
+
+def test_a_file_that_cannot_be_had_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    engine = engine_of("onnx", tiny_base, hub_task, "lora:4")
+    engine.use(replace(engine.plan, is_spilled=True))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    with pytest.raises(EngineError, match="gone: No such file or directory; free some, set TMPDIR"):
+        engine.train_step(batch_of(engine))
+
+
 def test_rooms_are_given_back_at_rest_and_before_another_plan(
     tiny_base: Base, hub_task: Task
 ) -> None:
@@ -190,8 +218,9 @@ def test_nothing_of_the_base_is_written_to(tiny_base: Base, hub_task: Task) -> N
     network, before = network_of(engine), tiny_base.weights.read_bytes()
     norms = [norm for layer in network._layers for norm in layer.norms.values()]
     linears = [linear for layer in network._layers for linear in layer.linears.values()]
-    biases = [*(norm.bias for norm in norms), *(linear.bias for linear in linears)]
-    vectors = [(vector, vector.copy()) for vector in (*biases, *(n.weight for n in norms))]
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    of_norms = [vector for norm in norms for vector in (norm.bias, norm.weight)]
+    vectors = [(vector, vector.copy()) for vector in (*biases, *of_norms)]
     train(engine, TEXTS, Training(epochs=2, batch=3), seed=1)
     assert all((vector == copy).all() for vector, copy in vectors)
     assert tiny_base.weights.read_bytes() == before
