@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def onnx_logits(base: Base, spec: object, state: AdapterState, words: list[int])
     return lambda batch: network.logits(batch)  # type: ignore[arg-type]
 
 
-WIDE = {"hidden_size": 2048, "intermediate_size": 1536, "num_hidden_layers": 1}
+WIDE: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 1536, "num_hidden_layers": 1}
 WIDE |= {"num_attention_heads": 16, "max_position_embeddings": 640}
 
 
