@@ -45,24 +45,23 @@ class TokenizerBytes(NamedTuple):
     Attributes:
         held: Resident bytes once it is read and free memory has gone back.
         loading: The most while its file is read and control words are set apart.
-        left: Resident bytes once it is let go.
     """
 
     held: int
     loading: int
-    left: int
 
 
 # Measured by tests/edge_client/planning/test_tokenizer_memory.py; see docs/memory.md.
 TOKENIZERS = {
-    "WordLevel": TokenizerBytes(320, 380, 100),
-    "WordPiece": TokenizerBytes(320, 380, 100),
-    "BPE": TokenizerBytes(410, 480, 110),
-    "BPE in GGUF": TokenizerBytes(480, 700, 180),
-    "SentencePiece BPE": TokenizerBytes(420, 1600, 100),
-    "SentencePiece BPE in GGUF": TokenizerBytes(520, 1600, 180),
-    "Unigram": TokenizerBytes(700, 750, 100),
+    "WordLevel": TokenizerBytes(320, 380),
+    "WordPiece": TokenizerBytes(320, 380),
+    "BPE": TokenizerBytes(410, 480),
+    "BPE in GGUF": TokenizerBytes(480, 700),
+    "SentencePiece BPE": TokenizerBytes(420, 1600),
+    "SentencePiece BPE in GGUF": TokenizerBytes(520, 1600),
+    "Unigram": TokenizerBytes(700, 750),
 }
+LEFT_BYTES = {False: 8 << 20, True: 11 << 20}  # of one that is let go, by whether it is a GGUF's
 _KEYS = (  # in what stands before a model's vocabulary, where old files do not name its kind
     (rb'"unk_id"', "Unigram"),
     (rb'"max_input_chars_per_word"', "WordPiece"),

@@ -191,9 +191,8 @@ def _graph_bytes(work: Workload, plan: Plan) -> int:
     scores = shape.heads * queries * tokens
     chunk, states = min(texts, max(1, SCORES // scores)), 7 * tokens * shape.hidden
     if queries < tokens:  # in parts: queries, their gradients; all keys and values, theirs twice
-        # And a fifth array of scores, for what parts of fewer keys leave in the arena.
         kv_width = shape.kv_heads * shape.head_dim
-        states = scores + 4 * queries * shape.heads * shape.head_dim + 6 * tokens * kv_width
+        states = 4 * queries * shape.heads * shape.head_dim + 6 * tokens * kv_width
     attention = 4 * chunk * (4 * scores + states)
     summand = sizes.inner if "up" in spec.adapted else sizes.state  # a linear's, before its Gemm
     if plan.is_sliced:

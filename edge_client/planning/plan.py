@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
 from edge_client.bases.architectures import Answers, Shape
 from edge_client.bases.families import family_of
-from edge_client.bases.tokenizer import TOKENIZERS, TokenizerBytes
+from edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS, TokenizerBytes
 
 LET_GO_BYTES = 16 << 20  # of a tokenizer, from which on reading it anew is worth the second
 
@@ -131,15 +131,19 @@ class Workload:
     @property
     def tokenizer_bytes(self) -> TokenizerBytes:
         """What its tokenizer takes in a step, and while it is read."""
-        whole = (each * self.shape.vocabulary for each in TOKENIZERS[self.tokenizer])
-        held, loading, left = whole
-        return TokenizerBytes(left if held >= LET_GO_BYTES else held, loading, left)
+        whole = self._whole_tokenizer
+        left = LEFT_BYTES[self.tokenizer.endswith("GGUF")]
+        return whole._replace(held=left) if self.is_vocabulary_let_go else whole
 
     @property
     def is_vocabulary_let_go(self) -> bool:
         """Whether the tokenizer is closed before a step, and read anew where it is needed next."""
-        found = self.tokenizer_bytes
-        return found.held == found.left
+        return self._whole_tokenizer.held >= LET_GO_BYTES
+
+    @property
+    def _whole_tokenizer(self) -> TokenizerBytes:
+        held, loading = TOKENIZERS[self.tokenizer]
+        return TokenizerBytes(held * self.shape.vocabulary, loading * self.shape.vocabulary)
 
     @property
     def is_top_short(self) -> bool:

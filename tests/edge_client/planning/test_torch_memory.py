@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
-from edge_client.bases.tokenizer import TOKENIZERS
+from edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS
 from edge_client.planning.plan import LET_GO_BYTES, Plan, Workload
 from edge_client.planning.planner import plans
 from edge_client.planning.torch_memory import (
@@ -241,8 +241,7 @@ def test_of_a_vocabulary_the_tokenizer_alone_is_felt_until_it_is_let_go() -> Non
         for count in (10_000, let_go - 1, let_go)
     )
     assert more - few == (let_go - 10_001) * TOKENIZERS["WordLevel"].held
-    left = let_go * TOKENIZERS["WordLevel"].left
-    assert many - left == few - 10_000 * TOKENIZERS["WordLevel"].held
+    assert many - LEFT_BYTES[False] == few - 10_000 * TOKENIZERS["WordLevel"].held
 
 
 def test_a_prompt_longer_than_the_base_reads_is_named() -> None:
