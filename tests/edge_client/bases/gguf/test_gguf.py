@@ -348,7 +348,7 @@ def test_a_file_is_not_packed_and_names_its_licence(path: Path, tmp_path: Path) 
 def test_its_tokenizer_is_opened_as_any_bases(path: Path) -> None:
     tokens = open_tokens(open_base(str(write_gguf(path))))
     assert tokens.encode("ab ab") == [WORDS.index("ab"), WORDS.index("Ġab")]
-    assert tokens.pad_id == len(WORDS) - 2 and tokenizer_kind(path) == "BPE"
+    assert tokens.pad_id == len(WORDS) - 2 and tokenizer_kind(path) == "BPE in GGUF"
 
 
 def test_a_field_and_a_tensor_come_once(path: Path) -> None:
