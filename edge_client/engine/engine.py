@@ -201,7 +201,8 @@ class Engine:
         """By the plan in use, or the largest smaller one that there is memory for."""
         if self.budget is None:
             return compute(batch, self.plan)
-        if self.option.work.is_vocabulary_let_go and self.encoder.tokens.let_go(self.rest):
+        held = self.option.predicted_peak_bytes + self.option.work.let_go_bytes
+        if held > self.budget_bytes and self.encoder.tokens.let_go(self.rest):
             trim()
         while (found := self._tried(compute, batch, self.budget)) is None:
             self._take(self.budget.after_failure())

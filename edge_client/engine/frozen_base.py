@@ -108,12 +108,14 @@ class FrozenBase:
         """
         name, size = f"{self.family.words}.weight", (*ids.shape, self.shape.embedding)
         found = np.empty(size, np.float32) if out is None else out
-        words, places = np.unique(ids, return_inverse=True)
-        places = places.reshape(ids.shape)
+        words, number, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        number = number.reshape(-1)
+        places = np.argsort(number, kind="stable")  # those of the first word, of the second, ...
+        ends, rows = np.cumsum([0, *counts]), found.reshape(-1, size[-1])
         for start in range(0, len(words), TABLE_ROWS):
             table = self.weights.rows(name, words[start : start + TABLE_ROWS])
-            here = (places >= start) & (places < start + len(table))
-            found[here] = table[places[here] - start]
+            here = places[ends[start] : ends[start + len(table)]]
+            rows[here] = table[number[here] - start]
             self.weights.release([name])
         if self.family.is_embedding_scaled:
             found *= np.float32(math.sqrt(self.shape.embedding))

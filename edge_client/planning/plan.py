@@ -141,6 +141,11 @@ class Workload:
         return self._whole_tokenizer.held >= LET_GO_BYTES
 
     @property
+    def let_go_bytes(self) -> int:
+        """What letting the tokenizer go gives back."""
+        return self._whole_tokenizer.held - self.tokenizer_bytes.held
+
+    @property
     def _whole_tokenizer(self) -> TokenizerBytes:
         held, loading = TOKENIZERS[self.tokenizer]
         return TokenizerBytes(held * self.shape.vocabulary, loading * self.shape.vocabulary)

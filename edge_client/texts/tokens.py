@@ -110,6 +110,7 @@ class Tokens:
         self._known: dict[tuple[object, ...], Packed] | None = None
         self._before_reading: Callable[[], None] = lambda: None
         self._read: Tokenizer | None = None
+        self._config: Mapping[str, Any] = {}
         self._mark = unheard_of()
         self._stamp: tuple[int, int, int] | None = None  # of the file that was read
         self._aliases: dict[str, tuple[str, int, int]] = {}  # of control words, where they are such
@@ -145,6 +146,7 @@ class Tokens:
             if self._stamp not in (None, stamp):
                 raise TokenizerError(f"{path} has changed while it was in use; start again")
             text, config = (None, configured(self._folder)) if self._held is None else self._held()
+            config = config if self._stamp is None else self._config  # ids are those of before
             read = read_tokenizer(path if text is None else text)
             del text
         except WrongInput:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LASTING = Path("/var/tmp")
 NO_LINE = re.compile(r"\s|^#version")  # in a half of a merge: its file could not hold it
+ADDED = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 OPTIONS = (
     "dropout",
@@ -55,9 +56,7 @@ def read_tokenizer(source: Path | str) -> "Tokenizer":
     except OSError:  # no room for files
         pass
     return (
-        Tokenizer.from_str(source)
-        if isinstance(source, str)
-        else (Tokenizer.from_file(str(source)))
+        Tokenizer.from_str(source) if isinstance(source, str) else Tokenizer.from_file(str(source))
     )
 
 
@@ -66,7 +65,8 @@ def _taken_apart(source: Path | str, folder: Path) -> tuple[bytes, list[dict[str
 
     Returns:
         The document without these and without added tokens, and the latter; None where it is no
-        byte-level BPE, as SentencePiece's, whose merges may hold line ends.
+        BPE, or one with bytes for what it lacks, as SentencePiece's, whose merges may hold line
+        ends; or nothing that the library would write.
     """
     if isinstance(source, str):
         return _written(source.encode(), folder)
@@ -84,6 +84,8 @@ def _written(
             return None
         added = msgspec.json.decode(parts["added_tokens"], type=list[dict[str, Any]])
         merges = msgspec.json.decode(model["merges"], type=list[str | tuple[str, str]])
+        if len({*map(type, merges)}) > 1 or any(one.keys() != ADDED for one in added):
+            return None
     except (msgspec.MsgspecError, KeyError):
         return None
     with (folder / MERGES).open("w", encoding="utf-8", newline="\n") as file:

@@ -28,7 +28,7 @@ from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.conftest import shared
-from tests.families import ENCODERS, write_family
+from tests.families import DECODERS, ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -122,13 +122,20 @@ WIDE |= {"num_attention_heads": 16, "max_position_embeddings": 640}
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("adapter", ["lora:2@q,k,v,o,up,down", "bias", "prompt:5", "lora:4"])
 @pytest.mark.parametrize("family", ["bert", "modernbert", "llama", "qwen3", "gemma3_text"])
 def test_a_feed_forward_in_parts_gives_the_same_gradients(
-    tiny_base: Base, tmp_path: Path, family: str, adapter: str
+    tiny_base: Base, tmp_path: Path, family: str, adapter: str, bits: int
 ) -> None:
-    changes = WIDE | ({"layer_types": ["full_attention"]} if family == "gemma3_text" else {})
-    base = write_family(family, tiny_base, tmp_path / "wide", **changes)
+    changes = dict(WIDE)
+    if family in DECODERS:  # so that keys and values are in slices too
+        changes |= {"num_key_value_heads": 16, "head_dim": 128}
+    if family == "gemma3_text":
+        changes |= {"layer_types": ["full_attention"], "query_pre_attn_scalar": 128}
+    write_family(family, tiny_base, tmp_path / "wide", **changes)
+    pack_model(str(tmp_path / "wide"), bits, tmp_path / "packed")
+    base = open_base(str(tmp_path / "packed"))
     assert len(inner_parts(base.shape.hidden, base.shape.intermediate)) == 2
     if base.shape.is_decoder:
         adapter = {"bias": "lora:2@gate,down"}.get(adapter, adapter)

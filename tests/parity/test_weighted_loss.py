@@ -6,6 +6,7 @@ adjusted loss adds offsets to the labels' logits before that.
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from edge_client.bases.base import Base
 from edge_client.planning.plan import Plan
 from edge_client.texts.batches import Batch
 from edge_client.wire.tensors import AdapterState
+from tests.families import write_family
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -109,6 +111,24 @@ def test_offsets_are_what_a_classifiers_bias_would_be(tiny_base: Base, kind: str
         wanted_loss, wanted = compute(batch, WHOLE)
     assert loss == pytest.approx(wanted_loss, rel=1e-5)
     assert max(distance(found[place], wanted[place]) for place in wanted) <= 1e-5
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, len(WEIGHTS)])
+def test_offsets_of_a_decoders_label_words_are_the_same_with_both_engines(
+    tiny_base: Base, tmp_path: Path, micro_batch: int
+) -> None:
+    base = write_family("llama", tiny_base, tmp_path / "llama")
+    spec = parse_adapter("lora:4")
+    state = gradients.random_adapter(spec, base, labels=4, seed=1)
+    batch = gradients.random_batch(base, len(WEIGHTS), 24, labels=4, seed=3)
+    batch = replace(batch, offsets=OFFSETS)
+    plan, answers = Plan("float32", micro_batch, (), base.shape.layers, 24), []
+    for kind in ("torch", "onnx"):
+        with gradients.our_gradients(base, spec, state, [10, 20, 30, 40], kind) as compute:
+            answers.append(compute(batch, plan))
+    (loss, wanted), (found_loss, found) = answers
+    assert found_loss == pytest.approx(loss, rel=1e-5)
+    assert max(distance(found[place], wanted[place]) for place in wanted) <= 1e-4
 
 
 @pytest.mark.parametrize("kind", ["torch", "onnx"])

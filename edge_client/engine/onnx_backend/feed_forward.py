@@ -59,7 +59,7 @@ class FeedForward:
             x: The input, (N, H).
             g: The gradient at the result, (N, H).
             out: Takes the input's, (N, H), or None; may not lie where another argument does.
-            rest: Added to the input's, (N, H), or None.
+            rest: Added to the input's, (N, H), or None; may be `g`.
             into: Takes the adapter's.
         """
         for part in self._parts:

@@ -121,7 +121,7 @@ class Pass:
         """What the head reads together of states so wide: some answers, or a row of each text."""
         if self.places is None:
             return [slice(None)]
-        return row_parts(len(self.places), answers_together(width))
+        return row_parts(len(self.places), answers_together(width)) or [slice(0, 0)]
 
     def by_text(self, x: np.ndarray) -> np.ndarray:
         """A view with one row of states per text: (N, H) -> (B, T, H), (B, H) -> (B, 1, H)."""
@@ -177,8 +177,7 @@ class PlacedLayer:
     index: int = 0
 
     def block_of(self, run: Pass) -> Block:
-        is_sliced = self.layer.bench.is_sliced and not run.is_quick
-        whole, short = self.sliced if is_sliced else (self.block, self.short)
+        whole, short = self.sliced if self.layer.bench.is_sliced else (self.block, self.short)
         return whole if run.answers is None else short
 
     def norm(self, op: ops.Norm) -> Norm:

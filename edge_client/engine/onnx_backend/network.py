@@ -474,17 +474,16 @@ class Network:
         into: Gradients,
     ) -> tuple[float, np.ndarray]:
         """The head's loss, and the gradient at the top layer's sum where it is needed."""
-        loss, g, norm = 0.0, x, self._top_norm
-        for part in run.read_parts(x.shape[1]):
+        loss, g, norm, parts = 0.0, x, self._top_norm, run.read_parts(x.shape[1])
+        for part in parts:
             seen = run.read(x, part)  # (B, H), a row for each answer
             top = run.mean(norm.forward(seen, np.empty_like(seen)))
             labels = batch.labels[part]
-            weights, offsets = (
-                None if each is None else each[part] for each in (batch.weights, batch.offsets)
-            )
-            of = len(labels) / len(batch.labels)
-            own, g = self._head.backward(top, labels, weights, share * of, into, offsets)
-            loss += of * own
+            weights = None if batch.weights is None else batch.weights[part]
+            of_all = len(labels) / len(batch.labels) if len(parts) > 1 else 1.0
+            known = labels, weights, share * of_all, into, batch.offsets
+            own, g = self._head.backward(top, *known)
+            loss += of_all * own
             if is_needed:
                 g = run.mean_back(g, self._bench.rooms)
                 norm.gradients(g, into)

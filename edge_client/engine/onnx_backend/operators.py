@@ -289,11 +289,14 @@ class Linear:
         """As `forward` (axis 0) or `backward` (1), the weight a slice at a time.
 
         No sum is split between slices, so that as many threads give the same bits whichever of them
-        takes which.
+        takes which. `rest` may lie where `out` does.
         """
 
         def multiply(part: slice, weight: np.ndarray) -> None:
-            np.matmul(x, weight if axis else weight.T, out=out[:, part])
+            if rest is None:
+                np.matmul(x, weight if axis else weight.T, out=out[:, part])
+            else:
+                out[:, part] = x @ (weight if axis else weight.T) + rest[:, part]
 
         self.matrix.in_slices(axis, multiply)
         for rows in chunks(out):
@@ -304,8 +307,6 @@ class Linear:
                 if axis:
                     first, second = self.lora_b, self.lora_a
                 out[rows] += np.float32(self.scaling) * (x[rows] @ first) @ second
-            if rest is not None:
-                out[rows] += rest[rows]
         return out
 
     def gradients(self, x: np.ndarray | None, g: np.ndarray, into: "Gradients") -> None:
@@ -558,7 +559,8 @@ class Attention:
     ) -> None:
         """Write the gradients at queries, keys and values to `outs`, from the result's.
 
-        The queries' may lie where they do, where attention is in parts.
+        The queries' may lie where they do, where attention is in parts: each part's are copied
+        there when nothing reads it any more.
         """
         is_whole = self.parted(q, k, window) is None
         for out in () if is_whole else outs[1:]:  # keys of a window come again

@@ -100,10 +100,25 @@ class Spill:
             ) from error
 
     def read(self, number: int, x: np.ndarray) -> np.ndarray:
-        """An array that was put aside, into `x`, which is given back."""
+        """An array that was put aside, into `x`, which is given back.
+
+        Raises:
+            EngineError: It cannot be read, or not all of it.
+        """
         assert self._file is not None
-        self._file.seek(number * x.nbytes)
-        assert self._file.readinto(x.data) == x.nbytes  # type: ignore[attr-defined]
+        try:
+            self._file.seek(number * x.nbytes)
+            count = self._file.readinto(x.data)  # type: ignore[attr-defined]
+        except OSError as error:
+            raise EngineError(
+                f"a layer's input that was put aside cannot be read: {error.strerror}; set TMPDIR "
+                "to a folder on another disk, or raise --memory-budget"
+            ) from error
+        if count != x.nbytes:
+            raise EngineError(
+                f"of a layer's input that was put aside {count} of {x.nbytes} bytes are there; set "
+                "TMPDIR to a folder on another disk, or raise --memory-budget"
+            )
         return x
 
     def close(self) -> None:

@@ -62,6 +62,21 @@ def test_other_models_are_read_by_the_library(model: models.Model) -> None:
     assert read_tokenizer(text).to_str() == text
 
 
+@pytest.mark.parametrize("change", ["normalized", "special", "id", "mixed"])
+def test_what_the_library_would_not_write_is_left_to_it(change: str) -> None:
+    document = json.loads(byte_level().to_str())
+    if change == "mixed":
+        document["model"]["merges"][0] = " ".join(document["model"]["merges"][0])
+    else:
+        del document["added_tokens"][0][change]
+    text = json.dumps(document)
+    with pytest.raises(Exception, match=r"\w") as theirs:
+        Tokenizer.from_str(text)
+    with pytest.raises(Exception, match=r"\w") as ours:
+        read_tokenizer(text)
+    assert str(ours.value) == str(theirs.value)
+
+
 def test_without_a_folder_for_files_it_is_read_by_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

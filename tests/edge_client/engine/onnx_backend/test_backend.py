@@ -16,6 +16,7 @@ from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.backend import OnnxBackend, threads
 from edge_client.engine.onnx_backend.head import cross_entropy
 from edge_client.engine.onnx_backend.network import Network
+from edge_client.engine.onnx_backend.workspace import Spill
 from edge_client.engine.trainer import train
 from edge_client.planning.plan import give_same_bytes
 from edge_client.planning.resources import usable_cores
@@ -182,6 +183,16 @@ def test_a_file_that_cannot_be_had_is_told_in_one_line(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     with pytest.raises(EngineError, match="gone: No such file or directory; free some, set TMPDIR"):
         engine.train_step(batch_of(engine))
+
+
+def test_inputs_that_are_not_whole_in_the_file_end_the_step(tmp_path: Path) -> None:
+    spill, x = Spill(), np.ones((2, 3), np.float32)
+    spill.write(0, x)
+    assert spill._file is not None
+    spill._file.truncate(8)
+    with pytest.raises(EngineError, match="8 of 24 bytes are there; set TMPDIR"):
+        spill.read(0, x)
+    spill.close()
 
 
 def test_rooms_are_given_back_at_rest_and_before_another_plan(
