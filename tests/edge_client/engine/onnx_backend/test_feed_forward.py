@@ -1,8 +1,9 @@
 """Held against the same sums by PyTorch, in float64 on the same dequantized weights."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-import torch
 
 from edge_client.bases import architectures as ops
 from edge_client.bases.gguf.blocks import BLOCKS
@@ -67,6 +68,7 @@ def linears_of(
 def test_parts_give_what_the_whole_gives(
     kind: str, op: ops.FeedForward, has_lora: bool, has_bias: bool
 ) -> None:
+    torch = pytest.importorskip("torch")
     bench = open_bench(2)
     linears, adapter = linears_of(op, bench, kind, has_lora=has_lora, has_bias=has_bias)
     gated = isinstance(op.active, ops.Gate)
@@ -81,7 +83,7 @@ def test_parts_give_what_the_whole_gives(
     for tensor in (*asked.values(), given):
         tensor.requires_grad_()
 
-    def linear(name: str, value: torch.Tensor) -> torch.Tensor:
+    def linear(name: str, value: Any) -> Any:
         y = value @ torch.tensor(dequantize(linears[name].matrix._stored)).double().T
         if has_bias:
             y = y + asked[f"{name}.bias"]
