@@ -74,7 +74,7 @@ def tokenizer_kind(folder: Path) -> str:
     """Which of `TOKENIZERS` a base's `tokenizer.json` is; nothing of its vocabulary is read."""
     if is_gguf(folder):
         with GgufFile(folder) as held:
-            return f"{'SentencePiece ' * (splitting_of(held) is PIECES)}BPE in GGUF"
+            return "SentencePiece BPE in GGUF" if splitting_of(held) is PIECES else "BPE in GGUF"
     with (
         (folder / "tokenizer.json").open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from edge_client.bases.architectures import Linears
 from edge_client.planning.layer_cost import (
     block_of,
+    feed_forward,
     last_linear,
     late,
     linear_sizes,
@@ -125,19 +126,23 @@ def step_flops(work: Workload, plan: Plan) -> float:
     tags = 2.0 * work.batch * plan.tokens * work.num_labels * work.shape.hidden
     lowest, total = lowest_trained(work, plan), 3.0 * (words + tags * work.is_of_words)
     for index in range(work.shape.layers):
-        linears, last, attention = _layer_flops(work, plan, index)
+        linears, inside, last, attention = _layer_flops(work, plan, index)
         total += linears + attention
         if index >= lowest:
             total += linears + BACKWARD_SCORES * attention
             if index in plan.recompute:
                 total += linears - last + attention
             elif plan.is_sliced:  # a feed-forward in parts is never kept
-                total += linears - last
+                total += inside
     return total
 
 
-def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, float]:
-    """Forward of the whole batch: linears, the last of them, attention's two products."""
+def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, float, float]:
+    """Forward of the whole batch, in operations.
+
+    Of all linears, of those inside a feed-forward in parts, of the last linear, of
+    attention's two products.
+    """
     shape, tokens = work.shape, plan.tokens + work.spec.prompt_tokens
     texts, rows = work.batch, work.batch * tokens
     is_short = index == shape.layers - 1 and work.is_top_short
@@ -149,7 +154,9 @@ def _layer_flops(work: Workload, plan: Plan, index: int) -> tuple[float, float, 
             linears |= {name: 2.0 * seen * elements(sizes[name]) for name in op.names}
     queries = texts if "q" in few else rows
     scores = queries * seen_tokens(shape, index, tokens) * shape.heads * shape.head_dim
-    return sum(linears.values()), linears.get(last_linear(shape), 0.0), 4.0 * scores
+    parts = feed_forward(shape)
+    inside = sum(linears[name] for name in parts.inner.names) if parts else 0.0
+    return sum(linears.values()), inside, linears.get(last_linear(shape), 0.0), 4.0 * scores
 
 
 def dequantized_bytes(work: Workload, plan: Plan) -> int:

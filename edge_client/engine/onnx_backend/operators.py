@@ -218,13 +218,11 @@ class Linear:
         """What reads some of its input; the first part adds the bias."""
         lora_a = None if self.lora_a is None else np.ascontiguousarray(self.lora_a[:, part])
         bias = None if part.start else self.bias
-        is_trained = self.is_bias_trained and bias is not None
-        matrix = self.matrix.some(part, 1)
         return replace(
             self,
-            matrix=matrix,
+            matrix=self.matrix.some(part, 1),
             bias=bias,
-            is_bias_trained=is_trained,
+            is_bias_trained=self.is_bias_trained and not part.start,
             lora_a=lora_a,
             columns=part,
         )
