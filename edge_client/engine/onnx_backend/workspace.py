@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from tempfile import TemporaryFile
 from typing import IO
+from weakref import finalize
 
 import numpy as np
 
@@ -75,11 +76,12 @@ class Spill:
     """Arrays of one size by number, in an unnamed file that goes with the process.
 
     The file lies in `TMPDIR` or, where that is not set, where temporary files outlast a restart: a
-    folder in memory would save none.
+    folder in memory would save none. It is closed with the spill, or when the spill goes.
     """
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
+        self._closing: finalize[[], Spill] | None = None
 
     def write(self, number: int, x: np.ndarray) -> None:
         """Put an array aside.
@@ -89,7 +91,9 @@ class Spill:
         """
         folder = disk_folder()
         try:
-            self._file = self._file or TemporaryFile(dir=folder)  # noqa: SIM115
+            if self._file is None:
+                self._file = TemporaryFile(dir=folder)  # noqa: SIM115
+                self._closing = finalize(self, self._file.close)
             self._file.seek(number * x.nbytes)
             self._file.write(x.data)
             self._file.flush()
@@ -122,9 +126,9 @@ class Spill:
         return x
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._closing is not None:
+            self._closing()
+        self._file = self._closing = None
 
 
 @dataclass

@@ -195,6 +195,15 @@ def test_inputs_that_are_not_whole_in_the_file_end_the_step(tmp_path: Path) -> N
     spill.close()
 
 
+def test_a_spill_that_goes_closes_its_file() -> None:
+    spill = Spill()
+    spill.write(0, np.ones(3, np.float32))
+    file = spill._file
+    assert file is not None and not file.closed
+    del spill
+    assert file.closed
+
+
 def test_rooms_are_given_back_at_rest_and_before_another_plan(
     tiny_base: Base, hub_task: Task
 ) -> None:
