@@ -46,9 +46,8 @@ from edge_client.tasks.task import Task, small_text, task_from_mapping
 from edge_client.updates.forms import steps_of
 from edge_client.updates.registry import made
 from edge_client.updates.settings import Updates
-from edge_client.wire.labelling import Labelling
-from edge_client.wire.packs import MOST_MIRRORS, check_mirror
-from edge_client.wire.training import Training
+from edge_client.wire.fleet import MOST_MIRRORS, check_mirror
+from edge_client.wire.training import Labelling, Training
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,16 +6,11 @@ Modules are imported on demand; torch only when there is work to compute.
 import typer
 
 from edge_client.commands.base import base
-from edge_client.commands.doctor import doctor
-from edge_client.commands.evaluate import evaluate
-from edge_client.commands.generate import generate_command
 from edge_client.commands.labels import labels
 from edge_client.commands.patterns import patterns, tasks
-from edge_client.commands.personalize import personalize_command
-from edge_client.commands.plan import plan
-from edge_client.commands.predict import predict
-from edge_client.commands.run import run
-from edge_client.commands.train import train_alone
+from edge_client.commands.predict import evaluate, generate_command, predict
+from edge_client.commands.run import doctor, run
+from edge_client.commands.train import personalize_command, plan, train_alone
 
 app = typer.Typer(
     help="Run on a device: join a run, train alone, use an adapter.",

@@ -25,7 +25,7 @@ from coordinator.rounds.machine import decide  # noqa: E402
 from coordinator.rounds.orders import OrderError, OrderKind, event_of  # noqa: E402
 from coordinator.rounds.state import State, evolve  # noqa: E402
 from edge_client.tasks.task import Task  # noqa: E402
-from edge_client.wire.labelling import Labelling  # noqa: E402
+from edge_client.wire.training import Labelling  # noqa: E402
 from tests.test_architecture import ORDER, arrows, inside, room_in  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"

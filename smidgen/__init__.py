@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from edge_client.tasks.kinds.tag_answers import TaggedText
     from edge_client.tasks.scores import Scores
     from edge_client.tasks.task import Task
-    from edge_client.wire.labelling import Labelling
-    from edge_client.wire.training import Training
+    from edge_client.wire.training import Labelling, Training
     from simulation.api import Simulated, simulate
     from simulation.experiments.experiment import Experiment
     from simulation.population.deal import Deal
@@ -121,7 +120,7 @@ _HOMES = {
     "FilledText": "edge_client.tasks.kinds.guesses",
     "Finding": "edge_client.doctor.machine",
     "GeneratedText": "edge_client.api.generate",
-    "Labelling": "edge_client.wire.labelling",
+    "Labelling": "edge_client.wire.training",
     "NewRun": "coordinator.api.create",
     "NothingDone": "edge_client.api.run",
     "Pack": "edge_client.api.pack",

@@ -21,7 +21,7 @@ from coordinator.storage.orders import adapters_there
 from coordinator.storage.place import place_of
 from coordinator.storage.runs import Start, config_of, find_run, status_of
 from coordinator.storage.store import Run, Store
-from edge_client.adapters.fitting import fitting
+from edge_client.adapters.initial import fitting
 from edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from edge_client.adapters.peft_import import read_peft_adapter
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter

@@ -59,8 +59,7 @@ from edge_client.errors import Failed, WrongInput
 from edge_client.tasks.ready_tasks import READY
 from edge_client.tasks.task import task_from_mapping
 from edge_client.updates.settings import Updates
-from edge_client.wire.labelling import Labelling
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 
 TABLES = {
     "training": Training,

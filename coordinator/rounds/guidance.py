@@ -16,8 +16,8 @@ from coordinator.rounds.selection import trainable
 from coordinator.rounds.state import State
 from edge_client.tasks.kind import kind_named
 from edge_client.updates.step import ServerContext
-from edge_client.wire.labelling import keep_in
 from edge_client.wire.messages import StepOrder
+from edge_client.wire.training import keep_in
 
 FEWEST = 8
 

@@ -38,9 +38,9 @@ from coordinator.rounds.selection import (
 )
 from coordinator.rounds.state import State
 from edge_client.tasks.kind import kind_named
-from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.messages import Ended
 from edge_client.wire.tensors import AdapterState
+from edge_client.wire.training import Labelling, keep_in
 
 MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
 MANY_DEVICES = 20  # that failed stand for all: no run needs to ask thousands to know that it fails

@@ -16,13 +16,12 @@ from coordinator.rounds.learning.registry import (
 )
 from coordinator.rounds.scheduling.step import Asynchronous
 from edge_client.adapters.spec import Net
-from edge_client.codecs.codec import TOPK
+from edge_client.codecs import TOPK
 from edge_client.errors import WrongInput, demand
 from edge_client.tasks.kind import kind_named
 from edge_client.updates.forms import steps_of
 from edge_client.updates.settings import Updates, steps_of_run
-from edge_client.wire.labelling import Labelling
-from edge_client.wire.training import ADAMW, Training
+from edge_client.wire.training import ADAMW, Labelling, Training
 
 Number: TypeAlias = float | Literal["default"]
 

@@ -33,9 +33,9 @@ from edge_client.tasks.kind import kind_named, kind_of
 from edge_client.tasks.registry import DEFAULT, names
 from edge_client.tasks.scores import Measure
 from edge_client.tasks.task import Task
-from edge_client.wire.labelling import Labelling, share_of
 from edge_client.wire.messages import Report
 from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_above
+from edge_client.wire.training import Labelling, share_of
 
 
 def measures_of(kinds: Iterable[str]) -> list[Measure]:
@@ -100,7 +100,7 @@ def class_thresholds(
         told: What each device said last.
         labelling: Confidences and floor.
         labels: The task's labels.
-        share: k of this round, see `labelling.keep_in`.
+        share: k of this round, see `wire.training.keep_in`.
 
     Returns:
         One threshold per label, each the start of a bin; where nobody has told anything, each

@@ -13,9 +13,8 @@ from coordinator.rounds.scoring import Score
 from coordinator.serving.ledger import Live
 from edge_client.adapters.card import portable_name
 from edge_client.tasks.kind import kind_of
-from edge_client.wire.fleet import Terms
+from edge_client.wire.fleet import Pack, Terms
 from edge_client.wire.messages import PROTOCOL, Over, Waiting, Work
-from edge_client.wire.packs import Pack
 
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 Told = TypeVar("Told")

@@ -30,7 +30,7 @@ from edge_client.bases.base import EMBEDDED
 from edge_client.bases.manifest import is_pack, read_manifest
 from edge_client.errors import WrongInput, demand
 from edge_client.files import file_sha256
-from edge_client.wire.packs import FILE_NAME, MANIFEST, MOST_MANIFEST_BYTES, SHA_256, Pack, PackFile
+from edge_client.wire.fleet import FILE_NAME, MANIFEST, MOST_MANIFEST_BYTES, SHA_256, Pack, PackFile
 
 LOG = logging.getLogger(__name__)
 MOST_TIMES = 4  # that a device is asked again for what it said before this process began

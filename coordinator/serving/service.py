@@ -54,9 +54,8 @@ from coordinator.upkeep.backup import DatabaseFile
 from coordinator.upkeep.disk_space import DiskLimits, Usage
 from coordinator.upkeep.retention import Caretaker
 from coordinator.watch.logs import about
-from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership
+from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership, Outdated, PackFile
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
-from edge_client.wire.packs import Outdated, PackFile
 
 RETURNS_AT_ONCE = 4  # of a device to a run that it had left
 RETURN_EVERY_S = 60  # and then one

@@ -1,13 +1,14 @@
-"""Initial adapter of a run, drawn from a seed."""
+"""Initial adapter of a run, drawn from a seed; checks that an adapter's tensors fit a base."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.nets import net_of
+from edge_client.adapters.banks import net_of
 from edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
@@ -227,3 +228,35 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"adapter {name}: +{spec.net} is for tasks of labels, +generator also for those of "
             f"causal language models; task {task.name!r} is of kind {kind.name}"
         )
+
+
+def fitting(
+    folder: Path, spec: AdapterSpec, base: Base, task: Task, state: AdapterState
+) -> AdapterState:
+    """The tensors in our order.
+
+    Args:
+        folder: Where they come from, for messages.
+        spec: The adapter.
+        base: The base it is for.
+        task: What it is to answer: says what a head reads, and tells apart.
+        state: The tensors.
+
+    Raises:
+        AdapterError: It cannot answer such a task, or one of them is missing, of another shape, or
+            has no place in the base.
+    """
+    check_asked(spec, task, base)
+    head = kind_of(task).head(task)
+    like = initial_adapter(spec, base, head.rows, 0, is_of_words=head.is_of_words)
+    wanted = {name: tensor.shape for name, tensor in like.items()}
+    for name, shape in wanted.items():
+        if name not in state:
+            raise AdapterError(f"{folder}: no tensor {name}, which base {base.name} wants")
+        if state[name].shape != shape:
+            raise AdapterError(
+                f"{folder}: {name} is {state[name].shape}, base {base.name} wants {shape}"
+            )
+    if extra := sorted(set(state) - set(wanted)):
+        raise AdapterError(f"{folder}: tensor {extra[0]} has no place in base {base.name}")
+    return {name: state[name] for name in wanted}

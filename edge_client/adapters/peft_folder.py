@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
-from edge_client.adapters.fitting import fitting
 from edge_client.adapters.gguf_adapter import ADAPTER, has_gguf_form, write_gguf_adapter
+from edge_client.adapters.initial import fitting
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
     PREFIX,

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters.fitting import fitting
-from edge_client.adapters.initial import initial_adapter
+from edge_client.adapters.initial import fitting, initial_adapter
 from edge_client.adapters.peft_folder import BARE, CONFIG, WEIGHTS, adapter_state
 from edge_client.adapters.peft_options import (
     AT_THE_END,

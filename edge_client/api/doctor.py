@@ -19,7 +19,7 @@ from edge_client.bases.base import (
 from edge_client.bases.gguf.header import is_gguf
 from edge_client.bases.layout import checked_shape
 from edge_client.bases.tokenizer import disagreements
-from edge_client.doctor.engines import Processor, read_engine, read_static_tls
+from edge_client.doctor.engines import Processor, read_engine, read_static_tls, read_steps
 from edge_client.doctor.machine import (
     ERROR,
     OK,
@@ -31,7 +31,6 @@ from edge_client.doctor.machine import (
     read_state_folder,
     this_host,
 )
-from edge_client.doctor.steps import read_steps
 from edge_client.engine.opening import ENGINES, engine_name
 from edge_client.errors import Failed, WrongInput
 from edge_client.planning.planner import plan_in_words

@@ -18,7 +18,7 @@ from edge_client.labelling.label_journal import Notes, TrainingDone
 from edge_client.labelling.label_work import label, pseudo_texts, terms_of, training_forwards
 from edge_client.labelling.own_texts import OwnTexts, capped, sampled, tests_of
 from edge_client.metering.work import phase
-from edge_client.personal.nets.generator import teach
+from edge_client.personal.generator import teach
 from edge_client.texts.examples import ClientData
 from edge_client.updates.states import StepInputs, steps_of
 from edge_client.updates.step import DeviceContext

@@ -13,7 +13,6 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from edge_client.client.adapters import Adapters
 from edge_client.client.enrolment import check_protocol, enrol, identity_of, last_elsewhere
 from edge_client.client.failures import (
     ERRORS,
@@ -30,6 +29,7 @@ from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
 from edge_client.client.packs.fetch import Fetching
 from edge_client.client.packs.sources import Served
 from edge_client.client.progress_log import Teller, begun
+from edge_client.client.runs.adapters import Adapters
 from edge_client.client.runs.joining import SAID_AGAIN_S, Joining, Standings
 from edge_client.client.runs.own import Homecoming, OwnAdapter
 from edge_client.client.settings import Settings, Summary
@@ -46,9 +46,8 @@ from edge_client.guest.guest import Guest
 from edge_client.guest.process import Ended, look, nap, settle, status, tell, waiting, working
 from edge_client.guest.steps import Paused
 from edge_client.metering.work import WorkMeter
-from edge_client.wire.fleet import MOST_RETURNS, draw_life
+from edge_client.wire.fleet import MOST_RETURNS, Outdated, draw_life
 from edge_client.wire.messages import Next, Work
-from edge_client.wire.packs import Outdated
 
 log = logging.getLogger(__name__)
 

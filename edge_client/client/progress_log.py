@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from edge_client.client.state import FinishedWork
-from edge_client.codecs.codec import PLAIN
+from edge_client.codecs import PLAIN
 from edge_client.labelling.own_texts import share_of
 from edge_client.tables import size
 from edge_client.tasks.counts import scores_of

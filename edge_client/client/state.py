@@ -8,7 +8,7 @@ adapter/               the adapter of the run finished last, for `smidgen client
 finished/RUN/          the same for each finished run by its name, the last sixteen
 personal/              an adapter of its own, see `edge_client.client.runs.own`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
-updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder.run_files`
+updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder`
 steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
 labels-RUN.jsonl       its pseudo-labels, see `edge_client.labelling.label_journal`
 link.json              how fast its updates got through, see `edge_client.metering.traffic`
@@ -34,8 +34,17 @@ from typing import Any
 
 import msgspec
 
-from edge_client.client.folder.names import TODO, close_own, foreign_in, in_words, sweep_halves
-from edge_client.client.folder.run_files import KEPT_TERMS, Joined, StepStates, file_name
+from edge_client.client.folder import (
+    KEPT_TERMS,
+    TODO,
+    Joined,
+    StepStates,
+    close_own,
+    file_name,
+    foreign_in,
+    in_words,
+    sweep_halves,
+)
 from edge_client.errors import WrongInput
 from edge_client.files import (
     PRIVATE,

@@ -13,7 +13,7 @@ from edge_client.adapters.spec import net_in, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
-from edge_client.client.folder.run_files import file_name
+from edge_client.client.folder import file_name
 from edge_client.client.progress_log import Progress, texts_in
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, FinishedWork

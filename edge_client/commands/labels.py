@@ -1,15 +1,20 @@
-"""`smidgen client labels`: what this device has read of its own texts, to look at and to take back.
+"""`smidgen client labels`: what a device read of its texts, and files in which people correct it.
 
 Only while no client runs on the state folder.
+
+with proposals("--out", Path("answers.json"), "label-studio", "smidgen") as write:
+    write(Proposal("charged twice", label="bill", score=0.9))
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from msgspec import Meta
 
 from edge_client.client.state import ClientState, StateError
@@ -20,7 +25,8 @@ from edge_client.commands.console import (
     LabelColumnOption,
     TextColumnOption,
 )
-from edge_client.commands.corrections import check_proposals, proposals
+from edge_client.errors import demand
+from edge_client.formats.annotation import doccano, label_studio
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.formats.opened import DataError
@@ -31,6 +37,44 @@ from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, show, shown
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.parts import ANY
+
+WRITERS = {
+    "label-studio": (label_studio.writing, ".json"),
+    "doccano": (doccano.writing, ".jsonl"),
+}
+VERSION = '"model_version": "smidgen'  # by which a file of ours is known
+WRITE = "Write --out as an annotation tool imports it, to correct there: label-studio or doccano."
+
+WriteOption = Annotated[str, typer.Option("--write", metavar="TOOL", help=WRITE)]
+
+
+def check_proposals(out: Path | None, tool: str) -> None:
+    """Refuse a file of proposals that cannot be written.
+
+    Raises:
+        WrongInput: No such tool, no file, another ending, or somebody's own file.
+    """
+    known = ", ".join(WRITERS)
+    demand(tool in WRITERS, f"--write {tool[:40]!r}: one of {known} is expected")
+    demand(out is not None, f"--write {tool} says how --out is written; give --out too")
+    assert out is not None, "just demanded"
+    check_out_file("--out", out, (WRITERS[tool][1],), sign=VERSION)
+
+
+@contextmanager
+def proposals(
+    out: Path, tool: str, is_private: bool = False
+) -> Iterator[Callable[[Proposal], None]]:
+    """Writes each proposal to a file; see `check_proposals`.
+
+    Args:
+        out: The file.
+        tool: See `WRITERS`.
+        is_private: Whether nobody but its owner may read it.
+    """
+    with new_file("--out", out, is_private) as file, WRITERS[tool][0](file, "smidgen") as write:
+        yield write
+
 
 SHOWN = 60  # characters of a text
 

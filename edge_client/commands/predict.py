@@ -1,11 +1,11 @@
-"""`smidgen client predict`: answer texts with an adapter, or with the base alone."""
+"""`smidgen client predict`, `evaluate`, `generate`: an adapter's answers, and their score."""
 
 import json
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.api.evaluate import evaluate as score
+from edge_client.api.generate import GeneratedText, generate
 from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
 from edge_client.api.predict import predict as label
 from edge_client.api.predict import with_prior
@@ -23,18 +25,19 @@ from edge_client.commands.console import (
     TextColumnOption,
     progress,
 )
-from edge_client.commands.corrections import WriteOption, check_proposals, proposals
-from edge_client.errors import demand
+from edge_client.commands.labels import WriteOption, check_proposals, proposals
+from edge_client.errors import WrongInput, demand
 from edge_client.formats.dialect import Dialect, find
 from edge_client.formats.opened import DataError
 from edge_client.formats.opened import Source as File
 from edge_client.options import options_of
 from edge_client.outputs import check_other
 from edge_client.personal.choice import chosen_in
-from edge_client.tables import shown
-from edge_client.tasks.kind import kind_of
+from edge_client.tables import prints, show, shown
+from edge_client.tasks.kind import kind_named, kind_of
 from edge_client.tasks.kinds.guesses import TOP
 from edge_client.tasks.output import Formatter, Skipped, skipped
+from edge_client.tasks.scores import Scores
 from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found, every_row, streamed
 from edge_client.texts.parts import ANY, Wanted, read_as, wanted_by
@@ -250,3 +253,66 @@ def _tell(source: Source, accounting: Accounting) -> None:
         print(f"{source.name} is read with {', '.join(accounting.notes)}", file=sys.stderr)
     if accounting.left_out:
         print(f"{source.name}: {accounting}", file=sys.stderr)
+
+
+@options_of(score, without=("advance",))
+def evaluate(
+    call: Callable[..., Scores], out: Path | None, json_output: JsonOption = False
+) -> None:
+    with progress(is_shown=True) as advance:
+        scores = call(advance=advance)
+    kind = kind_named(scores.kind)
+    for note in scores.notes:
+        print(f"{scores.data}: {note}", file=sys.stderr)
+    if json_output:
+        facts = {name: getattr(scores, name) for name in ("texts", "rows", "accuracy", "loss")}
+        facts |= {"data": str(scores.data), "left_out": list(scores.left_out)}
+        written = {"out": None if out is None else str(out)}
+        print(json.dumps(facts | kind.scores_json(scores) | written))
+        return
+    show(*kind.report(scores))
+    if out is not None:
+        print(f"\neach text's answer written to {out}")
+
+
+@options_of(generate, without=("texts", "tell", "on_piece"), personal={"metavar": "STATE"})
+def generate_command(
+    call: Callable[..., list[GeneratedText]],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to answer, or - to read them from stdin.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    given = list(texts or [])
+    if given == ["-"]:
+        given = _typed()
+    demand(bool(given), "no text; give some, or - and texts on stdin, one per line")
+    shown = _Shown(is_quiet=json_output)
+    found = call(given, tell=shown.note, on_piece=shown.piece)
+    print(json.dumps([asdict(one) for one in found]) if json_output else "")
+
+
+def _typed() -> list[str]:
+    """The lines of stdin."""
+    try:
+        lines = sys.stdin.buffer.read().decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise WrongInput(f"stdin is not UTF-8 at byte {error.start}; UTF-8 is expected") from None
+    return [line.removesuffix("\r") for line in lines if line.strip()]
+
+
+class _Shown:
+    """Answers as they come, a line break between two; what would steer a terminal is `?`."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet, self._number = is_quiet, 1
+
+    def note(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def piece(self, number: int, piece: str) -> None:
+        if self._is_quiet:
+            return
+        breaks, self._number = "\n" * (number - self._number), number
+        safe = (letter if letter in "\n\t" or prints(letter) else "?" for letter in piece)
+        print(breaks + "".join(safe), end="", flush=True)

@@ -1,4 +1,4 @@
-"""`smidgen client run`: let this device serve a coordinator's runs."""
+"""`smidgen client run` and `doctor`: serving a coordinator's runs, and whether it will work."""
 
 import json
 import logging
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edge_client.api.doctor import Diagnosis
+from edge_client.api.doctor import doctor as diagnose
 from edge_client.api.run import STOPPED, NothingDone, run_client
 from edge_client.commands.console import JsonOption
 from edge_client.engine.limits import Limits, limits_in_words
-from edge_client.errors import demand
+from edge_client.errors import Failed, demand
 from edge_client.files import OTHERS
 from edge_client.guest.process import Ended, asked, listening
 from edge_client.log_lines import PlainLines
-from edge_client.metering.memory import PeakSpan
+from edge_client.metering.machine import PeakSpan
 from edge_client.options import options_of
+from edge_client.tables import Column, Table, seconds, show
 
 if TYPE_CHECKING:
     from edge_client.client.settings import Summary
@@ -111,3 +114,42 @@ def _in_words(summary: "Summary") -> str:
     own = f"\nits own adapter: {summary.personal}" if summary.personal else ""
     name = f"{summary.name}: " if summary.name else ""  # nobody has told it one yet
     return f"{name}{finished}, {works}{failures}{adapter}{own}"
+
+
+@options_of(diagnose, without=("tell",), bases={"name": "base"}, ca={"envvar": "SMIDGEN_CA"})
+def doctor(call: Callable[..., Diagnosis], json_output: JsonOption = False) -> None:
+    """Say whether this device will work, and what to do where it will not.
+
+    Looks at board, system, memory, clocks, disk and clock; loads each engine in a process of its
+    own and lets it make ten steps; plans for each base; reaches for the coordinator without
+    enrolling. Changes nothing, and sends neither token nor key.
+
+    Exit code 1 where something found is an error; warnings and unknowns are 0.
+    """
+    found = call(tell=_tell)
+    if json_output:
+        rows = [asdict(one) for one in found.findings]
+        elapsed_s = round(found.elapsed_s, 3)
+        print(json.dumps({"works": found.works, "findings": rows, "elapsed_s": elapsed_s}))
+    else:
+        show(_table(found))
+    if not found.works:
+        names = ", ".join(dict.fromkeys(one.check for one in found.errors))
+        raise Failed(f"this device will not work yet: {names}; what to do is said beside each")
+
+
+def _tell(line: str) -> None:
+    """What is being waited for; to people alone."""
+    if sys.stderr.isatty():
+        print(f"{line} ...", file=sys.stderr, flush=True)
+
+
+def _table(found: Diagnosis) -> Table:
+    columns = [
+        Column("check", "word"),
+        Column("state", "word"),
+        Column("found", "text"),
+        Column("what to do", "text"),
+    ]
+    rows = [[one.check, one.state, one.found, one.todo] for one in found.findings]
+    return Table(columns, rows, notes=[f"Looked at in {seconds(found.elapsed_s)}."])

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
-from edge_client.client.folder.names import TODO, foreign_in, in_words
+from edge_client.client.folder import TODO, foreign_in, in_words
 
 State = Literal["ok", "unknown", "warning", "error"]
 OK: State = "ok"

@@ -24,7 +24,7 @@ from edge_client.bases.layout import Tensor, lay_out
 from edge_client.bases.manifest import QUANTIZATIONS, Manifest
 from edge_client.bases.random_models import tokenizer_files
 from edge_client.bases.writer import quiet, write_pack
-from edge_client.doctor.steps import LOSS, Numbers
+from edge_client.doctor.engines import LOSS, Numbers
 from edge_client.engine.opening import open_engine
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example

@@ -1,18 +1,70 @@
-"""Plain text: a file with one text per line, or a folder of files with one text per paragraph.
+"""Plain text, one text per line or per paragraph; blocks of lines separated by blank lines.
 
 Paragraphs are separated by blank lines. A folder's files are read in order of their names; its
 sub-folders are not. The bounds for one file hold for all files of a folder together.
+
+A block above the limit is skipped without being held in memory, and reading continues behind it.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from edge_client.errors import demand
-from edge_client.formats.blocks import blocks
 from edge_client.formats.dialect import Wants
-from edge_client.formats.lines import Whole, each_line
+from edge_client.formats.lines import Lines, Whole, each_line
 from edge_client.formats.opened import MARK, DataError, Source, ending_of
-from edge_client.formats.reader import Head, LeftOut, Row, Rows
+from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+
+
+class Block(NamedTuple):
+    """Some lines of a file, with their ends.
+
+    Attributes:
+        line: Number of the last of them, or of the one that cannot be used.
+        lines: The lines; none of a block that cannot be used.
+        fault: Why it cannot be; None if it can.
+    """
+
+    line: int
+    lines: list[str]
+    fault: LeftOut | None = None
+
+
+def blocks(lines: Lines, source: Source, is_between: Callable[[str], bool]) -> Iterator[Block]:
+    """The blocks of a file.
+
+    Law: a file's lines are those of its blocks, in order, and those between them.
+
+    Args:
+        lines: The file.
+        source: What it is read as.
+        is_between: Whether a line parts two blocks and belongs to neither.
+    """
+    held, fault, last = list[str](), None, 0
+    for number, line, too_long in each_line(lines, is_row=False):
+        if not too_long and is_between(line):
+            if held or fault:
+                yield Block(last, held, fault)
+            held, fault = [], None
+            lines.begin_row()
+            continue
+        if fault:
+            continue
+        if line.startswith(MARK) and number > 1:
+            line = line[len(MARK) :]
+            source.note("a byte-order mark inside the file, as joined files have it")
+        reason: Reason = "too long" if too_long else "unreadable"
+        said = too_long or source.unread(line)
+        last, fault = number, LeftOut(number, reason, said) if said else None
+        if fault:
+            held = []
+        else:
+            held.append(line)
+    if held or fault:
+        yield Block(last, held, fault)
+
 
 LINES = ".txt"
 MOST_FILES = 100_000  # in a folder; each is looked at before each piece of work

@@ -38,10 +38,9 @@ from edge_client.labelling.pseudo_labels import (
 )
 from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.labelling import Labelling, keep_of
 from edge_client.wire.messages import Work
 from edge_client.wire.reports import Confidences, as_bin, counted
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training, keep_of
 
 NEIGHBOURS = 150  # of the paper
 DISCOUNT = 10.0  # rho: a text's vote counts a tenth for each neighbour that is chosen already

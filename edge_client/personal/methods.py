@@ -15,8 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from edge_client.adapters.banks import StackedAdapters, bank_spec, head_of
-from edge_client.adapters.nets import generator_of, rates_of
+from edge_client.adapters.banks import StackedAdapters, bank_spec, generator_of, head_of, rates_of
 from edge_client.adapters.spec import IN_EVERY_BASE, AdapterSpec, Net, lora_modules
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
@@ -36,9 +35,9 @@ from edge_client.personal.bank import (
     uniform,
 )
 from edge_client.personal.fitting import Above, Fitted, FitTerms, Form, Plain, fit
+from edge_client.personal.generator import factors, features_of, ground_of
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
-from edge_client.personal.nets.generator import factors, features_of, ground_of
-from edge_client.personal.nets.rates import Rated
+from edge_client.personal.rates import Rated
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed

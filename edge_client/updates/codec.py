@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.codecs.blocks import CodecError
-from edge_client.codecs.codec import AUTO, PLAIN, check_residual, decode, encode, kind_of
+from edge_client.codecs import AUTO, PLAIN, CodecError, check_residual, decode, encode, kind_of
 from edge_client.updates.step import DeviceContext, UpdateStep
 from edge_client.wire.tensors import Update, encode_adapter, shapes_of
 

@@ -1,24 +1,44 @@
-"""Registry of update steps: ours, then those of installed packages.
+"""Registry of update steps: ours, FedProx with them, then those of installed packages.
 
 Other packages add classes like `step.UpdateStep` by entry points of the group
 `smidgen.update_steps`; the entry's name is the step's.
+
+FedProx, Li et al. 2020 (arXiv:1812.06127): the loss gains mu/2 * ||w - received||^2.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from edge_client.codecs.codec import Shapes
+from edge_client.codecs import Shapes
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.tables import plain
 from edge_client.updates.codec import Codec
-from edge_client.updates.proximal import Proximal
+from edge_client.updates.forms import Turns
 from edge_client.updates.scaffold import Scaffold
-from edge_client.updates.step import UpdateStep
-from edge_client.updates.turns import Turns
+from edge_client.updates.step import Correction, DeviceContext, UpdateStep
+
+
+class Proximal(UpdateStep):
+    """Adds mu * (w - received) to each gradient.
+
+    Args:
+        mu: As a text.
+    """
+
+    name = "proximal"
+
+    def __init__(self, mu: str) -> None:
+        super().__init__()
+        self._mu = float(mu)
+
+    def correct(self, correction: Correction, context: DeviceContext) -> Correction:
+        return replace(correction, proximal=self._mu)
+
 
 GROUP = "smidgen.update_steps"
 OURS: Mapping[str, type[UpdateStep]] = {one.name: one for one in (Proximal, Scaffold, Turns, Codec)}

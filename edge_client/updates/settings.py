@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edge_client.codecs.codec import PLAIN, check_codec, check_setting
+from edge_client.codecs import PLAIN, check_codec, check_setting
 from edge_client.errors import WrongInput
 from edge_client.updates.registry import check_step
 from edge_client.wire.training import Training

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from edge_client.codecs.codec import Shapes
+from edge_client.codecs import Shapes
 from edge_client.wire.tensors import AdapterState, Update
 from edge_client.wire.training import Training
 

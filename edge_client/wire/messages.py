@@ -29,11 +29,16 @@ from edge_client.files import from_json
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
-from edge_client.wire.fleet import LONGEST_GIVEN, Terms, check_by_labels, check_id, check_shown
-from edge_client.wire.labelling import Labelling
-from edge_client.wire.packs import Outdated
+from edge_client.wire.fleet import (
+    LONGEST_GIVEN,
+    Outdated,
+    Terms,
+    check_by_labels,
+    check_id,
+    check_shown,
+)
 from edge_client.wire.reports import Confidences, Cost, Failure
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 
 PROTOCOL = 12
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own

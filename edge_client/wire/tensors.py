@@ -22,8 +22,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from edge_client.codecs.blocks import CodecError
-from edge_client.codecs.codec import PLAIN, Kind, Shapes, check_residual, decode, encode, kind_of
+from edge_client.codecs import (
+    PLAIN,
+    CodecError,
+    Kind,
+    Shapes,
+    check_residual,
+    decode,
+    encode,
+    kind_of,
+)
 from edge_client.errors import demand
 from edge_client.wire.messages import PROTOCOL, WireError, encode_brief
 from edge_client.wire.messages import decode as decode_message

@@ -35,14 +35,13 @@ from coordinator.rounds.schedule import Learning, RunSpec, check_net, check_toge
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from edge_client.bases.base import EMBEDDED
-from edge_client.codecs.codec import AUTO
+from edge_client.codecs import AUTO
 from edge_client.errors import WrongInput, demand
 from edge_client.personal.methods import FROM_SHARED
 from edge_client.tasks.registry import DEFAULT
 from edge_client.tasks.task import Task
 from edge_client.updates.settings import Updates
-from edge_client.wire.labelling import Labelling
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from simulation.experiments.hostile import Hostile
 from simulation.experiments.personal_settings import Personal, misfit
 from simulation.population.deal import Deal

@@ -21,8 +21,8 @@ from edge_client.errors import demand, installing
 from edge_client.labelling.label_journal import LabelJournal
 from edge_client.labelling.pseudo_labels import chosen, text_id
 from edge_client.planning.cuda.accelerator import CPU
-from edge_client.wire.labelling import keep_in, keep_of
 from edge_client.wire.tensors import decode_adapter, sha256
+from edge_client.wire.training import keep_in, keep_of
 from simulation.experiments.child import Child, start_child
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import Devices, Looking, Round, SimulationError

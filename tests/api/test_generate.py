@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import smidgen
-from edge_client.commands.generate import _Shown
+from edge_client.commands.predict import _Shown
 from edge_client.engine.generation import Sampling, chosen
 from edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen as typed

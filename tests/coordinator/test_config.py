@@ -9,9 +9,8 @@ from coordinator.config import ConfigError, RunConfig, read_run_config
 from coordinator.rounds.selection import DeviceFilter
 from edge_client.adapters.spec import AdapterError
 from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import encode
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 
 NET = "lora:4@q,k,v,o,up,down+rates"
 TASK = 'labels = ["mail", "power"]\npatterns = ["{text} [MASK]"]\n'

@@ -36,12 +36,11 @@ from coordinator.rounds.learning.optimizers import is_scale_free
 from coordinator.rounds.learning.registry import mean_of, optimizer_of
 from coordinator.rounds.learning.robust import TooFewError
 from coordinator.rounds.schedule import Learning
-from edge_client.codecs.blocks import CodecError
-from edge_client.codecs.codec import PLAIN
+from edge_client.codecs import PLAIN, CodecError
 from edge_client.updates.clip import Clip
+from edge_client.updates.forms import Turns
 from edge_client.updates.registry import OURS, made, naming, sent_shapes
 from edge_client.updates.step import Contribution, ServerContext, UpdateStep
-from edge_client.updates.turns import Turns
 from edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
 from edge_client.wire.training import Training
 

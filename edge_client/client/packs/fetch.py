@@ -31,8 +31,7 @@ from edge_client.errors import Failed, WrongInput
 from edge_client.files import PRIVATE
 from edge_client.guest.process import nap
 from edge_client.tables import size
-from edge_client.wire.fleet import Terms
-from edge_client.wire.packs import MANIFEST, SHA_256, Pack, PackFile
+from edge_client.wire.fleet import MANIFEST, SHA_256, Pack, PackFile, Terms
 
 log = logging.getLogger(__name__)
 READ_BYTES = 1 << 20

@@ -41,8 +41,8 @@ from edge_client.client.retries import PASSING, Refused, Unreachable, asked_paus
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.metering.work import WorkMeter
 from edge_client.proxies import ProxyError
+from edge_client.wire.fleet import MANIFEST
 from edge_client.wire.messages import WireError
-from edge_client.wire.packs import MANIFEST
 
 
 class Deadline:

@@ -16,7 +16,6 @@ import msgspec
 
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.client.adapters import Adapters, take_home
 from edge_client.client.failures import (
     ERRORS,
     MOST_IN_A_ROW,
@@ -25,6 +24,7 @@ from edge_client.client.failures import (
     code_of,
     is_lasting,
 )
+from edge_client.client.runs.adapters import Adapters, take_home
 from edge_client.client.runs.joining import Standings
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState

@@ -38,7 +38,7 @@ from coordinator.rounds.machine import (
 from coordinator.rounds.scheduling.participation import after_score
 from coordinator.rounds.scoring import Good
 from coordinator.rounds.state import State, evolve, with_score
-from edge_client.codecs.codec import PLAIN
+from edge_client.codecs import PLAIN
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
 from simulation.experiments.federation.devices import (

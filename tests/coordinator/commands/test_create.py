@@ -13,8 +13,7 @@ from coordinator.storage.credentials import tokens
 from coordinator.storage.runs import config_of
 from edge_client.bases.base import Base
 from edge_client.options import arguments_of
-from edge_client.wire.labelling import Labelling
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from tests.command_line import smidgen
 
 DEFAULTS = {

@@ -14,8 +14,8 @@ from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
 from coordinator.rounds.machine import thresholds_before
 from coordinator.rounds.scoring import FAR_NATS, Score, bounded, class_thresholds, prior_of
 from coordinator.rounds.state import State, evolve
-from edge_client.wire.labelling import Labelling, keep_in
 from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin
+from edge_client.wire.training import Labelling, keep_in
 from tests.coordinator.rounds.test_label_steps import (
     FEWER,
     LABELLING,

@@ -22,8 +22,8 @@ from coordinator.rounds.machine import decide, labels_with, thresholds_before
 from coordinator.rounds.scheduling.participation import Patience
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.reports import Confidences, counted
+from edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 
 LABELLING = Labelling()

@@ -22,7 +22,7 @@ from coordinator.rounds.machine import decide, devices_needed, rounds_of
 from coordinator.rounds.orders import OrderError, OrderKind, event_of
 from coordinator.rounds.schedule import Learning
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed, run
 
 KINDS: tuple[OrderKind, ...] = ("pause", "resume", "stop", "extend")

@@ -11,7 +11,7 @@ from coordinator.rounds.machine import decide, waits
 from coordinator.rounds.scheduling.step import Asynchronous, Underway
 from coordinator.rounds.state import State, evolve
 from edge_client.tasks.task import Task
-from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Labelling
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 PLAIN = RunConfig("run", TASK, rounds=3, min_clients=2, deadline_s=100.0)

@@ -18,8 +18,8 @@ from coordinator.storage.devices import devices, revoke, tag
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES
 from edge_client.wire.fleet import Membership
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Report, encode
+from edge_client.wire.training import Labelling
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import FACTS, Device, ask_to_enrol, enrol, key_of, wait_for
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from coordinator.storage.reports import pseudo_labels, rows
 from coordinator.storage.runs import status_of
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.reports import STARTS, as_bin, bin_of, counted
+from edge_client.wire.training import Labelling
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device
 from tests.coordinator.serving.test_app import trained

@@ -17,16 +17,7 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.trainer import train
 from edge_client.tasks.task import Task
-from edge_client.updates.forms import (
-    CORE,
-    FORMS,
-    LORA_A,
-    LORA_B,
-    Core,
-    first_of,
-    is_lora,
-    steps_of,
-)
+from edge_client.updates.forms import CORE, FORMS, LORA_A, LORA_B, Core, first_of, is_lora, steps_of
 from edge_client.updates.registry import made, sent_shapes
 from edge_client.updates.settings import Updates
 from edge_client.updates.step import DeviceContext, ServerContext

@@ -5,9 +5,8 @@ import json
 from edge_client.bases.base import Base
 from edge_client.tasks.task import Task
 from edge_client.wire.fleet import Enrolled, Terms
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, encode
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from tests.edge_client.client.servers import Answer
 
 IDLE = encode(Next(waiting=Waiting("idle")))

@@ -22,11 +22,10 @@ from edge_client.labelling.pseudo_labels import Reading, text_id
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import Update, decode_update, encode_update
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 TRAINING = Training(epochs=2, batch=4, lr=0.01, tokens=48)

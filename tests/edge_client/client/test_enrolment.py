@@ -26,8 +26,8 @@ from edge_client.tasks.task import Task
 from edge_client.texts.data_folder import DataFolder
 from edge_client.updates.registry import StepError
 from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
+from edge_client.wire.training import Labelling
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
 from tests.edge_client.client.test_transport import free_port

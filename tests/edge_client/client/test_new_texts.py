@@ -26,13 +26,12 @@ from edge_client.planning.sizes import BudgetError
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import TokenizerError
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work
 from edge_client.wire.messages import decode as decoded
 from edge_client.wire.messages import encode as encoded
 from edge_client.wire.reports import Failure
 from edge_client.wire.tensors import encode_adapter, sha256
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, over, terms_for
 

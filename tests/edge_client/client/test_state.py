@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge_client.bases.base import Base
-from edge_client.client.folder.run_files import KEPT_TERMS
+from edge_client.client.folder import KEPT_TERMS
 from edge_client.client.state import (
     KEPT_LABELS,
     KEPT_STEPS,

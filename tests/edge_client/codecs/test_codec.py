@@ -7,19 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edge_client.codecs import blocks
-from edge_client.codecs.blocks import INT4, INT8, CodecError, Width, blocks_of, quantize
-from edge_client.codecs.codec import (
+from edge_client import codecs
+from edge_client.codecs import (
+    INT4,
+    INT8,
     NUMBERS,
     PLACES,
     SCALES,
     VALUES,
+    CodecError,
     Tensors,
+    Width,
+    blocks_of,
     decode,
     encode,
+    kept_of,
     kind_of,
+    largest,
+    quantize,
 )
-from edge_client.codecs.largest import kept_of, largest
 from edge_client.errors import WrongInput
 from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import Update as Sent
@@ -204,7 +210,7 @@ def test_pieces_do_not_show_in_what_is_stored(sizes: list[int], width: Width) ->
     numbers = np.random.default_rng(sum(sizes)).normal(size=sum(sizes)).astype(np.float32)
     whole = quantize(numbers, sizes, width)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "AT_ONCE", 2)
+        patch.setattr(codecs, "AT_ONCE", 2)
         pieces = quantize(numbers, sizes, width)
     assert [one.tobytes() for one in pieces] == [one.tobytes() for one in whole]
 

@@ -26,10 +26,9 @@ from edge_client.labelling.label_journal import MemoryNotes
 from edge_client.labelling.pseudo_labels import calibrated, text_id
 from edge_client.tasks.ready_tasks import AG_NEWS
 from edge_client.texts.examples import ClientData, Example, read_file
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from tests.breadth import first_fast
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS

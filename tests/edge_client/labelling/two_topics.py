@@ -17,9 +17,8 @@ from edge_client.labelling.label_work import LabelResult, terms_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 
 TASK = Task(
     "two",

@@ -11,7 +11,6 @@ from edge_client.errors import WrongInput
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Masking, Task
 from edge_client.wire import fleet, messages
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.reports import SAID, Cost, Failure, counted
 from edge_client.wire.tensors import (
     UPDATES_SINCE,
@@ -24,7 +23,7 @@ from edge_client.wire.tensors import (
     encode_update,
     sha256,
 )
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 
 TAGGING = Task("drugs", ("Drug", "Dose"), kind="tagging")
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client.errors import WrongInput
 from edge_client.wire import messages
-from edge_client.wire.packs import MANIFEST, Outdated, Pack, PackFile
+from edge_client.wire.fleet import MANIFEST, Outdated, Pack, PackFile
 from tests.edge_client.wire.test_messages import TERMS
 
 HASH = "9f" * 32

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load
 
-from edge_client.codecs.blocks import CodecError
-from edge_client.codecs.codec import decode, kind_of
+from edge_client.codecs import CodecError, decode, kind_of
 from edge_client.wire.messages import WireError
 from edge_client.wire.tensors import (
     AdapterState,

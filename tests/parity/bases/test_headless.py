@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.fitting import fitting
-from edge_client.adapters.initial import first_adapter, initial_adapter
+from edge_client.adapters.initial import first_adapter, fitting, initial_adapter
 from edge_client.adapters.peft_folder import Exported, write_peft_folder
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.api.doctor import doctor

@@ -16,7 +16,7 @@ from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import modules_of
 from edge_client.personal.fitting import FitTerms
-from edge_client.personal.nets.rates import rated_fit, slopes_of
+from edge_client.personal.rates import rated_fit, slopes_of
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.training import Training

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.rounds.selection import cohort
 from edge_client.tasks.ready_tasks import AG_NEWS
-from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
 from simulation.experiments.federation.schedule import schedule_of
 from simulation.population.deal import Deal

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from edge_client.bases.base import Base
 from edge_client.tasks.task import Task
-from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Labelling
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.run import federate

@@ -21,9 +21,8 @@ from edge_client.formats.opened import DataError
 from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
 from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from simulation.datasets.catalogue import read_dataset
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.experiments.record import Record, RecordError, kept_adapter, read_rows

@@ -17,7 +17,7 @@ from coordinator.rounds.schedule import Learning
 from coordinator.rounds.scoring import mean_loss
 from coordinator.storage.reports import accuracies, entities_by_round, perplexities, rows
 from coordinator.storage.store import Store
-from edge_client.adapters.nets import net_of
+from edge_client.adapters.banks import net_of
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.client.loop import Client
@@ -30,9 +30,8 @@ from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.updates.settings import Updates
 from edge_client.wire.fleet import device_id_of
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import decode_adapter, sha256
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from simulation.experiments.federation.devices import Round
 from simulation.experiments.federation.resume import recalled
 from simulation.experiments.federation.run import federate

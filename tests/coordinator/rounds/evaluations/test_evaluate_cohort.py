@@ -18,7 +18,7 @@ from coordinator.rounds.machine import decide, labels_with
 from coordinator.rounds.scoring import Score
 from coordinator.rounds.selection import cohort, evaluators
 from coordinator.rounds.state import State, evolve, replay
-from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG
 
 FLEET = [f"device-{number:02}" for number in range(40)]

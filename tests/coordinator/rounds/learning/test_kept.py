@@ -8,7 +8,7 @@ from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.machine import decide
 from coordinator.rounds.state import State, evolve
-from edge_client.codecs.codec import encode
+from edge_client.codecs import encode
 from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import (
     Update,

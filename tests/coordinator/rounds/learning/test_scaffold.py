@@ -21,9 +21,8 @@ from edge_client.errors import WrongInput
 from edge_client.updates.clip import LARGEST
 from edge_client.updates.scaffold import Scaffold, change_of
 from edge_client.updates.step import ServerContext
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import AdapterState, Update, encode_update
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from tests.coordinator.rounds.test_machine import CONFIG
 
 TRAINING = Training(epochs=2, batch=4, lr=0.5, optimizer="sgd", scaffold=True)

@@ -26,7 +26,7 @@ from coordinator.rounds.machine import decide
 from coordinator.rounds.scheduling.step import StepAnswers
 from coordinator.rounds.state import State, evolve, replay
 from coordinator.upkeep.retention import RetainedAdapters, folded
-from edge_client.wire.labelling import Labelling
+from edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_label_steps import told_of
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, aggregated, answered
 

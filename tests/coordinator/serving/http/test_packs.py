@@ -18,9 +18,8 @@ from coordinator.serving.packs import LOOK_AGAIN_S, Packs, Turns
 from coordinator.storage.orders import add_order
 from coordinator.storage.store import Store
 from edge_client.errors import WrongInput
-from edge_client.wire.fleet import Membership
+from edge_client.wire.fleet import Membership, Outdated
 from edge_client.wire.messages import Next, decode
-from edge_client.wire.packs import Outdated
 from edge_client.wire.reports import Failure
 from tests.coordinator.conftest import Live, served, serving
 from tests.coordinator.devices import Device, wait_for

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.adapters.peft_folder import ORIGIN
-from edge_client.client.folder.names import foreign_in, is_own, sweep_halves
+from edge_client.client.folder import foreign_in, is_own, sweep_halves
 from edge_client.client.state import ClientState, StateError
 from tests.command_line import smidgen
 

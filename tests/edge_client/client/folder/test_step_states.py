@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.folder.run_files import StepStates
+from edge_client.client.folder import StepStates
 from edge_client.client.state import ClientState, Identity
 
 

@@ -14,7 +14,7 @@ from edge_client.bases.packing import pack_model
 from edge_client.client.packs.fetch import Fetch
 from edge_client.client.packs.shelf import Shelf
 from edge_client.client.packs.sources import PackSource
-from edge_client.wire.packs import Pack, PackFile
+from edge_client.wire.fleet import Pack, PackFile
 from tests.tiny import write_tiny_base
 
 ROOM = 1 << 30

@@ -18,7 +18,7 @@ from edge_client.client.packs.shelf import NoRoom, Shelf
 from edge_client.client.packs.sources import Folder, Web, source_of
 from edge_client.client.retries import Unreachable
 from edge_client.errors import WrongInput
-from edge_client.wire.packs import MANIFEST, PackFile
+from edge_client.wire.fleet import MANIFEST, PackFile
 from tests.edge_client.client.packs.packs import (
     ROOM,
     Script,

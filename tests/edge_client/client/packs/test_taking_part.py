@@ -24,8 +24,8 @@ from edge_client.client.worker import Worker
 from edge_client.engine.engine import Engine
 from edge_client.guest.guest import Guest
 from edge_client.tasks.task import Task
+from edge_client.wire.fleet import Outdated
 from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, encode
-from edge_client.wire.packs import Outdated
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.edge_client.client.packs.packs import ROOM, Script, announced, contents, make_pack

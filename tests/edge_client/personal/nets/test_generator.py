@@ -5,16 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.banks import IN, OUT, OUT_BIAS, Generator, bank_spec, generator_of
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.nets import IN, OUT, OUT_BIAS, Generator, generator_of
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
 from edge_client.personal.fitting import FitTerms
-from edge_client.personal.nets.generator import (
+from edge_client.personal.generator import (
     FARTHEST,
     ConstantBase,
     GeneratorTraining,

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.rounds.learning.registry import weighted_mean
-from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.banks import LINEARS, OWN, WEIGHT, RatesNet, bank_spec, rates_of
 from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.nets import LINEARS, OWN, WEIGHT, RatesNet, rates_of
 from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
@@ -18,13 +17,7 @@ from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.opening import open_engine
 from edge_client.errors import WrongInput
 from edge_client.personal.fitting import FitTerms, Plain, fit
-from edge_client.personal.nets.rates import (
-    Rated,
-    RatesTraining,
-    learned,
-    rated_fit,
-    slopes_of,
-)
+from edge_client.personal.rates import Rated, RatesTraining, learned, rated_fit, slopes_of
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import (

@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_client.api.plan import plans_of
-from edge_client.commands.plan import _answer, _table
+from edge_client.commands.train import _plan_answer, _plans_table
 from edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
 from edge_client.planning.resources import Resources, read_facts
 from edge_client.tables import render
@@ -40,10 +40,10 @@ def test_a_plan_for_a_card_names_it_and_what_lies_beside_it() -> None:
     plans = plans_of(work, facts(VOLTA), None, flops_per_s=1e13)
     assert plans.budget_bytes == (15 << 30) * 60 // 100
     assert plans.process_bytes is not None and plans.process_bytes > RUNTIME
-    told = render(_table(plans))
+    told = render(_plans_table(plans))
     assert "of Tesla V100 (estimated)" in told and "weights" in told
     assert "CUDA context is in neither figure" in " ".join(told.split())
-    answer = _answer(plans)
+    answer = _plan_answer(plans)
     assert answer["accelerator"]["capability"] == (7, 0)
     assert answer["process_bytes"] == plans.process_bytes
 
@@ -54,4 +54,4 @@ def test_a_plan_for_unified_memory_is_one_sum() -> None:
     assert plans.process_bytes is None
     assert plans.chosen.option.memory.runtime == RUNTIME
     assert plans.chosen.predicted_peak_bytes > RUNTIME + 100 * MIB
-    assert "of Orin" in render(_table(plans))
+    assert "of Orin" in render(_plans_table(plans))

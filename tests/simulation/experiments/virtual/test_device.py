@@ -15,9 +15,8 @@ import torch
 from edge_client.bases.base import Base
 from edge_client.engine.engine import EngineError
 from edge_client.tasks.task import Task
-from edge_client.wire.labelling import Labelling
 from edge_client.wire.tensors import sha256
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import SimulationError
 from simulation.experiments.result import Result

@@ -7,7 +7,7 @@ factor for each rank of each module of a bank (Lee et al. 2026, arXiv:2502.04387
 
 In a round a device first trains a bank from the generator's lambdas, then moves the generator
 towards the lambdas that came out. Only the generator's weights leave the device: no features,
-lambdas or adapters. They are an adapter's tensors (`edge_client.adapters.nets`); forward and
+lambdas or adapters. They are an adapter's tensors (`edge_client.adapters.banks`); forward and
 backward are numpy in float64.
 
 Features are relative to reference statistics of random text, since a base's layers differ far more
@@ -24,8 +24,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.banks import LORA_A
-from edge_client.adapters.nets import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator, rates_of
+from edge_client.adapters.banks import (
+    IN,
+    IN_BIAS,
+    LORA_A,
+    OUT,
+    OUT_BIAS,
+    SLOPE,
+    Generator,
+    rates_of,
+)
 from edge_client.adapters.spec import net_in
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import AdamW
@@ -34,7 +42,7 @@ from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import Bank, bank_numbers, drawn_bank, lambdas_of, modules_of, within
 from edge_client.personal.fitting import Fitted, FitTerms, fit
 from edge_client.personal.interpolation import kept_aside
-from edge_client.personal.nets.rates import RatesTraining, learned
+from edge_client.personal.rates import RatesTraining, learned
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import TrainingError

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.nets import OWN, RatesNet
+from edge_client.adapters.banks import OWN, RatesNet
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.errors import demand

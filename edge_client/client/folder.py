@@ -1,0 +1,315 @@
+"""Files of a state folder: which names are smidgen's own, and what is kept per run.
+
+    foreign_in(folder)    # "photos": not ours, so nothing in this folder is touched
+    sweep_halves(folder)  # remove files that were not completely written
+    close_own(folder)     # take from others the right to read ours
+
+`StepStates` keeps what update steps carry from one round to the next (SCAFFOLD's control variate,
+a codec's residual), one file per run and round. It never leaves the device. The work names the
+round to continue from (`Work.updates`), because an update may arrive late or be refused; so the
+states that a training started from stay until the next work is done. New states are on disk before
+the update is sent: a device killed in between repeats the work from equal states to equal bytes.
+
+    states.keep("RUN", 7, {5, 3}, {"scaffold": body, "codec": other})  # made in round 7
+    states.of("RUN", 7, "scaffold")
+
+`Joined` keeps each run's terms, which are needed to handle its end, until the run's adapter has
+been downloaded: `joined.keep(terms)`, `joined.terms("RUN")`, `joined.forget("RUN")`.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_client.adapters.peft_folder import ORIGIN
+from edge_client.files import (
+    PRIVATE,
+    close_to_others,
+    from_json,
+    oldest_first,
+    told_of,
+    write_atomically,
+)
+from edge_client.wire.fleet import Terms
+from edge_client.wire.messages import WireError, decode, encode
+from edge_client.wire.tensors import sha256
+
+FIRST = ("adapters", "outbox")  # folders that each version has made before anything else
+WRITTEN = (*FIRST, "finished", "personal", "runs", "steps")  # folders that hold files by name
+LOCK, IDENTITY = "lock", "device.json"
+EARLY = {LOCK, IDENTITY, "device.new.json", "ca.pem", "corrections.json", "link.json"}
+NAMES = {*WRITTEN, *EARLY, "activations", "adapter", "updates", "controls", "residuals"}
+LABELS = re.compile(r"labels-.+\.jsonl(\.bad)?")
+# What `write_atomically`, `new_file` and `new_folder` make beside a name until it is in its place.
+HALF = re.compile(r"\.(?P<name>.+)\.(part|part-[0-9]+|(?P<old>old-[0-9]+))")
+PROBE = re.compile(r"room(\.\w+)?")  # a file by which it is seen whether there is room
+NOBODYS = {  # what systems put into any folder, and what keeps an empty one in an archive
+    *("lost+found", "System Volume Information", ".snapshot", ".nfs*", ".Trash-*", ".DS_Store"),
+    *(".gitignore", ".gitkeep", ".keep"),
+}
+TODO = "give --state a new or an empty folder, or one that a client has used before"
+
+log = logging.getLogger(__name__)
+
+
+def is_own(name: str) -> bool:
+    """Whether smidgen gives this name to something in a state folder, or to the half of it."""
+    half = HALF.fullmatch(name)
+    whole = half["name"] if half else name
+    is_probe = half is not None and PROBE.fullmatch(whole) is not None
+    return whole in NAMES or LABELS.fullmatch(whole) is not None or is_probe
+
+
+def foreign_in(folder: Path, given: Iterable[Path] = ()) -> str | None:
+    """What tells that a folder is somebody's own, by its name.
+
+    None: it is not there, is empty or a state folder, be it of an older version, of a start that
+    was killed, out of a backup without empty folders, or one into which somebody has put more.
+
+    Args:
+        folder: The state folder.
+        given: What the user names besides, such as the texts: in there it tells nothing.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    is_made = all((folder / name).is_dir() for name in FIRST)
+    if not folder.is_dir() or is_made or _is_identity(folder / IDENTITY):
+        return None
+    paths, known = sorted(folder.iterdir()), _names_below(folder, given)
+    is_held = folder / LOCK in paths
+    return next((path.name for path in paths if not _is_left(path, known, is_held)), None)
+
+
+def in_words(folder: Path, held: str) -> str:
+    """That a folder is somebody's own, and by what that is seen."""
+    return f"state folder {folder} holds other things, such as {held}"
+
+
+def _is_identity(path: Path) -> bool:
+    """Whether it says who a device is, as any version has it."""
+    try:
+        said = from_json(path.read_bytes(), dict[str, Any]) if path.is_file() else {}
+    except ValueError:
+        return False
+    is_known = isinstance(said.get("key"), str) or isinstance(said.get("enrolled"), dict)
+    return is_known and isinstance(said.get("url"), str)
+
+
+def _names_below(folder: Path, given: Iterable[Path]) -> set[str]:
+    """The names in a folder by which one comes to some paths; none that is smidgen's own."""
+    ways = ((path.absolute(), *path.absolute().parents) for path in given)
+    steps = (step for way in ways for step in pairwise(way))
+    found = {lower.name for lower, above in steps if _is_same(above, folder)}
+    return {name for name in found if not is_own(name)}
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # not there, or no path at all, such as a hub name with NUL
+        return False
+
+
+def _is_left(path: Path, known: Iterable[str], is_held: bool) -> bool:
+    """Whether what lies in a folder that no client has finished making may be left of one.
+
+    Anybody may have a folder of adapters, or labels: by their names they are ours only where a
+    client has held the folder.
+    """
+    name = path.name
+    if name in known or any(fnmatchcase(name, pattern) for pattern in NOBODYS):
+        return True
+    if name in FIRST:
+        return is_held or (path.is_dir() and not any(path.iterdir()))
+    is_half = HALF.fullmatch(name) is not None and is_own(name)
+    return name in EARLY or is_half or (is_held and LABELS.fullmatch(name) is not None)
+
+
+def sweep_halves(folder: Path) -> None:
+    """Delete what killed processes left half-written; whoever writes there holds the folder.
+
+    A folder that was set aside stays where nothing stands in its place: who writes there next
+    puts it back. So does one that is whole, until something newer stands there: who wrote it was
+    told that it is kept.
+    """
+    for place in (folder, *(folder / name for name in WRITTEN)):
+        for path in place.glob(".*"):
+            half = HALF.fullmatch(path.name)
+            if half is None or (place == folder and not is_own(path.name)):
+                continue
+            whole = place / half["name"]
+            if whole.exists() if half["old"] else _is_sweepable(path, whole):
+                _remove(path)
+
+
+def close_own(folder: Path) -> None:
+    """Take what an older smidgen let others read from all but its owner."""
+    closed, left = close_to_others(folder, is_own)
+    if closed:
+        log.info("%s", told_of(closed))
+    if left:
+        told = "others may read %s, which is not ours to close; its owner can chmod"
+        log.warning(told, left[0])
+
+
+def _is_sweepable(part: Path, whole: Path) -> bool:
+    """Whether a half is one, or as old as what stands in its place."""
+    mark, other = part / ORIGIN, whole / ORIGIN
+    if part.is_symlink() or not mark.is_file():
+        return True
+    return other.is_file() and other.stat().st_mtime_ns >= mark.stat().st_mtime_ns
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+DIGITS = 64  # of a SHA-256, before the rest of a file
+States = Mapping[str, bytes]  # by step
+
+
+class StepStates:
+    """Those of one device.
+
+    Args:
+        folder: Made when there is something to keep.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[tuple[str, int], States] = {}  # what the disk has no room for
+
+    def of(self, run: str, round_index: int, step: str) -> bytes | None:
+        """A step's state after a round; empty before any, None where it is lost.
+
+        Args:
+            run: The run, as a folder's name.
+            round_index: The round; 0: before any.
+            step: The step's name.
+        """
+        if not round_index:
+            return b""
+        states = self._held.get((run, round_index)) or self._read(run, round_index)
+        if step not in states:
+            said = (
+                "update step %s: what it kept of round %d is lost; it begins anew or stands aside"
+            )
+            log.warning(said, step, round_index)
+        return states.get(step)
+
+    def _read(self, run: str, round_index: int) -> States:
+        with suppress(OSError, msgspec.DecodeError):
+            body = self._path(run, round_index).read_bytes()
+            if sha256(body[DIGITS:]).encode() == body[:DIGITS]:
+                return msgspec.msgpack.decode(body[DIGITS:], type=dict[str, bytes])
+        return {}
+
+    def keep(self, run: str, round_index: int, before: Collection[int], states: States) -> None:
+        """Keep the states after a round beside those that it began with; drop all others.
+
+        Args:
+            run: The run, as a folder's name.
+            round_index: The round.
+            before: The rounds whose states the training began with.
+            states: Safetensors files by step.
+        """
+        path = self._path(run, round_index)
+        began = {(run, index) for index in before}
+        self._held = {key: one for key, one in self._held.items() if key in began}
+        body = msgspec.msgpack.encode(dict(sorted(states.items())))
+        try:
+            for folder in (self._folder, path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, sha256(body).encode() + body, PRIVATE)
+        except OSError as error:  # a full disk costs memory; the next life trains without
+            log.warning("what update steps go on from is not kept: %s", error)
+            self._held[run, round_index] = states
+            return
+        kept = {path, *(self._path(run, index) for index in before)}
+        for other in path.parent.iterdir():
+            if other not in kept:
+                other.unlink(missing_ok=True)
+
+    def forget(self, run: str) -> None:
+        self._held = {key: one for key, one in self._held.items() if key[0] != run}
+        shutil.rmtree(self._folder / run, ignore_errors=True)
+
+    def forget_all_but(self, runs: Collection[str]) -> None:
+        with suppress(OSError):
+            for folder in list(self._folder.iterdir()):
+                if folder.name not in runs:
+                    self.forget(folder.name)
+
+    def _path(self, run: str, round_index: int) -> Path:
+        return self._folder / run / f"{round_index}.st"
+
+
+KEPT_TERMS = 64  # of runs, the newest
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Joined:
+    """The runs that one device joined.
+
+    Args:
+        folder: Made by the caller.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep(self, terms: Terms) -> None:
+        """Keep the terms of a run that this device joins."""
+        write_atomically(self._file(terms.run_id), encode(terms), PRIVATE, is_latest=True)
+
+    def terms(self, run_id: str) -> Terms | None:
+        """The terms of a run that this device joined, or None."""
+        path = self._file(run_id)
+        try:
+            return decode(path.read_bytes(), Terms) if path.is_file() else None
+        except WireError:
+            return None
+
+    def base_ids(self) -> set[str]:
+        found = (self.terms(path.stem) for path in self.folder.glob("*.json"))
+        return {terms.base_id for terms in found if terms is not None}
+
+    def forget(self, run_id: str) -> None:
+        """Drop the terms of a run whose adapter is at home."""
+        self._file(run_id).unlink(missing_ok=True)
+
+    def forget_all(self) -> None:
+        for path in self.folder.glob("*.json"):
+            path.unlink()
+
+    def sweep(self) -> list[str]:
+        """Drop the terms of runs of long ago.
+
+        Returns:
+            File names, without their endings, of all that were there, oldest first; the last
+            `KEPT_TERMS` of them are kept.
+        """
+        terms = oldest_first(self.folder.glob("*.json"))
+        for old in terms[:-KEPT_TERMS]:
+            old.unlink()
+        return [path.stem for path in terms]
+
+    def _file(self, run_id: str) -> Path:
+        return self.folder / f"{file_name(run_id)}.json"
+
+
+def file_name(word: str) -> str:
+    """A word that a coordinator chose, as the name of a file: itself, or its hash."""
+    return word if PLAIN_NAME.fullmatch(word) else sha256(word.encode())
