@@ -256,12 +256,11 @@ def is_marked(row: Sequence[str]) -> bool:
 LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*):")
 
 
-@dataclass(frozen=True)
 class Conll:
     """Words in columns."""
 
-    name: str = "words in columns"
-    endings: tuple[str, ...] = (".conll", ".conllu", ".iob", ".bio", ".tsv")
+    name = "words in columns"
+    endings = (".conll", ".conllu", ".iob", ".bio", ".tsv")
 
     def sniff(self, head: Head) -> float:
         """See `Reader`; a `.tsv` may as well be a table, which its first row tells."""

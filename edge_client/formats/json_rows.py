@@ -10,7 +10,6 @@ bounded; JSON lines are read line by line.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edge_client.errors import demand
@@ -45,12 +44,11 @@ class Item(NamedTuple):
     fault: str = ""
 
 
-@dataclass(frozen=True)
 class JsonLines:
     """One JSON object in each line."""
 
-    name: str = "JSON lines"
-    endings: tuple[str, ...] = ENDINGS
+    name = "JSON lines"
+    endings = ENDINGS
 
     def sniff(self, head: Head) -> float:
         if head.ending != ".json":
@@ -67,12 +65,11 @@ class JsonLines:
         return rows_of(line_items(source), source)
 
 
-@dataclass(frozen=True)
 class JsonArray:
     """One array of objects."""
 
-    name: str = "a JSON array"
-    endings: tuple[str, ...] = ENDINGS
+    name = "a JSON array"
+    endings = ENDINGS
 
     def sniff(self, head: Head) -> float:
         if head.ending == ".json":

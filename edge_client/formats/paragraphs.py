@@ -7,7 +7,7 @@ A block above the limit is skipped without being held in memory, and reading con
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,12 +70,11 @@ LINES = ".txt"
 MOST_FILES = 100_000  # in a folder; each is looked at before each piece of work
 
 
-@dataclass(frozen=True)
 class PlainLines:
     """A text on each line."""
 
-    name: str = "lines of text"
-    endings: tuple[str, ...] = (LINES,)
+    name = "lines of text"
+    endings = (LINES,)
 
     def sniff(self, head: Head) -> float:
         return 0.5
@@ -99,12 +98,11 @@ class PlainLines:
                     yield Row(number, {"text": text})
 
 
-@dataclass(frozen=True)
 class Paragraphs:
     """A folder of text files."""
 
-    name: str = "a folder of text files"
-    endings: tuple[str, ...] = ("",)
+    name = "a folder of text files"
+    endings = ("",)
 
     def sniff(self, head: Head) -> float:
         return 0.5

@@ -25,7 +25,6 @@ ascending lines.
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from edge_client.formats.dialect import DELIMITERS, Dialect, Wants, named, names_of
@@ -45,12 +44,11 @@ TWO_WAYS = (
 )
 
 
-@dataclass(frozen=True)
 class Table:
     """Comma- or tab-separated values, with or without a header."""
 
-    name: str = "a table"
-    endings: tuple[str, ...] = (".csv", ".tsv")
+    name = "a table"
+    endings = (".csv", ".tsv")
 
     def sniff(self, head: Head) -> float:
         return 0.5

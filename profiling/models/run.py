@@ -9,7 +9,7 @@ is not measured again, so an interrupted table can be resumed.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from profiling.records.record import (
     Conditions,
     Record,
     RecordError,
+    Records,
     append,
     new_session,
     read_records,
@@ -34,29 +35,16 @@ SAME = ("processor", "instruction_sets", "cores")  # of machines whose seconds c
 Follow = Callable[[int, str], None]
 
 
-@dataclass(frozen=True)
-class EarlierCells:
-    """What a file held before.
-
-    Attributes:
-        records: Of cells, in the order they were measured.
-        note: What was left out, in one line; empty where nothing was.
-    """
-
-    records: tuple[Record, ...] = ()
-    note: str = ""
-
-
-def read_kept(path: Path | None) -> EarlierCells:
-    """Records of cells in a file; none without a file.
+def read_kept(path: Path | None) -> Records:
+    """Records of cells in a file, in the order they were measured; none without a file.
 
     Raises:
         RecordError: It holds something else.
     """
     if path is None or not path.is_file():
-        return EarlierCells()
+        return Records(())
     found = read_records(path)
-    return EarlierCells(tuple(row for row in found.records if row.kind == "model"), found.note)
+    return Records(tuple(row for row in found.records if row.kind == "model"), found.note)
 
 
 def of_one_machine(records: Sequence[Record]) -> tuple[Record, ...]:

@@ -22,8 +22,9 @@ from edge_client.wire.tensors import AdapterState, decode_adapter
 from profiling.instruments.bases import cache_folder
 from profiling.instruments.child import Line, ProcessError, Processes, running
 from profiling.instruments.made_up_run import first_state, is_sum, run_file
+from profiling.instruments.sampler import TreeUse
 from profiling.wire.relay import Exchange, of_training, relaying, whole_rounds
-from profiling.wire.run import SAMPLE_S, WARMUP, WHO, Side, WireRun, passed, side
+from profiling.wire.run import SAMPLE_S, WARMUP, WHO, WireRun, passed, side
 
 SERVER = "coordinator"
 LISTENING = r"listening on http://([\d.]+:\d+)"
@@ -112,7 +113,7 @@ def start_clients(
 
 def _wait(
     processes: Processes, clients: Sequence[str], asked: Rounds, say: Callable[[str], None]
-) -> tuple[Side, Side]:
+) -> tuple[TreeUse, TreeUse]:
     """Wait until the run is finished; what the server and a client used in its rounds."""
 
     def begun(name: str) -> int:
@@ -139,8 +140,8 @@ def _run(
     lines: Sequence[Line],
     adapter: AdapterState,
     exchanges: Sequence[Exchange],
-    server: Side,
-    client: Side,
+    server: TreeUse,
+    client: TreeUse,
     load_1m: float,
 ) -> WireRun:
     indices = range(WARMUP + 1, WARMUP + 1 + asked.count)

@@ -17,21 +17,6 @@ SAMPLE_S = 2.0  # between two samples of memory: looking costs the cores that ar
 
 
 @dataclass(frozen=True)
-class Side:
-    """The processes of the server, or of one client.
-
-    Attributes:
-        cpu_s: Processor time in a round, user and system.
-        peak_pss_bytes: Peak of the processes together, a page that they share counted once.
-        peak_rss_bytes: The same with such a page counted in each, as `ps` shows it.
-    """
-
-    cpu_s: float
-    peak_pss_bytes: int
-    peak_rss_bytes: int
-
-
-@dataclass(frozen=True)
 class Passed:
     """What passed the relay for one client in one round, on average.
 
@@ -61,7 +46,7 @@ class WireRun:
         training_s: Of each, until the next adapter is there.
         whole: What passed in a round.
         training: Of it, what training takes: its work, the adapter, the update and the report.
-        server: The server's processes.
+        server: Its processes in a round, on average; their peak of memory.
         client: One client's, the largest of them.
         load_1m: Load average before.
     """
@@ -76,8 +61,8 @@ class WireRun:
     training_s: tuple[float, ...]
     whole: Passed
     training: Passed
-    server: Side
-    client: Side
+    server: TreeUse
+    client: TreeUse
     load_1m: float
 
     @property
@@ -95,7 +80,7 @@ class WireRun:
         return up / self.payload_bytes - 1, down / self.payload_bytes - 1
 
 
-def side(before: Sequence[TreeUse], after: Sequence[TreeUse], rounds: int) -> Side:
+def side(before: Sequence[TreeUse], after: Sequence[TreeUse], rounds: int) -> TreeUse:
     """What one of several equal trees used in a round: processor time on average, the highest peak.
 
     Args:
@@ -104,7 +89,7 @@ def side(before: Sequence[TreeUse], after: Sequence[TreeUse], rounds: int) -> Si
         rounds: Rounds in between.
     """
     spent_s = sum(use.cpu_s for use in after) - sum(use.cpu_s for use in before)
-    return Side(
+    return TreeUse(
         spent_s / rounds / len(after),
         max(use.peak_pss_bytes for use in after),
         max(use.peak_rss_bytes for use in after),

@@ -9,7 +9,7 @@ Annotations other than spans (relations, events, attributes, notes) are counted 
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,12 +97,11 @@ def _row(
     return Row(number, {"text": line}, spans=tuple(spans))
 
 
-@dataclass(frozen=True)
 class Brat:
     """A folder that brat annotates."""
 
-    name: str = "brat's standoff"
-    endings: tuple[str, ...] = ("",)
+    name = "brat's standoff"
+    endings = ("",)
 
     def sniff(self, head: Head) -> float:
         return 0.9 if head.path is not None and any(head.path.glob("*.ann")) else 0.0
