@@ -31,7 +31,7 @@ from coordinator.storage.store import Run, Store
 from coordinator.trust.folder import NAME as TLS
 from coordinator.upkeep.disk_space import FILE as LIMITS
 from edge_client.tables import plain
-from edge_client.wire.reports import by_round
+from edge_client.wire.figures import by_round
 
 Place: TypeAlias = str | Path
 AtStore: TypeAlias = str | Path | StorePlace

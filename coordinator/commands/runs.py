@@ -33,7 +33,7 @@ from edge_client.outputs import OutputError, check_out_file
 from edge_client.tables import Column, Table, share, share_within, show, sizes, span
 from edge_client.tasks.kind import kind_named, kind_of
 from edge_client.tasks.task import Task
-from edge_client.wire.reports import Row, by_round, traffic_of
+from edge_client.wire.figures import Row, by_round, traffic_of
 
 FIRST = (
     Column("run", "word"),

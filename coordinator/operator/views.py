@@ -42,7 +42,7 @@ from coordinator.storage.store import Run, Store
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import perplexity
 from edge_client.tasks.task import Task
-from edge_client.wire.reports import Row, traffic_of
+from edge_client.wire.figures import Row, traffic_of
 
 Told = dict[str, Any]
 CLONED_S = 86_400.0  # for which it is told that a device had two lives

@@ -30,7 +30,8 @@ from coordinator.serving.ledger import Live
 from coordinator.serving.service import Service
 from coordinator.storage.devices import Device
 from coordinator.storage.reports import counts_by_round, rows_of_round
-from edge_client.wire.reports import SAID, Row
+from edge_client.wire.figures import Row
+from edge_client.wire.reports import SAID
 
 Trouble = dict[str, Any]
 MOST = 30

@@ -24,7 +24,7 @@ from edge_client.tasks.counts import EntityScores
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import perplexity
 from edge_client.tasks.task import Task
-from edge_client.wire.reports import Row, by_round, counted_rows, entities_of, weighted
+from edge_client.wire.figures import Row, by_round, counted, entities_of, weighted
 
 PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, else_=3)
 # Later in a run comes first; runs that were created later come first.
@@ -176,7 +176,7 @@ def means(table: Iterable[Row], kind: str, name: str) -> dict[int, float]:
 
     So are those whose sum overflowed: older coordinators let in a loss of any size.
     """
-    by_index = by_round(counted_rows(table, kind))
+    by_index = by_round(counted(table, kind))
     found = {index: weighted(within_bounds(rows), name) for index, rows in by_index.items()}
     return {index: mean for index, mean in found.items() if mean is not None and isfinite(mean)}
 
@@ -197,7 +197,7 @@ def accuracies(table: Iterable[Row]) -> dict[int, float]:
 
 def entities_by_round(table: Iterable[Row]) -> dict[int, EntityScores]:
     """F1 of entities by round, of tagging; bounded as accuracies are."""
-    rounds = by_round(counted_rows(table, "evaluate"))
+    rounds = by_round(counted(table, "evaluate"))
     told = {
         index: entity_scores([one for one in map(entities_of, rows) if one is not None])
         for index, rows in rounds.items()
@@ -207,7 +207,7 @@ def entities_by_round(table: Iterable[Row]) -> dict[int, EntityScores]:
 
 def losses_by_round(table: Iterable[Row]) -> dict[int, float]:
     """Mean loss of evaluations by round, clipped as scores of the journal are (`mean_loss`)."""
-    rounds = by_round(counted_rows(table, "evaluate"))
+    rounds = by_round(counted(table, "evaluate"))
     found = {
         index: mean_loss(
             [(row["loss"], row["num_examples"]) for row in rows if row["loss"] is not None]
@@ -275,5 +275,5 @@ def medians(scores: Mapping[int, Score]) -> dict[int, float | None]:
 
 def pseudo_labels(table: Iterable[Row]) -> dict[int, int]:
     """Pseudo-labels held after the labelling before a round, by those that labelled then."""
-    labelled = by_round(counted_rows(table, "label"))
+    labelled = by_round(counted(table, "label"))
     return {index: sum(row["pseudo_labels"] for row in rows) for index, rows in labelled.items()}

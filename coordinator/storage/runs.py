@@ -30,9 +30,9 @@ from edge_client.bases.base import Base, open_base
 from edge_client.errors import demand
 from edge_client.tasks.task import Task
 from edge_client.texts.prompts.patterns import TaskError
+from edge_client.wire.figures import Row
 from edge_client.wire.fleet import Terms
 from edge_client.wire.messages import MAX_JSON_BYTES, PROTOCOL, Next, Work, encode, encode_brief
-from edge_client.wire.reports import Row
 from edge_client.wire.tensors import AdapterState, encode_adapter
 
 # A run's first adapter, for its base and task; it refuses what does not fit.

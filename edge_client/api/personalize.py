@@ -14,7 +14,7 @@ from edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from edge_client.engine.budgeted import ready_engine
 from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
-from edge_client.metering.machine import PeakSpan
+from edge_client.metering.memory import PeakSpan
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
 from edge_client.personal.methods import FROM_SHARED, Given, Way
 from edge_client.planning.cuda.accelerator import CPU

@@ -31,7 +31,7 @@ from edge_client.errors import demand
 from edge_client.formats.dialect import Dialect
 from edge_client.formats.opened import DataError
 from edge_client.formats.tags import OUTSIDE
-from edge_client.metering.machine import PeakSpan
+from edge_client.metering.memory import PeakSpan
 from edge_client.planning.cuda.accelerator import CPU, DevicePeak
 from edge_client.planning.plan import Plan
 from edge_client.planning.planner import plan_in_words

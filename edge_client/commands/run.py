@@ -20,7 +20,7 @@ from edge_client.errors import Failed, demand
 from edge_client.files import OTHERS
 from edge_client.guest.process import Ended, asked, listening
 from edge_client.log_lines import PlainLines
-from edge_client.metering.machine import PeakSpan
+from edge_client.metering.memory import PeakSpan
 from edge_client.options import options_of
 from edge_client.tables import Column, Table, seconds, show
 

@@ -19,7 +19,7 @@ from edge_client.bases.tokenizer import open_tokens
 from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.linear import with_core
 from edge_client.errors import installing
-from edge_client.metering.machine import sizes
+from edge_client.metering.memory import sizes
 from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator

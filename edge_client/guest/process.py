@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from edge_client.metering import machine
+from edge_client.metering import memory
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 CUT_S = 4.0  # after the signal: a step that is over by then is whole
@@ -246,7 +246,7 @@ def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
         Bytes of the mappings that were let go of, whether resident or not.
     """
     libc, let_go = ctypes.CDLL(None), 0
-    for line in machine.text(maps).splitlines():
+    for line in memory.text(maps).splitlines():
         place, mode, *rest = line.split(maxsplit=5)
         first, last = (int(end, 16) for end in place.split("-"))
         is_file = len(rest) == 4 and rest[3].startswith("/")

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from edge_client.metering.machine import folders, text
+from edge_client.metering.memory import folders, text
 from edge_client.wire.reports import EnergySource
 
 SAMPLES_PER_S = 5

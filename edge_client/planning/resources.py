@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from edge_client.metering import machine as sysfs
+from edge_client.metering import memory as sysfs
 from edge_client.planning.cuda.accelerator import CPU, Accelerator
 from edge_client.planning.step_cost import Rates, nominal_rates
 

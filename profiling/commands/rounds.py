@@ -11,7 +11,7 @@ import typer
 from edge_client.errors import demand
 from edge_client.outputs import OutputError, check_out_file, new_file
 from edge_client.tables import Column, Table, seconds, show, size, tell
-from edge_client.wire.reports import Row
+from edge_client.wire.figures import Row
 from profiling.commands.options import JsonOption
 from profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
 from profiling.records.record import RecordError, new_session, read_records, to_line

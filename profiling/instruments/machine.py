@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 
 from edge_client.errors import Failed, demand
-from edge_client.metering.machine import governor, number, power_mode, text
+from edge_client.metering.machine import governor, power_mode
+from edge_client.metering.memory import number, text
 from edge_client.planning.resources import cpu_flags, usable_cores
 from profiling.instruments.bases import BenchmarkError
 from profiling.records.record import Conditions

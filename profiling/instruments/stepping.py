@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from edge_client.metering.machine import peak_rss_bytes, reset_peak_rss
+from edge_client.metering.memory import peak_rss_bytes, reset_peak_rss
 from edge_client.metering.power import EnergyMeter, energy_counter
 
 Work = Literal["train", "label"]

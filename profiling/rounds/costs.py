@@ -18,19 +18,18 @@ from edge_client.tables import Column, Table, seconds, share, sizes
 from edge_client.tasks.counts import Entities, EntityScores, pooled, scores_of
 from edge_client.tasks.kind import kind_named
 from edge_client.tasks.scores import perplexity
-from edge_client.wire.reports import (
+from edge_client.wire.figures import (
     BY_KERNEL,
     BY_PAYLOAD,
-    Cost,
     Moved,
-    Phase,
     Row,
     by_round,
-    counted_rows,
+    counted,
     entities_of,
     traffic_of,
     weighted,
 )
+from edge_client.wire.reports import Cost, Phase
 from profiling.records.record import Conditions, Figure, Record
 
 PHASES: tuple[str, ...] = get_args(Phase)
@@ -140,14 +139,14 @@ def cost_by_round(figures: Sequence[Row]) -> list[RoundCost]:
 
 
 def _cost(figures: Sequence[Row], round_index: int, moved: Moved) -> RoundCost:
-    evaluated = counted_rows(figures, "evaluate")
+    evaluated = counted(figures, "evaluate")
     told = [one for one in map(entities_of, evaluated) if one is not None]
     kinds = [kind_named(row["task"]) for row in evaluated if "task" in row]
     is_masked = any(kind.measure.has_perplexity for kind in kinds)
     done = [figure for figure in figures if figure["outcome"] == "done"]
     trained = [figure for figure in done if figure["kind"] == "train"]
     labelled = [figure for figure in done if figure["kind"] == "label"]
-    updates, labels = counted_rows(figures, "train"), counted_rows(figures, "label")
+    updates, labels = counted(figures, "train"), counted(figures, "label")
     phases = {}
     for name in PHASES:
         asked = labelled if name == "label" else trained
@@ -276,7 +275,7 @@ def round_records(rows: Sequence[Row], session: str) -> Iterator[Record]:
     counter = "TCP_INFO" if moved.is_by_kernel else "bodies"
     for index, mine in by_round(rows).items():
         for kind in KINDS:
-            done = counted_rows(mine, kind)
+            done = counted(mine, kind)
             if not done:
                 continue
             devices = sorted({row["device_id"] for row in done})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from edge_client.errors import demand
-from edge_client.wire.reports import Row, by_round
+from edge_client.wire.figures import Row, by_round
 from profiling.rounds.costs import PHASES, FiguresError
 
 WAIT = "wait"

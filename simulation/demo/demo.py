@@ -22,8 +22,8 @@ from edge_client.personal.choice import Choice
 from edge_client.planning.resources import usable_cores
 from edge_client.tasks.task import read_task
 from edge_client.texts.examples import read_folder
+from edge_client.wire.figures import Row
 from edge_client.wire.messages import DOING
-from edge_client.wire.reports import Row
 from profiling.instruments.child import OWN_STORE, ProcessError
 from profiling.instruments.machine import this_machine
 from profiling.rounds.costs import (

@@ -15,7 +15,7 @@ from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.client.state import FinishedWork
 from edge_client.labelling.label_journal import LabelJournal
-from edge_client.metering.machine import peak_rss_bytes
+from edge_client.metering.memory import peak_rss_bytes
 from edge_client.planning.allocator import resident_bytes, trim
 from edge_client.texts.examples import Example
 from edge_client.updates.states import StepInputs

@@ -41,7 +41,7 @@ MEASURED = """
 import contextlib, json, sys
 from pathlib import Path
 from edge_client.bases.packing import pack_model, pack_random
-from edge_client.metering.machine import peak_rss_bytes
+from edge_client.metering.memory import peak_rss_bytes
 model, bits, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 if model.endswith("pickled"):
     import torch

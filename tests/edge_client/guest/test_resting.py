@@ -3,7 +3,7 @@
 import numpy as np
 
 from edge_client.guest.process import let_go_of_code
-from edge_client.metering.machine import read_memory
+from edge_client.metering.memory import read_memory
 
 
 def resident_file_bytes() -> int:

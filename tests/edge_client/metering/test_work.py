@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from edge_client.metering import work
-from edge_client.metering.machine import reset_peak_rss
+from edge_client.metering.memory import reset_peak_rss
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.reports import Cost
 

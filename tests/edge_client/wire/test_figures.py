@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.wire.reports import Row, by_round, counted_rows, weighted
+from edge_client.wire.figures import Row, by_round, counted, weighted
 
 
 def row(**fields: Any) -> Row:
@@ -29,7 +29,7 @@ def test_a_figure_that_nobody_told_has_no_mean() -> None:
 def test_what_came_late_failed_or_is_other_work_does_not_count() -> None:
     kept = [row(), row(is_late=False)]
     other = [row(is_late=True), row(outcome="failed"), row(kind="label")]
-    assert counted_rows([*other, *kept], "train") == kept
+    assert counted([*other, *kept], "train") == kept
 
 
 def test_of_a_round_that_was_evaluated_again_the_newest_attempt_counts() -> None:
@@ -37,13 +37,13 @@ def test_of_a_round_that_was_evaluated_again_the_newest_attempt_counts() -> None
     older = [row(kind="evaluate", attempt=1), row(kind="evaluate")]
     others = [row(kind="evaluate", attempt=1, round_index=2), row(kind="evaluate", run_id="r")]
     late = row(kind="evaluate", attempt=3, is_late=True)
-    assert counted_rows([*older, *again, *others, late], "evaluate") == [*again, *others]
+    assert counted([*older, *again, *others, late], "evaluate") == [*again, *others]
     without = row(kind="evaluate", attempt=3, num_examples=0)
-    assert weighted(counted_rows([*older, *again, without], "evaluate"), "num_examples") == 1.0
-    assert counted_rows([*older, *again, without], "evaluate") == [*again, without]
+    assert weighted(counted([*older, *again, without], "evaluate"), "num_examples") == 1.0
+    assert counted([*older, *again, without], "evaluate") == [*again, without]
     # In asynchronous rounds work of an attempt that was given up for an evaluation goes on.
     trained = [row(attempt=1), row(attempt=2)]
-    assert counted_rows(trained, "train") == trained
+    assert counted(trained, "train") == trained
 
 
 def test_rounds_are_in_order_and_their_rows_as_they_came() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.metering.machine import PROC, read_memory
+from edge_client.metering.memory import PROC, read_memory
 from profiling.instruments.memory_cap import Group, cached_bytes, drop_page_cache, memory_cap
 
 MIB = 1 << 20

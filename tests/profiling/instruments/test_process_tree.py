@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_client.metering.machine import PROC
+from edge_client.metering.memory import PROC
 from profiling.instruments.sampler import ProcessTree
 
 BUSY = "import time; t = time.process_time\nwhile t() < 0.3: pass\nprint('done', flush=True)\n"

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from edge_client.metering.machine import PROC, read_memory, reset_peak_rss
+from edge_client.metering.memory import PROC, read_memory, reset_peak_rss
 from profiling.instruments.sampler import Peaks, Sampler
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.metering.machine import PROC
+from edge_client.metering.memory import PROC
 from profiling.instruments.bases import MARK, BenchmarkError
 from profiling.peers import flwr as flwr_simulation
 

@@ -373,7 +373,7 @@ import sys, time
 from edge_client.bases.base import open_base
 from edge_client.bases.gguf.header import GgufFile
 from edge_client.bases.gguf.model import config_of
-from edge_client.metering.machine import peak_rss_bytes
+from edge_client.metering.memory import peak_rss_bytes
 from pathlib import Path
 before, began_s = peak_rss_bytes(), time.process_time()
 with GgufFile(Path(sys.argv[1])) as file:
