@@ -9,9 +9,9 @@ from edge_client.texts.tokens import Tokens
 FAMILIES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra", "mpnet"),
     "modernbert",
-    *("llama", "qwen2", "qwen3", "gemma3_text", "smollm3"),
+    *("llama", "qwen2", "qwen3", "gemma3_text", "smollm3", "phi3"),
 )
-DECODERS = ("llama", "qwen2", "qwen3", "gemma3_text", "smollm3")
+DECODERS = ("llama", "qwen2", "qwen3", "gemma3_text", "smollm3", "phi3")
 ENCODERS = tuple(name for name in FAMILIES if name not in DECODERS)
 HIDDEN, LAYERS, FEED_FORWARD, HEADS = 64, 3, 128, 4
 
@@ -75,4 +75,9 @@ def _sizes(name: str) -> dict[str, object]:
         sizes["layer_types"] = ["sliding_attention", "full_attention", "sliding_attention"]
     if name == "smollm3":  # the middle layer does not turn
         sizes["no_rope_layers"] = [1, 0, 1]
+    if name == "phi3":  # 12 of a head's 16 columns turn; all layers have a window of 20
+        long = {"rope_type": "longrope", "rope_theta": 1e3, "partial_rotary_factor": 0.75}
+        long |= {"short_factor": [1.0, 1.1, 1.5, 2.0, 3.5, 5.0], "long_factor": [9.0] * 6}
+        sizes |= {"rope_parameters": long, "sliding_window": 20}
+        sizes |= {"max_position_embeddings": 640, "original_max_position_embeddings": 160}
     return sizes

@@ -178,6 +178,9 @@ class Shape:
         local_rope_theta: Base of the rotary angles in local layers.
         rope_scaling: Of Llama 3's frequencies: factor, low_freq_factor, high_freq_factor and
             original_max_position_embeddings; empty: they are not scaled.
+        rope_divisors: What each rotary frequency is divided by (LongRoPE); empty: by 1.
+        rope_magnitude: What turned queries and keys are multiplied by.
+        rotary_dim: Columns of each head that are turned, from the first; 0: all.
         unrotated_layers: Numbers of the layers without rotary positions (NoPE).
     """
 
@@ -206,7 +209,15 @@ class Shape:
     local_layers: tuple[int, ...] = ()
     local_rope_theta: float = 0.0
     rope_scaling: tuple[float, ...] = ()
+    rope_divisors: tuple[float, ...] = ()
+    rope_magnitude: float = 1.0
+    rotary_dim: int = 0
     unrotated_layers: tuple[int, ...] = ()
+
+    @property
+    def turned(self) -> int:
+        """Columns of each head that rotary positions turn."""
+        return self.rotary_dim or self.head_dim
 
     def window_of(self, layer: int) -> int | None:
         """Tokens that a layer sees on either side of each; None: all."""
@@ -235,8 +246,8 @@ class Family:
         prefix: Module of the base model inside the language model, such as `roberta`.
         words: The word table's module.
         layer: Prefix of a layer, with its final dot.
-        linears: Short name -> module inside a layer. Names of one module are its rows in equal
-            parts, in this order, as of a fused `Wqkv`.
+        linears: Short name -> module inside a layer. Names of one module are its rows in this
+            order, as of a fused `Wqkv`; under grouped-query attention in unequal parts.
         attention_norm: Normalization beside attention, inside a layer.
         output_norm: Normalization beside the feed-forward, inside a layer.
         more_norms: A layer's other normalizations, name -> module inside a layer.
@@ -271,6 +282,8 @@ class Family:
         is_classifier_on_head: Whether a classifier reads what the language-model head's linear and
             norm make, which are not trained.
         headless: What a checkpoint without its language-model head is, said behind that it is one.
+        own_code: The class that its first checkpoints bring code for, which transformers has as its
+            own since; `auto_map` may name it.
         tokenizer: The class of its tokenizers, where `tokenizer_config.json` names none.
     """
 
@@ -308,6 +321,7 @@ class Family:
     classifier_activation: str = "tanh"
     is_classifier_on_head: bool = False
     headless: str = ""
+    own_code: str = ""
     tokenizer: str = ""
 
     def linear(self, layer: int, target: str) -> str:

@@ -22,7 +22,13 @@ IDLE = frozenset(  # of training, of generation, of other heads, of what is give
         *("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout"),
         *("classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout"),
-        *("embedding_dropout", "mlp_dropout", "initializer_cutoff_factor"),
+        *(
+            "embedding_dropout",
+            "mlp_dropout",
+            "resid_pdrop",
+            "embd_pdrop",
+            "initializer_cutoff_factor",
+        ),
         *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
         *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
         "sinusoidal_pos_embds",  # how the table of positions began; the file holds the table
@@ -160,8 +166,11 @@ def activation_of(architecture: str, values: Mapping[str, Any], *keys: str) -> s
 
 
 def _refuse_variants(architecture: str, config: Mapping[str, Any]) -> None:
-    own = config.get("auto_map")
-    if isinstance(own, Mapping) and any(str(name).startswith("AutoModel") for name in own):
+    own, known = config.get("auto_map"), family_of(architecture).own_code
+    if isinstance(own, Mapping) and any(
+        str(name).startswith("AutoModel") and str(code).rpartition("--")[2] != known
+        for name, code in own.items()
+    ):
         raise ArchitectureError(
             f"config.json of this {architecture} names code of its own (auto_map), which is never "
             "run here; a model of transformers' own classes is expected"

@@ -4,6 +4,7 @@ Other packages add families by entry points of the group `smidgen.families`, eac
 its `model_type`; `docs/extending.md` has an example. The engines do the computing.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -142,6 +143,7 @@ _ENCODER |= {"position_embedding_type": "absolute"}  # before transformers 5
 # No attribute of the classes, but their attention looks for it.
 _DECODER = _ANY | {"is_causal": True}
 _WHOLE = {"use_sliding_window": False, "layer_types": None}  # no layer has a window
+LONG = ("longrope", "su", "yarn")  # Phi-3's words for LongRoPE, two of them old
 SCALES = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -212,6 +214,57 @@ def _smollm3(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any])
         )
     unrotated = tuple(index for index in range(shape.layers) if not rotated[index])
     return replace(_decoder(shape, values, config, 2e6), unrotated_layers=unrotated)
+
+
+def _phi3(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
+    """A part of each head turned, angles by LongRoPE, and one window for all layers.
+
+    LongRoPE's other divisors, of texts above the original length, are not computed: transformers
+    takes them for a whole batch by its longest text. The positions end at that length.
+    """
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    rope, window = config.get(key) or {}, config.get("sliding_window")
+    rope = rope if isinstance(rope, Mapping) else {"rope_type": rope}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    turned = int(shape.head_dim * part) if type(part) in (int, float) and 0 < part <= 1 else 0
+    original, is_long = values["original_max_position_embeddings"], kind in LONG
+    factor = rope.get("factor") or shape.positions / max(original, 1)
+    magnitude = rope.get("attention_factor")
+    if magnitude is None and is_long:
+        magnitude = math.sqrt(1 + math.log(max(factor, 1)) / math.log(max(original, 2)))
+    divisors = rope.get("short_factor") if is_long else []
+    numbers = [magnitude or 1.0, *(divisors if isinstance(divisors, list) else [0])]
+    if (
+        (kind not in ("default", *LONG) or min(original, turned) < 2 or turned % 2)
+        or any(type(one) not in (int, float) or not one > 0 for one in numbers)
+        or len(numbers) != 1 + is_long * turned // 2
+    ):
+        raise ArchitectureError(
+            f"config.json of this phi3 has {key} {as_json(rope)} for {turned} turned columns of a "
+            f"head; default or longrope, an even number of them, and of longrope a short_factor "
+            "above 0 for each two are expected"
+        )
+    if window is not None and (type(window) is not int or window < 1):
+        raise ArchitectureError(
+            f"config.json of this phi3 has sliding_window {as_json(window)}; a whole number above "
+            "0, or null for none, is expected"
+        )
+    positions = min(shape.positions, original) if is_long else shape.positions
+    theta = rope_theta("phi3", config)
+    window = window if window and window < positions else 0
+    return replace(
+        shape,
+        is_decoder=True,
+        positions=positions,
+        rope_theta=theta,
+        local_rope_theta=theta,
+        window=max(window - 1, 0),
+        local_layers=tuple(range(shape.layers)) if window else (),
+        rope_divisors=tuple(map(float, numbers[1:])),
+        rope_magnitude=float(numbers[0]) if is_long else 1.0,
+        rotary_dim=turned,
+    )
 
 
 def _theta(
@@ -602,6 +655,28 @@ FAMILIES: dict[str, Family] = {
         | dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping", "rope_scaling"), None)
         | {"attention_bias": False, "use_bidirectional_attention": False},
         read=_gemma3,
+    ),
+    "phi3": replace(
+        _LLAMA,
+        linears={
+            **dict.fromkeys(("q", "k", "v"), "self_attn.qkv_proj"),
+            "o": "self_attn.o_proj",
+            **dict.fromkeys(("gate", "up"), "mlp.gate_up_proj"),
+            "down": "mlp.down_proj",
+        },
+        own_code="modeling_phi3.Phi3ForCausalLM",
+        defaults=_LLAMA_KEYS
+        | {
+            "vocab_size": 32064,
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+            "pad_token_id": 32000,
+        },
+        fixed=_DECODER,
+        read=_phi3,
     ),
     "smollm3": replace(
         _LLAMA,

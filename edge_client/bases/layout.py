@@ -209,8 +209,16 @@ def linear_size(shape: Shape, target: str) -> tuple[int, int]:
 
 def module_size(shape: Shape, target: str) -> tuple[int, int]:
     """Rows and columns of the module that a linear lies in, alone or with others."""
-    rows, columns = linear_size(shape, target)
-    return rows * len(family_of(shape.architecture).fused(target)), columns
+    parts = [linear_size(shape, name) for name in family_of(shape.architecture).fused(target)]
+    return sum(rows for rows, _ in parts), parts[0][1]
+
+
+def module_rows(shape: Shape, target: str) -> slice | None:
+    """The rows of a layer's linear in a fused module; None: all of its own."""
+    names = family_of(shape.architecture).fused(target)
+    first = sum(linear_size(shape, name)[0] for name in names[: names.index(target)])
+    rows = slice(first, first + linear_size(shape, target)[0])
+    return None if len(names) == 1 else rows
 
 
 def _linear(name: str, rows: int, columns: int, is_biased: bool = True) -> list[Tensor]:

@@ -12,30 +12,32 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from edge_client.bases.architectures import BUCKETS, FURTHEST
+from edge_client.bases.architectures import BUCKETS, FURTHEST, Shape
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias
-from edge_client.bases.layout import linear_size
 from edge_client.bases.quantization import Stored, dequantize
 from edge_client.errors import demand
 from edge_client.planning.allocator import trim_above
 from edge_client.planning.layer_cost import TABLE_ROWS, word_rows
 
 
-def scaled_frequencies(frequencies: np.ndarray, scaling: Sequence[float]) -> np.ndarray:
-    """Rotary frequencies as Llama 3.1 scales them to longer texts; as they are without a scaling.
+def scaled_frequencies(frequencies: np.ndarray, shape: Shape) -> np.ndarray:
+    """Rotary frequencies as a model scales them to longer texts; as they are without a scaling.
 
-    Those whose wave is longer than original / low are divided by the factor, those whose wave is
+    LongRoPE divides each by a number of its own (Ding et al. 2024, arXiv:2402.13753). Llama 3.1:
+    those whose wave is longer than original / low are divided by the factor, those whose wave is
     shorter than original / high stay, and those between are mixed (Llama Team 2024,
     arXiv:2407.21783; the numbers as transformers reads them).
 
     Args:
-        frequencies: Radians from one position to the next, float32, (D / 2,).
-        scaling: See `Shape.rope_scaling`.
+        frequencies: Radians from one position to the next, float32, (D / 2,), D turned columns.
+        shape: The model's.
     """
-    if not scaling:
+    if shape.rope_divisors:
+        return frequencies / np.array(shape.rope_divisors, np.float32)
+    if not shape.rope_scaling:
         return frequencies
-    factor, low, high, original = scaling
+    factor, low, high, original = shape.rope_scaling
     turns = original * frequencies.astype(np.float64) / (2 * np.pi)  # within the original length
     kept = np.clip((turns - low) / (high - low), 0, 1)
     scaled: np.ndarray = frequencies * (kept + (1 - kept) / factor)
@@ -85,12 +87,6 @@ class FrozenBase:
         """A module's weight as it is stored, or some of its rows."""
         stored = self.weights.stored(f"{module}.weight")
         return stored if rows is None else stored.some(rows)
-
-    def rows_of(self, target: str) -> slice | None:
-        """The rows of a layer's linear in a fused module; None: all of its own."""
-        names, (rows, _) = self.family.fused(target), linear_size(self.shape, target)
-        first = names.index(target) * rows
-        return None if len(names) == 1 else slice(first, first + rows)
 
     def norm_weight(self, module: str) -> np.ndarray:
         """What a normalization multiplies by."""

@@ -106,9 +106,9 @@ def test_turned_positions_are_torchs_and_turn_back() -> None:
     halves = leaf(x).view(7, 4, 6).chunk(2, dim=-1)
     cosine, sine = (f(leaf(angles))[:, None] for f in (torch.cos, torch.sin))
     first, second = halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine
-    (ours,) = run(graphs.rotary(6, 24), x=x, cosine=np.cos(angles), sine=np.sin(angles))
+    (ours,) = run(graphs.rotary(6, 6, 24), x=x, cosine=np.cos(angles), sine=np.sin(angles))
     check_close(ours, torch.cat((first, second), dim=-1).view(7, 24))
-    (back,) = run(graphs.rotary(6, 24), x=ours, cosine=np.cos(angles), sine=-np.sin(angles))
+    (back,) = run(graphs.rotary(6, 6, 24), x=ours, cosine=np.cos(angles), sine=-np.sin(angles))
     np.testing.assert_allclose(back, x, atol=1e-6)
 
 

@@ -216,21 +216,27 @@ def gate_back(kind: str) -> Graph:
     return graph
 
 
-def rotary(head_dim: int, hidden: int) -> Graph:
-    """Each head's halves a, b turned by the rows' angles: a cos - b sin, b cos + a sin."""
+def rotary(head_dim: int, turned: int, hidden: int) -> Graph:
+    """Each head's halves a, b turned by the rows' angles: a cos - b sin, b cos + a sin.
+
+    Columns of a head from `turned` on stay.
+    """
     graph = Graph("rotary")
-    half = head_dim // 2
-    pairs = graph.constant(np.array([-1, hidden // head_dim, 2, half], np.int64))
-    whole, apart = (graph.constant(np.array(s, np.int64)) for s in ([-1, hidden], [-1, 1, 1, half]))
-    x = graph.node("Reshape", graph.input("x", F32, ("t", hidden)), pairs)  # (t, A, 2, D / 2)
-    a, b = graph.nodes("Split", 2, x, axis=2)
+    half, sizes = turned // 2, [turned // 2, turned // 2, head_dim - turned]
+    sizes = sizes[: 2 + (turned < head_dim)]
+    parts, heads, whole, apart = (
+        graph.constant(np.array(numbers, np.int64))
+        for numbers in (sizes, [-1, hidden // head_dim, head_dim], [-1, hidden], [-1, 1, half])
+    )
+    x = graph.node("Reshape", graph.input("x", F32, ("t", hidden)), heads)  # (t, A, head_dim)
+    a, b, *rest = graph.nodes("Split", len(sizes), x, parts, axis=2)
     cosine, sine = (
         graph.node("Reshape", graph.input(name, F32, ("t", half)), apart)
         for name in ("cosine", "sine")
     )
     first = graph.node("Sub", graph.node("Mul", a, cosine), graph.node("Mul", b, sine))
     second = graph.node("Add", graph.node("Mul", b, cosine), graph.node("Mul", a, sine))
-    y = graph.node("Reshape", graph.node("Concat", first, second, axis=2), whole)
+    y = graph.node("Reshape", graph.node("Concat", first, second, *rest, axis=2), whole)
     graph.output(y, "y", F32, ("t", hidden))
     return graph
 

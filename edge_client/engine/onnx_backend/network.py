@@ -23,6 +23,7 @@ from edge_client.adapters.spec import (
 from edge_client.bases.architectures import Answers
 from edge_client.bases.base import Base
 from edge_client.bases.families import has_bias, has_embedding_map
+from edge_client.bases.layout import module_rows
 from edge_client.engine.early_stop import ExitMonitor, going_on
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
@@ -138,7 +139,7 @@ class Network:
     def _layer(self, stored: int, modules: Mapping[str, ModuleRank]) -> Layer:
         family, linears = self.frozen.family, {}
         for target in family.linears:
-            module, rows = family.linear(stored, target), self.frozen.rows_of(target)
+            module, rows = family.linear(stored, target), module_rows(self.shape, target)
             scaling = modules[module].scaling if module in modules else 0.0
             linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
         norms = {name: self._norm(module) for name, module in family.norms(stored).items()}
@@ -148,7 +149,7 @@ class Network:
             norms,
             Activation(self.shape.activation, self._bench),
             Attention(self.shape.head_dim, self._bench, self.shape.is_decoder),
-            Rotary(self.shape.head_dim, self._bench),
+            Rotary(self.shape.head_dim, self.shape.turned, self._bench),
             self._bench,
         )
 
@@ -214,14 +215,12 @@ class Network:
         places = batch.mask_positions + prompt + tokens * of
         is_short = texts is None and self.frozen.family.has(Answers)
         answers, several = (places, None) if is_short else (None, places)
-        width, shape = self.shape.head_dim, self.shape
-        shares = None
+        shape, shares = self.shape, None
         if reads_mean(self.spec, shape, is_of_words=texts is not None):
             shares = (attention / attention.sum(axis=1, keepdims=True)).astype(np.float32)
             answers = None
         thetas = {shape.rope_theta, shape.local_rope_theta} - {0.0}
-        turned = [(theta, (tokens, width, theta, shape.rope_scaling, first)) for theta in thetas]
-        rotary = {theta: rotary_angles(*known) for theta, known in turned}
+        rotary = {theta: rotary_angles(shape, theta, tokens, first) for theta in thetas}
         rest = False, batch.segments, rotary, shares, cache
         return Pass(ids, tokens, mask, answers, several, *rest)
 

@@ -7,13 +7,14 @@ so, a slice at a time, which numpy multiplies; attention takes a few texts at a 
 Sizes: B texts, T tokens, N rows (tokens of all texts), H hidden. All states are float32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from edge_client.bases.architectures import Shape
 from edge_client.bases.gguf.blocks import BLOCKS
 from edge_client.bases.quantization import PAIRS, Stored, fill
 from edge_client.engine.frozen_base import scaled_frequencies
@@ -475,11 +476,13 @@ class Rotary:
     """Rotary positions (Su et al. 2021, arXiv:2104.09864), halves as Hugging Face pairs them.
 
     Attributes:
-        head_dim: D.
+        head_dim: Width of a head.
+        turned: D, its first columns that are turned.
         bench: Where work is done.
     """
 
     head_dim: int
+    turned: int
     bench: Bench
 
     def turn(self, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
@@ -490,7 +493,8 @@ class Rotary:
             cosine: (T, D / 2), or (B, T, D / 2).
             sine: Of the same shape.
         """
-        key, step = ("rotary", self.head_dim, x.shape[2]), max(1, PASS_ELEMENTS // x.shape[2])
+        key = ("rotary", self.head_dim, self.turned, x.shape[2])
+        step = max(1, PASS_ELEMENTS // x.shape[2])
         for text, states in enumerate(x):
             angles = [part if part.ndim == 2 else part[text] for part in (cosine, sine)]
             for start in range(0, len(states), step):
@@ -502,13 +506,17 @@ class Rotary:
 
 
 def rotary_angles(
-    tokens: int, width: int, theta: float, scaling: Sequence[float] = (), first: int = 0
+    shape: Shape, theta: float, tokens: int, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine for so many positions from the first, each (tokens, width / 2), float32."""
-    steps = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    frequencies = scaled_frequencies(np.float32(theta) ** -steps, scaling)
+    """Cosine and sine for so many positions from the first, each (tokens, D / 2), float32.
+
+    Both times `Shape.rope_magnitude`; D columns of each head are turned.
+    """
+    steps = np.arange(0, shape.turned, 2, dtype=np.float32) / np.float32(shape.turned)
+    frequencies = scaled_frequencies(np.float32(theta) ** -steps, shape)
     angles = np.outer(np.arange(first, first + tokens, dtype=np.float32), frequencies)
-    return np.cos(angles), np.sin(angles)
+    magnitude = np.float32(shape.rope_magnitude)
+    return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Shapes: B texts, T tokens, H hidden, F intermediate, A heads, D width of a head.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_client.bases import architectures as ops
-from edge_client.bases.architectures import Block, dying_registers
+from edge_client.bases.architectures import Block, Shape, dying_registers
 from edge_client.engine.frozen_base import scaled_frequencies
 from edge_client.engine.torch_backend.matrices import FrozenMatrix
 from edge_client.planning.layer_cost import SCORES, window_blocks, window_of
@@ -405,27 +405,24 @@ def at(x: Tensor, positions: Tensor) -> Tensor:
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary positions (Su et al. 2021, arXiv:2104.09864), halves as Hugging Face pairs them."""
     cosine, sine = rotary
+    if cosine.shape[-1] < x.shape[-1]:  # a head's first columns alone are turned
+        x, rest = x.split((cosine.shape[-1], x.shape[-1] - cosine.shape[-1]), dim=-1)
+        return torch.cat((rotate(x, rotary), rest), dim=-1)
     first, second = x.chunk(2, dim=-1)  # each (B, A, T, D / 2)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 def rotary_angles(
-    tokens: int,
-    width: int,
-    theta: float,
-    device: torch.device,
-    dtype: torch.dtype,
-    scaling: Sequence[float] = (),
+    shape: Shape, theta: float, tokens: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosine and sine for positions 0 .. tokens - 1, each (tokens, width)."""
-    steps = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    frequencies = theta**-steps
-    if scaling:
-        scaled = scaled_frequencies(frequencies.cpu().numpy(), scaling)
-        frequencies = torch.from_numpy(scaled).to(device)
+    """Cosine and sine for positions 0 .. tokens - 1, times their magnitude, each (tokens, D)."""
+    steps = torch.arange(0, shape.turned, 2, device=device, dtype=torch.float32) / shape.turned
+    scaled = scaled_frequencies((theta**-steps).cpu().numpy(), shape)
+    frequencies = torch.from_numpy(scaled).to(device)
     angles = torch.outer(torch.arange(tokens, device=device).float(), frequencies)  # (T, D / 2)
     both = torch.cat((angles, angles), dim=-1)
-    return both.cos().to(dtype), both.sin().to(dtype)
+    magnitude = shape.rope_magnitude
+    return (both.cos() * magnitude).to(dtype), (both.sin() * magnitude).to(dtype)
 
 
 def additive_mask(attention: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -74,9 +74,7 @@ def open_pass(
         added = torch.from_numpy(bias).to(device, dtype).expand(len(ids), *bias.shape)
         mask = added if mask is None else added + mask
     rotary = {
-        theta: rotary_angles(
-            attention.shape[1], shape.head_dim, theta, device, dtype, shape.rope_scaling
-        )
+        theta: rotary_angles(shape, theta, attention.shape[1], device, dtype)
         for theta in {shape.rope_theta, shape.local_rope_theta} - {0.0}
     }
     answers = torch.from_numpy(batch.mask_positions).to(device) + prompt

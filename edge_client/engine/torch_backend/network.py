@@ -22,6 +22,7 @@ from edge_client.adapters.spec import (
 )
 from edge_client.bases.base import Base
 from edge_client.bases.families import family_of, has_bias, has_embedding_map
+from edge_client.bases.layout import module_rows
 from edge_client.engine.early_stop import ExitMonitor, going_on
 from edge_client.engine.frozen_base import FrozenBase
 from edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
@@ -125,7 +126,7 @@ class Network:
     def _layer(self, index: int, modules: Mapping[str, ModuleRank]) -> Layer:
         linears = {}
         for target in self.family.linears:
-            module, rows = self.family.linear(index, target), self.frozen.rows_of(target)
+            module, rows = self.family.linear(index, target), module_rows(self.shape, target)
             scaling = modules[module].scaling if module in modules else 0.0
             linears[target] = self._linear(module, has_bias(self.shape, target), scaling, rows)
         norms = {name: self._norm(module) for name, module in self.family.norms(index).items()}

@@ -38,7 +38,7 @@ def test_a_missing_key_has_transformers_default(family: str) -> None:
     theirs = transformers.AutoConfig.for_model(family)
     fields = type(theirs).__dataclass_fields__
     for key, default in FAMILIES[family].defaults.items():
-        if key == "head_dim" and family in ("qwen2", "smollm3"):  # read by the layers alone
+        if key == "head_dim" and family in ("qwen2", "smollm3", "phi3"):  # read by the layers alone
             continue
         assert default == fields[key].default, key
     for key, only in FAMILIES[family].fixed.items():
@@ -106,6 +106,14 @@ def test_an_alias_counts_more_than_the_key_itself() -> None:
         ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
         ("gemma3_text", {"sliding_window": None}),
         ("smollm3", {"no_rope_layers": [1, 0]}),
+        ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 47}}),
+        ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [0.0] * 48}}),
+        ("phi3", {"rope_scaling": {"type": "longrope", "long_factor": [1.0] * 48}}),
+        ("phi3", {"rope_scaling": ["longrope"]}),
+        ("phi3", {"rope_parameters": {"partial_rotary_factor": 1.5}}),
+        ("phi3", {"sliding_window": 0}),
+        ("phi3", {"auto_map": {"AutoModelForCausalLM": "modeling_own.Phi3ForCausalLM"}}),
         ("smollm3", {"no_rope_layer_interval": 0}),
         ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}),
         ("llama", {"is_causal": False}),
@@ -137,10 +145,24 @@ def test_what_changes_the_numbers_and_is_not_computed_is_named(
         ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
         ("qwen2", {"sliding_window": 4096, "layer_types": ["full_attention"] * 32}),
         ("distilbert", {"sinusoidal_pos_embds": True}),
+        ("phi3", {"sliding_window": None, "resid_pdrop": 0.1, "lm_head_bias": False}),
+        ("phi3", {"auto_map": {"AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}}),
     ],
 )
 def test_what_changes_nothing_is_read(family: str, change: dict[str, Any]) -> None:
     assert shape_of({"model_type": family, **change}).architecture == family
+
+
+def test_longrope_ends_at_the_original_length() -> None:
+    """Phi-4-mini's configuration: three quarters of each head turn, a window beyond all texts."""
+    long = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    keys = {"max_position_embeddings": 131072, "partial_rotary_factor": 0.75}
+    keys |= {"num_attention_heads": 24, "num_key_value_heads": 8, "sliding_window": 262144}
+    shape = shape_of({"model_type": "phi3", "rope_scaling": long, **keys})
+    assert (shape.positions, shape.turned, shape.local_layers) == (4096, 96, ())
+    config = transformers.AutoConfig.for_model("phi3", rope_scaling=dict(long), **keys)
+    functions = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS
+    assert functions["longrope"](config)[1] == pytest.approx(shape.rope_magnitude, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -42,10 +42,13 @@ USUAL: dict[str, dict[str, Any]] = {  # whose defaults do not fit
     "qwen2": {"num_key_value_heads": 4},
     "qwen3": {"num_key_value_heads": 4, "head_dim": 32},
     "smollm3": {"pad_token_id": 0},
+    "phi3": {"pad_token_id": 0, "original_max_position_embeddings": 16},
     "gemma3_text": {"num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 32},
 }
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 16.0, "rope_theta": 50.0}
+LONG: dict[str, Any] = {"short_factor": [1.0, 1.2, 2.0, 3.0], "long_factor": [9.0] * 4}
+LONG |= {"partial_rotary_factor": 0.5, "rope_theta": 50.0}
 ANGLES = (("full_attention", 50.0), ("sliding_attention", 9.0))
 OWN_NAMES = {own: alias for alias, own in family_of("distilbert").aliases.items()}
 # What a file may lack while the model stays small enough to be computed here.
@@ -79,7 +82,12 @@ ODD: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"num_key_value_heads": 1, "rope_parameters": {"rope_theta": 50.0}}),
     ("qwen2", {"sliding_window": 2, "max_window_layers": 0}),
     ("llama", {"partial_rotary_factor": 0.5}),
-    *((f, {"rope_parameters": LLAMA3 | {"rope_type": "llama3"}}) for f in PLAIN),
+    *((f, {"rope_parameters": LLAMA3 | {"rope_type": "llama3"}}) for f in PLAIN if f != "phi3"),
+    *(("phi3", {"rope_parameters": LONG | {"rope_type": kind}}) for kind in ("longrope", "yarn")),
+    ("phi3", {"rope_parameters": LONG | {"rope_type": "longrope", "attention_factor": 1.5}}),
+    ("phi3", {"rope_parameters": LONG | {"rope_type": "longrope", "factor": 7.0}}),
+    ("phi3", {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.75}}),
+    *(("phi3", {"sliding_window": window, "num_key_value_heads": 1}) for window in (1, 5, 40)),
     *((f, {"num_key_value_heads": 2, "head_dim": 24}) for f in PLAIN),
     *(
         ("gemma3_text", {"sliding_window": window, "layer_types": [*types]})
@@ -212,7 +220,8 @@ def slow(cases: list[Any], fast: Callable[[int], bool]) -> list[Any]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_of_version_4_reads_as_in_transformers(tmp_path: Path, family: str) -> None:
     written = write(tmp_path / "model", family, {})
-    assert "pad_token_id" not in written or family == "smollm3"  # whose default is no row here
+    # Whose default is no row here.
+    assert "pad_token_id" not in written or family in ("smollm3", "phi3")
     assert "tie_word_embeddings" not in written
     check(tmp_path / "model", family, tmp_path / "pack")
 

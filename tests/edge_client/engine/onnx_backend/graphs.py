@@ -20,7 +20,7 @@ def every_graph() -> dict[str, Graph]:
         "norm_back has_rest": graphs.norm_back(1e-12, 24, has_rest=True),
         "norm is_rms": graphs.norm(1e-5, is_rms=True),
         "norm_back is_rms": graphs.norm_back(1e-12, 24, is_rms=True),
-        "rotary": graphs.rotary(6, 24),
+        "rotary": graphs.rotary(6, 6, 24),
         "dequantize": graphs.dequantize(),
         "widen": graphs.widen(),
         "narrow": graphs.narrow(),
