@@ -24,7 +24,11 @@ Kind = TypeVar("Kind")
 
 
 def write_atomically(
-    path: Path, body: bytes | bytearray, mode: int = 0o644, *, is_latest: bool = False
+    path: Path,
+    body: bytes | bytearray | Iterable[bytes | memoryview],
+    mode: int = 0o644,
+    *,
+    is_latest: bool = False,
 ) -> None:
     """Write a file so that after a crash either the old or the new content is there.
 
@@ -32,7 +36,7 @@ def write_atomically(
 
     Args:
         path: Where to.
-        body: Its content.
+        body: Its content, whole or in parts.
         mode: Its mode.
         is_latest: Whether it gets a time as by `make_latest`.
     """
@@ -40,7 +44,7 @@ def write_atomically(
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(body)
+            file.writelines([body] if isinstance(body, bytes | bytearray) else body)
             file.flush()
             os.fsync(file.fileno())
         if is_latest:

@@ -17,6 +17,7 @@ from edge_client.errors import WrongInput
 
 MAX_HEADER_BYTES = 16 << 20
 ALIGNMENT = 8
+FORMAT = {"format": "pt"}  # what transformers asks of a file's metadata
 SCALE = ".scale"  # a quantized tensor X has its scales beside it as X.scale
 ITEM_BYTES = {
     "BOOL": 1,
@@ -70,13 +71,15 @@ def item_bytes(dtype: str) -> tuple[int, int]:
 
 def write_header(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+    metadata: Mapping[str, str] = FORMAT,
 ) -> tuple[bytes, dict[str, TensorEntry]]:
     """A file's first bytes, and where behind them each tensor belongs.
 
     Args:
         tensors: Name -> element type and shape, in the order they shall lie.
+        metadata: What the file says of itself.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     places: dict[str, TensorEntry] = {}
     offset = 0
     for name, (dtype, shape) in tensors.items():

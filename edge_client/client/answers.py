@@ -61,7 +61,7 @@ def answer(
         return replace(finished, report=replace(finished.report, layer_forwards=spent))
     engine.load_adapter(start)
     if work.kind == "train":
-        finished = _train(engine, own, work, device_id, notes, keeper, inputs)
+        finished = _train(engine, start, own, work, device_id, notes, keeper, inputs)
     elif work.kind == "label":
         finished = _label(engine, own, work, notes)
     else:
@@ -72,6 +72,7 @@ def answer(
 
 def _train(
     engine: Engine,
+    start: AdapterState,
     own: OwnTexts,
     work: Work,
     device_id: str,
@@ -102,7 +103,10 @@ def _train(
         [weighed[row] for row in rows] if pseudo else None,
         keeper,
         partial(steps.correction, context=context),
+        start,
     )
+    if engine.budget is not None:
+        engine.rest()  # what computing took has room for the update
     if terms is not None:
         _note(notes, TrainingDone(work.work_id, training_forwards(engine, terms, len(rows))))
     num_examples = trained.num_examples

@@ -48,6 +48,7 @@ from edge_client.guest.steps import Paused
 from edge_client.metering.work import WorkMeter
 from edge_client.wire.fleet import MOST_RETURNS, Outdated, draw_life
 from edge_client.wire.messages import Next, Work
+from edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
 
@@ -295,12 +296,12 @@ class Client:
         with meter.phase("download"), waiting():
             fetch, body_of = partial(coordinator.adapter, meter=meter), self._adapters.body
             known = work.adapter_sha256, work.adapter_bytes
-            body = body_of(*known, fetch, most, steps=work.steps)
+            start = decode_adapter(body_of(*known, fetch, most, steps=work.steps))
             shared = {
                 order.name: body_of(order.shared_sha256, order.shared_bytes, fetch, most)
                 for order in orders
             }
-        return self._worker.do(work, base_name, self._me.device_id, body, meter, shared)
+        return self._worker.do(work, base_name, self._me.device_id, start, meter, shared)
 
     def _count(
         self, run_id: str, standing: RunMembership, error: Exception | None, finished: FinishedWork

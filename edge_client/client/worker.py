@@ -37,7 +37,7 @@ from edge_client.texts.parts import Labels, wanted_by
 from edge_client.updates.states import StepInputs
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Work
-from edge_client.wire.tensors import decode_adapter
+from edge_client.wire.tensors import AdapterState
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Worker:
         work: Work,
         base_name: str,
         device_id: str,
-        body: bytes,
+        start: AdapterState,
         meter: WorkMeter,
         shared: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FinishedWork:
@@ -93,7 +93,7 @@ class Worker:
             work: What is asked.
             base_name: What the run's owner calls its base.
             device_id: The device's.
-            body: The adapter to start from, a safetensors file.
+            start: The adapter to start from; only read.
             meter: Counts.
             shared: What the server halves of its update steps hand out, by step; likewise.
 
@@ -109,7 +109,6 @@ class Worker:
         with meter.phase("load"):
             with waiting():
                 engine, own = self._ready(work)
-            start = decode_adapter(body)
             notes = self._known(own, work)
             progress = Progress(work, texts_in(work, own.data))
             engine.on_texts = watched = Watched(limits.seconds, progress)

@@ -1,6 +1,6 @@
 """`Backend`: the interface below the engine, for torch, ONNX Runtime and full fine-tuning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -53,7 +53,7 @@ class Backend(Protocol):
         Without a correction. Tensors below the plan's depth have zeros.
         """
 
-    def put(self, state: AdapterState) -> None: ...
+    def put(self, state: Mapping[str, np.ndarray]) -> None: ...
 
     def read(
         self, batch: Batch, plan: Plan, watch: ExitMonitor | None, is_quick: bool
@@ -78,12 +78,13 @@ class Backend(Protocol):
         Over the texts' own tokens, padding and soft prompts apart; float64.
         """
 
-    def adapter(self) -> AdapterState: ...
+    def adapter(self) -> AdapterState:
+        """The numbers themselves, float32, which the next step changes; of a card's, a copy."""
 
-    def load_adapter(self, state: AdapterState) -> None: ...
+    def load_adapter(self, state: Mapping[str, np.ndarray]) -> None: ...
 
     def moments(self) -> Moments:
-        """A copy of the optimizer's state."""
+        """The optimizer's state itself, which the next step changes; of a card's, a copy."""
 
     def load_moments(self, moments: Moments) -> None:
         """Let the optimizer go on from there; the adapter of that moment is loaded before.

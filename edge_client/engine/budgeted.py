@@ -204,7 +204,8 @@ def workload(
         num_labels=head.rows,
         engine=engine,
         device=device,
-        kept_numbers=training.kept_numbers,
+        moments=training.moments,
+        shifts=int(training.scaffold),
         is_of_words=head.is_of_words,
         tokenizer=tokenizer_kind(base.folder),
     )

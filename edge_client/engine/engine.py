@@ -26,7 +26,7 @@ from edge_client.engine.early_stop import BatchWatch, ExitMonitor
 from edge_client.engine.ensemble import averaged
 from edge_client.engine.frozen_layers_cache import FrozenPrefix
 from edge_client.errors import WrongInput
-from edge_client.guest.steps import Moments, Steps
+from edge_client.guest.steps import Moments, ResumePoint, Steps
 from edge_client.metering.work import phase
 from edge_client.planning.allocator import trim
 from edge_client.planning.budget import Budget
@@ -224,7 +224,7 @@ class Engine:
 
     def adapter(self) -> AdapterState:
         """A copy of the adapter, PEFT's own names, float32."""
-        return self._backend.adapter()
+        return dict(map(_copied, self._backend.adapter().items()))
 
     def load_adapter(self, state: AdapterState) -> None:
         """Put an adapter in place; start the optimizer and the measured peak afresh.
@@ -249,7 +249,18 @@ class Engine:
         self._backend.hold(correction)
 
     def moments(self) -> Moments:
-        return self._backend.moments()
+        """A copy of the optimizer's state."""
+        found = self._backend.moments()
+        means, squares = (dict(map(_copied, part.items())) for part in (found.means, found.squares))
+        return Moments(means, squares, found.counts)
+
+    def steps(self, place: ResumePoint) -> Steps:
+        """What training goes on from; the next step changes its tensors.
+
+        Args:
+            place: How far it is.
+        """
+        return Steps(place, self.plan, self._backend.adapter(), self._backend.moments())
 
     def go_on(self, steps: Steps) -> bool:
         """Take up training where it was left: further steps give the bytes that they would have.
@@ -413,3 +424,8 @@ class Engine:
     def close(self) -> None:
         self._backend.close()
         trim()
+
+
+def _copied(item: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
+    name, tensor = item
+    return name, tensor.copy()

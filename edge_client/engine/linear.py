@@ -4,6 +4,7 @@ It pulls any backend's LoRA gradients back to the trained numbers, which an opti
 updates; so a core is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engines.
 """
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -57,13 +58,13 @@ class LinearBackend:
         return loss, self._form.pull(gradients)
 
     def adapter(self) -> AdapterState:
-        return {name: tensor.copy() for name, tensor in self._trained.items()}
+        return dict(self._trained)
 
-    def load_adapter(self, state: AdapterState) -> None:
+    def load_adapter(self, state: Mapping[str, np.ndarray]) -> None:
         self.put(state)
         self._optimizer = open_optimizer(self._trained, self._training)
 
-    def put(self, state: AdapterState) -> None:
+    def put(self, state: Mapping[str, np.ndarray]) -> None:
         check_same_parameters(state, shapes_of(self._trained))
         for name, tensor in self._trained.items():
             tensor[...] = state[name]

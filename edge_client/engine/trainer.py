@@ -70,6 +70,7 @@ def train(
     weights: Sequence[float] | None = None,
     keeper: Keeper | None = None,
     correct: Callable[[AdapterState], Correction | None] | None = None,
+    received: AdapterState | None = None,
 ) -> Trained:
     """Train the engine's adapter from where it stands.
 
@@ -86,6 +87,7 @@ def train(
         keeper: Knows where this training was left, and says when it is to be; None: never.
         correct: Says what is added to each gradient, by the adapter that training starts from;
             None: FedProx's term alone, where `training` has it.
+        received: What was loaded into the engine, where the caller holds it anyway; only read.
 
     Raises:
         TrainingError: No texts, or the loss is no longer finite.
@@ -93,7 +95,8 @@ def train(
     """
     if not examples:
         raise TrainingError("no labelled texts to train on")
-    before, keeper = engine.adapter(), keeper or NotKept()
+    before = engine.adapter() if received is None else received
+    keeper = keeper or NotKept()
     correction = correct(before) if correct else local_correction(before, training)
     engine.hold(correction)
     asked = prompts_by_epoch(engine.encoder, examples, seed)
@@ -109,8 +112,7 @@ def train(
 
     def now() -> Steps:
         forwards = earlier + engine.layer_forwards - here_before
-        here = replace(place, layer_forwards=forwards)
-        return Steps(here, engine.plan, engine.adapter(), engine.moments())
+        return engine.steps(replace(place, layer_forwards=forwards))
 
     for epoch in range(training.epochs):
         prompts = asked(epoch) if epoch else prompts
@@ -138,8 +140,8 @@ def train(
             raise TrainingError(
                 f"the loss is {loss} with lr {training.lr}; lower the learning rate"
             )
-    after = engine.adapter()
-    delta = {name: after[name] - before[name] for name in before}
+    after = engine.steps(place).adapter
+    delta = {name: after[name] - before[name] for name in after}
     return Trained(delta, weight_of(len(examples), weights), loss, earlier, steps)
 
 

@@ -1,35 +1,34 @@
 """Checkpoint of interrupted training after a whole optimizer step.
 
     found = file.found(bound)       # of an earlier process; None: start from the beginning
-    file.after_step(lambda: Steps(place, plan, engine.adapter(), engine.moments()))
+    file.after_step(lambda: engine.steps(place))
 
 Law: resuming gives the same bytes as never having stopped. Adapter and moments are exact, the order
 of texts follows from the seed and the position, and hashes bind everything else that the bytes
-depend on. One file per piece of work: the SHA-256 of the rest, then a safetensors file.
+depend on. One file per piece of work: the SHA-256 of the rest, then a safetensors file. It is
+written and read tensor by tensor, without a copy of the whole.
 """
 
+import hashlib
+import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
+from edge_client.bases.header import write_header
 from edge_client.files import PRIVATE, from_json, write_atomically
 from edge_client.guest.process import Ended
 from edge_client.planning.plan import Plan
-from edge_client.wire.messages import WireError
-from edge_client.wire.tensors import (
-    AdapterState,
-    decode_adapter,
-    encode_adapter,
-    header_of,
-    sha256,
-)
+from edge_client.wire.tensors import shapes_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,7 @@ log = logging.getLogger(__name__)
 KEEP_EVERY_S = 300.0
 DIGITS = 64  # of a SHA-256
 ADAPTER, MEAN, SQUARE = "adapter ", "mean ", "square "  # before a tensor's name; no name has spaces
+HEADER = "smidgen"  # in the file's metadata
 
 
 class Paused(BaseException):
@@ -54,8 +54,8 @@ class Moments:
         counts: Steps that each tensor has made; none of SGD.
     """
 
-    means: AdapterState
-    squares: AdapterState
+    means: Mapping[str, np.ndarray]
+    squares: Mapping[str, np.ndarray]
     counts: dict[str, int]
 
 
@@ -89,7 +89,7 @@ class Steps:
 
     place: ResumePoint
     plan: Plan
-    adapter: AdapterState
+    adapter: Mapping[str, np.ndarray]
     moments: Moments
 
 
@@ -129,8 +129,8 @@ class _Header:
     layer_forwards: int
 
 
-def encode_steps(steps: Steps, bound: Mapping[str, str]) -> bytes:
-    """A file of it; equal arguments give equal bytes."""
+def _encoded(steps: Steps, bound: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """A safetensors file of it, part by part; equal arguments give equal bytes."""
     place, moments = steps.place, steps.moments
     header = _Header(
         dict(sorted(bound.items())),
@@ -141,40 +141,72 @@ def encode_steps(steps: Steps, bound: Mapping[str, str]) -> bytes:
         place.loss_sum.hex(),
         place.layer_forwards,
     )
-    tensors = {
-        f"{kind}{name}": tensor
-        for kind, state in (
-            (ADAPTER, steps.adapter),
-            (MEAN, moments.means),
-            (SQUARE, moments.squares),
-        )
-        for name, tensor in state.items()
+    parts = {ADAPTER: steps.adapter, MEAN: moments.means, SQUARE: moments.squares}
+    shapes = shapes_of(steps.adapter)
+    entries = {
+        f"{kind}{name}": ("F32", shapes[name]) for kind in parts for name in sorted(parts[kind])
     }
-    body = encode_adapter(tensors, msgspec.json.encode(header).decode())
-    return sha256(body).encode() + body
+    yield write_header(entries, {HEADER: msgspec.json.encode(header).decode()})[0]
+    for state in parts.values():
+        for name in sorted(state):
+            yield np.ascontiguousarray(state[name], np.float32).data.cast("B")
 
 
-def decode_steps(body: bytes, bound: Mapping[str, str]) -> Steps:
-    """The file's content; `bound` is what it must have been made for.
+class _Part(Mapping[str, np.ndarray]):
+    """Tensors of a file, each read when it is asked for."""
+
+    def __init__(self, path: Path, places: Mapping[str, tuple[int, tuple[int, ...]]]) -> None:
+        self._path, self._places = path, places
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        place, shape = self._places[name]
+        found = np.fromfile(self._path, np.float32, math.prod(shape), offset=place)
+        return found.reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _read(path: Path, bound: Mapping[str, str]) -> Steps:
+    """A file's content, whose tensors are read as they are asked for.
+
+    Args:
+        path: The file.
+        bound: What it must have been made for.
 
     Raises:
         NotTheSame: It is damaged, or of something else.
+        OSError: It cannot be read.
     """
-    digest, body = body[:DIGITS], body[DIGITS:]
-    if sha256(body).encode() != digest:
-        raise NotTheSame("the file is damaged")
+    with path.open("rb") as file:
+        digest, whole = file.read(DIGITS), hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            whole.update(chunk)
+        if whole.hexdigest().encode() != digest:
+            raise NotTheSame("the file is damaged")
+        file.seek(DIGITS)
+        length = int.from_bytes(file.read(8), "little")
+        table = json.loads(file.read(length))
     try:
-        tensors = decode_adapter(body)
-        header = from_json(header_of(body), _Header)
+        header = from_json(table.pop("__metadata__")[HEADER].encode(), _Header)
         loss_sum = float.fromhex(header.loss_sum)
-    except (WireError, ValueError) as error:  # msgspec's are ValueErrors
+    except (KeyError, ValueError) as error:  # msgspec's are ValueErrors
         raise NotTheSame("the file is of another smidgen") from error
     others = [name for name in bound if header.bound.get(name) != bound[name]]
     if others or header.bound.keys() != bound.keys():
         raise NotTheSame(f"other {(*others, 'terms')[0]}")
+    start = DIGITS + 8 + length
 
-    def part(kind: str) -> AdapterState:
-        return {n.removeprefix(kind): t for n, t in tensors.items() if n.startswith(kind)}
+    def part(kind: str) -> _Part:
+        places = {
+            name.removeprefix(kind): (start + entry["data_offsets"][0], tuple(entry["shape"]))
+            for name, entry in table.items()
+            if name.startswith(kind)
+        }
+        return _Part(path, places)
 
     place = ResumePoint(header.epoch, header.batches, loss_sum, header.layer_forwards)
     moments = Moments(part(MEAN), part(SQUARE), header.counts)
@@ -205,7 +237,7 @@ class StepFile:
         """See `Keeper`; what does not fit is dropped, which the log says."""
         self._bound |= bound
         try:
-            steps = decode_steps(self._path.read_bytes(), self._bound)
+            steps = _read(self._path, self._bound)
         except FileNotFoundError:
             return None
         except NotTheSame as error:
@@ -234,7 +266,10 @@ class StepFile:
         if not math.isfinite(steps.place.loss_sum):
             return  # diverged: the epoch's end says so
         try:
-            body = encode_steps(steps, self._bound)
+            digest = hashlib.sha256()
+            for part in _encoded(steps, self._bound):
+                digest.update(part)
+            body = chain([digest.hexdigest().encode()], _encoded(steps, self._bound))
             write_atomically(self._path, body, PRIVATE, is_latest=True)
         except OSError as error:
             log.warning("the steps so far are not kept: %s", error)

@@ -28,7 +28,8 @@ class Plan:
         is_streamed: Whether stored weights are copied to the card at each use instead of staying
             there (of CUDA devices).
         is_sliced: Whether large matrices are made dense a slice at a time (of the onnx engine).
-        is_spilled: Whether layers' inputs wait for backward in a file (of the onnx engine).
+        is_spilled: Whether layers' inputs wait for backward in a file, and the optimizer's moments
+            for their tensor's turn (of the onnx engine).
     """
 
     dtype: str
@@ -83,8 +84,8 @@ class Workload:
         engine: What computes it, `torch` or `onnx`.
         device: On what: `cpu`, `cuda`, or `unified`, a CUDA device that shares the processor's
             memory.
-        kept_numbers: Numbers that training keeps for each trained one beside its value and
-            gradient: AdamW's two moments, or what `Training.kept_numbers` says.
+        moments: Numbers that the optimizer keeps of each trained one, see `Training.moments`.
+        shifts: Numbers that are added to each one's gradient: SCAFFOLD's c - c_i.
         masked: Tokens of a text, of the longest, at each of which all words are asked for; 0: one
             answer is, of few labels.
         is_of_words: Whether each word of a text is asked, by a classification head that reads it.
@@ -103,7 +104,8 @@ class Workload:
     num_labels: int = 2
     engine: str = "torch"
     device: str = "cpu"
-    kept_numbers: int = 2
+    moments: int = 2
+    shifts: int = 0
     masked: int = 0
     is_of_words: bool = False
     tokenizer: str = "WordLevel"

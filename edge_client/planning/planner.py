@@ -264,7 +264,7 @@ def plan_in_words(option: Option) -> str:
     if plan.micro_batch < work.batch:
         at_once = f"{plan.micro_batch} of a batch's {work.batch} texts at once"
     kept = ", layers' inputs kept in float16" if plan.is_kept_in_half else ""
-    kept += ", layers' inputs put aside in a file" if plan.is_spilled else ""
+    kept += ", layers' inputs and moments put aside in a file" if plan.is_spilled else ""
     return (
         f"{at_once}, up to {plan.tokens} tokens each, in {plan.dtype}{kept}; "
         f"{_layers(option)}; {_weights(option)}"

@@ -298,11 +298,13 @@ def _added(adapter: AdapterState, step: AdapterState) -> AdapterState:
         return {name: tensor + step[name] for name, tensor in adapter.items()}
 
 
-def shapes_of(state: AdapterState) -> dict[str, tuple[int, ...]]:
+def shapes_of(state: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in state.items()}
 
 
-def check_same_parameters(delta: AdapterState, reference: Mapping[str, tuple[int, ...]]) -> None:
+def check_same_parameters(
+    delta: Mapping[str, np.ndarray], reference: Mapping[str, tuple[int, ...]]
+) -> None:
     """Refuse a delta whose names or shapes are not those of the adapter it answers.
 
     Raises:

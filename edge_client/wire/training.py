@@ -77,10 +77,9 @@ class Training:
         return max(self.least_samples, round(self.sample_share * texts))
 
     @property
-    def kept_numbers(self) -> int:
-        """Numbers beside each trained one's value and gradient: moments, w received, c - c_i."""
-        moments = 2 if self.optimizer == ADAMW else int(self.momentum > 0)
-        return moments + int(self.proximal > 0) + int(self.scaffold)
+    def moments(self) -> int:
+        """Numbers that the optimizer keeps of each trained one."""
+        return 2 if self.optimizer == ADAMW else int(self.momentum > 0)
 
 
 @dataclass(frozen=True)

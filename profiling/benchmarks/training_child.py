@@ -82,7 +82,8 @@ def smallest_plan_bytes(request: Request) -> int:
 
 def train(request: Request, engine: Engine) -> None:
     """Take the steps and tell the parent."""
-    first, started = engine.option, _fingerprints(engine.adapter())
+    first, received = engine.option, engine.adapter()  # held, as training does for its delta
+    started = _fingerprints(received)
 
     def step(row: Texts) -> float:
         labels = row.labels % (2 * len(TYPES) + 1) if request.is_tagging else row.labels

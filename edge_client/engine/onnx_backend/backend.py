@@ -5,7 +5,7 @@ A training process loads neither torch nor transformers nor PEFT. Graphs are gen
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -49,10 +49,11 @@ class OnnxBackend:
     def __init__(self, network: Network, training: Training, quick: QuickInference) -> None:
         self.network, self._training, self._quick = network, training, quick
         self._correction: Correction | None = None
+        self._is_spilled = False
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        self._optimizer = open_optimizer(self.network.adapter, self._training)
+        self._optimizer = open_optimizer(self.network.adapter, self._training, self._is_spilled)
 
     @property
     def layer_forwards(self) -> int:
@@ -60,6 +61,10 @@ class OnnxBackend:
 
     def use(self, plan: Plan, ceiling_bytes: int | None) -> None:
         self.network.use(plan)
+        if plan.is_spilled != self._is_spilled:
+            moments, self._is_spilled = self._optimizer.moments(), plan.is_spilled
+            self._start_optimizer()
+            self._optimizer.load(moments)
         self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
@@ -116,9 +121,9 @@ class OnnxBackend:
         return np.array(found)
 
     def adapter(self) -> AdapterState:
-        return {name: tensor.copy() for name, tensor in self.network.adapter.items()}
+        return dict(self.network.adapter)
 
-    def load_adapter(self, state: AdapterState) -> None:
+    def load_adapter(self, state: Mapping[str, np.ndarray]) -> None:
         """Put an adapter in place and start the optimizer afresh.
 
         Raises:
@@ -127,7 +132,7 @@ class OnnxBackend:
         self.put(state)
         self._start_optimizer()
 
-    def put(self, state: AdapterState) -> None:
+    def put(self, state: Mapping[str, np.ndarray]) -> None:
         adapter = self.network.adapter
         check_same_parameters(state, {name: tensor.shape for name, tensor in adapter.items()})
         for name, tensor in adapter.items():

@@ -516,7 +516,7 @@ class Network:
     def _put_aside(self, index: int, x: np.ndarray, plan: Plan) -> None:
         """Keep a layer's input in a file, or in float16, until backward."""
         if plan.is_spilled:
-            return self._bench.spill.write(index, x)
+            return self._bench.spill.write(index * x.nbytes, x)
         half = self._bench.rooms.take(f"{index}.half", x.shape, np.float16)
         return self._bench.runtime.run("narrow", graphs.narrow, {"x": x}, {"y": half})
 
@@ -527,7 +527,7 @@ class Network:
             return self._bench.rooms.take(f"{index}.x", shape)
         x = self._bench.rooms.take("x0", shape)
         if plan.is_spilled:
-            return self._bench.spill.read(index, x)
+            return self._bench.spill.read(index * x.nbytes, x)
         half = self._bench.rooms.take(f"{index}.half", shape, np.float16)
         self._bench.runtime.run("widen", graphs.widen, {"x": half}, {"y": x})
         return x

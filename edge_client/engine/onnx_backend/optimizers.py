@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from edge_client.engine.onnx_backend.spill import Kept, spare_room
 from edge_client.guest.steps import Moments
 from edge_client.updates.step import Correction
 from edge_client.wire.tensors import AdapterState, check_same_parameters
@@ -23,15 +24,20 @@ class Sgd:
         lr: Learning rate.
         weight_decay: Times the weights it is added to the gradient.
         momentum: 0 to below 1.
+        is_spilled: Whether velocities lie in a file.
     """
 
     def __init__(
-        self, tensors: AdapterState, lr: float, weight_decay: float, momentum: float
+        self,
+        tensors: AdapterState,
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        is_spilled: bool = False,
     ) -> None:
         self._tensors, self._lr = tensors, lr
         self._weight_decay, self._momentum = weight_decay, momentum
-        kept = tensors if momentum else {}
-        self._velocities = {name: np.zeros_like(tensor) for name, tensor in kept.items()}
+        self._velocities = Kept(tensors if momentum else {}, is_spilled)
         self._spare = spare_room(tensors if weight_decay else {})
 
     def step(self, gradients: Mapping[str, np.ndarray]) -> None:
@@ -42,16 +48,17 @@ class Sgd:
                 spare = self._spare[: tensor.size].reshape(tensor.shape)
                 gradient += np.multiply(tensor, np.float32(self._weight_decay), out=spare)
             if self._momentum:
-                velocity = self._velocities[name]
+                velocity = self._velocities.take(name)
                 velocity *= np.float32(self._momentum)
                 velocity += gradient
+                self._velocities.put(name, velocity)
                 np.copyto(gradient, velocity)
             gradient *= np.float32(self._lr)
             tensor -= gradient
 
     def moments(self) -> Moments:
-        """A copy of its state: velocities as means, no squares and no counts."""
-        return Moments({name: kept.copy() for name, kept in self._velocities.items()}, {}, {})
+        """See `Optimizer`: velocities as means, no squares and no counts."""
+        return Moments(self._velocities, {}, {})
 
     def load(self, moments: Moments) -> None:
         """Go on from there.
@@ -59,16 +66,8 @@ class Sgd:
         Raises:
             WireError: Names or shapes are others.
         """
-        shapes = {name: velocity.shape for name, velocity in self._velocities.items()}
-        check_same_parameters(moments.means, shapes)
         check_same_parameters(moments.squares, {})
-        for name, velocity in self._velocities.items():
-            np.copyto(velocity, moments.means[name])
-
-
-def spare_room(tensors: AdapterState) -> np.ndarray:
-    """Room for the largest of some tensors."""
-    return np.empty(max((tensor.size for tensor in tensors.values()), default=0), np.float32)
+        self._velocities.load(moments.means)
 
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # torch.optim.AdamW's defaults
@@ -84,14 +83,16 @@ class AdamW:
         tensors: What is trained, float32; changed in place.
         lr: Learning rate.
         weight_decay: Decoupled weight decay.
+        is_spilled: Whether moments lie in a file.
     """
 
-    def __init__(self, tensors: AdapterState, lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, tensors: AdapterState, lr: float, weight_decay: float, is_spilled: bool = False
+    ) -> None:
         self._tensors, self._lr, self._weight_decay = tensors, lr, weight_decay
-        self._means = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
-        self._squares = {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
+        self._means, self._squares = Kept(tensors, is_spilled), Kept(tensors, is_spilled)
         self._steps = dict.fromkeys(tensors, 0)
-        self._spare = np.empty(max((t.size for t in tensors.values()), default=0), np.float32)
+        self._spare = spare_room(tensors)
 
     def step(self, gradients: Mapping[str, np.ndarray]) -> None:
         """Move every tensor that has a gradient; the gradients are used up."""
@@ -100,7 +101,7 @@ class AdamW:
             self._move(self._tensors[name], gradient, name)
 
     def _move(self, tensor: np.ndarray, gradient: np.ndarray, name: str) -> None:
-        mean, square, step = self._means[name], self._squares[name], self._steps[name]
+        mean, square, step = self._means.take(name), self._squares.take(name), self._steps[name]
         if self._weight_decay:
             tensor *= np.float32(1 - self._lr * self._weight_decay)
         spare = self._spare[: tensor.size].reshape(tensor.shape)
@@ -116,12 +117,12 @@ class AdamW:
         scale += np.float32(EPS)
         np.divide(mean, scale, out=gradient)
         gradient *= np.float32(self._lr / (1 - BETA_1**step))
+        self._means.put(name, mean)
+        self._squares.put(name, square)
         tensor -= gradient
 
     def moments(self) -> Moments:
-        means = {name: tensor.copy() for name, tensor in self._means.items()}
-        squares = {name: tensor.copy() for name, tensor in self._squares.items()}
-        return Moments(means, squares, dict(self._steps))
+        return Moments(self._means, self._squares, dict(self._steps))
 
     def load(self, moments: Moments) -> None:
         """Go on from there.
@@ -129,13 +130,10 @@ class AdamW:
         Raises:
             WireError: Names or shapes are others.
         """
-        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         counts = {name: np.empty(()) for name in moments.counts}
-        check_same_parameters(counts, dict.fromkeys(shapes, ()))
-        for own, state in ((self._means, moments.means), (self._squares, moments.squares)):
-            check_same_parameters(state, shapes)
-            for name, tensor in own.items():
-                np.copyto(tensor, state[name])
+        check_same_parameters(counts, dict.fromkeys(self._tensors, ()))
+        self._means.load(moments.means)
+        self._squares.load(moments.squares)
         self._steps = dict(moments.counts)
 
 
@@ -146,7 +144,7 @@ class Optimizer(Protocol):
         """Move every tensor that has a gradient; the gradients are used up."""
 
     def moments(self) -> Moments:
-        """A copy of its state."""
+        """Its state, which the next step changes."""
 
     def load(self, moments: Moments) -> None:
         """Go on from there.
@@ -156,10 +154,12 @@ class Optimizer(Protocol):
         """
 
 
-def open_optimizer(tensors: AdapterState, training: Training) -> Optimizer:
+def open_optimizer(
+    tensors: AdapterState, training: Training, is_spilled: bool = False
+) -> Optimizer:
     if training.optimizer == ADAMW:
-        return AdamW(tensors, training.lr, training.weight_decay)
-    return Sgd(tensors, training.lr, training.weight_decay, training.momentum)
+        return AdamW(tensors, training.lr, training.weight_decay, is_spilled)
+    return Sgd(tensors, training.lr, training.weight_decay, training.momentum, is_spilled)
 
 
 def add_correction(

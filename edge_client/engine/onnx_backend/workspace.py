@@ -8,15 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from tempfile import TemporaryFile
-from typing import IO
-from weakref import finalize
 
 import numpy as np
 
-from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.runtime import Runtime
-from edge_client.texts.vocabulary import disk_folder
+from edge_client.engine.onnx_backend.spill import Spill
 
 # Of numpy's own wheels, of Debian's and conda-forge's.
 BLAS_SETTERS = (
@@ -70,65 +66,6 @@ def _mapped(size: int) -> np.ndarray:
         with suppress(OSError):  # a kernel without them
             room.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(room, np.uint8)
-
-
-class Spill:
-    """Arrays of one size by number, in an unnamed file that goes with the process.
-
-    The file lies in `TMPDIR` or, where that is not set, where temporary files outlast a restart: a
-    folder in memory would save none. It is closed with the spill, or when the spill goes.
-    """
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
-        self._closing: finalize[[], Spill] | None = None
-
-    def write(self, number: int, x: np.ndarray) -> None:
-        """Put an array aside.
-
-        Raises:
-            EngineError: There is no room for it, or no folder.
-        """
-        folder = disk_folder()
-        try:
-            if self._file is None:
-                self._file = TemporaryFile(dir=folder)  # noqa: SIM115
-                self._closing = finalize(self, self._file.close)
-            self._file.seek(number * x.nbytes)
-            self._file.write(x.data)
-            self._file.flush()
-        except OSError as error:
-            raise EngineError(
-                f"a layer's input cannot be put aside in {folder}: {error.strerror}; free some, "
-                "set TMPDIR to another folder, or raise --memory-budget"
-            ) from error
-
-    def read(self, number: int, x: np.ndarray) -> np.ndarray:
-        """An array that was put aside, into `x`, which is given back.
-
-        Raises:
-            EngineError: It cannot be read, or not all of it.
-        """
-        assert self._file is not None
-        try:
-            self._file.seek(number * x.nbytes)
-            count = self._file.readinto(x.data)  # type: ignore[attr-defined]
-        except OSError as error:
-            raise EngineError(
-                f"a layer's input that was put aside cannot be read: {error.strerror}; set TMPDIR "
-                "to a folder on another disk, or raise --memory-budget"
-            ) from error
-        if count != x.nbytes:
-            raise EngineError(
-                f"of a layer's input that was put aside {count} of {x.nbytes} bytes are there; set "
-                "TMPDIR to a folder on another disk, or raise --memory-budget"
-            )
-        return x
-
-    def close(self) -> None:
-        if self._closing is not None:
-            self._closing()
-        self._file = self._closing = None
 
 
 @dataclass

@@ -5,7 +5,7 @@ importing them costs 120 MB, half of what a whole training step may take on a sm
 (docs/decisions/004-own-layers.md). Dropout is off: a round is a pure function of its seed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -135,9 +135,9 @@ class TorchBackend:
 
     def adapter(self) -> AdapterState:
         tensors = self.network.adapter.items()
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in tensors}
 
-    def load_adapter(self, state: AdapterState) -> None:
+    def load_adapter(self, state: Mapping[str, np.ndarray]) -> None:
         """Put an adapter in place and start the optimizer afresh.
 
         Raises:
@@ -147,7 +147,7 @@ class TorchBackend:
         self._start_optimizer()
 
     @torch.no_grad()
-    def put(self, state: AdapterState) -> None:
+    def put(self, state: Mapping[str, np.ndarray]) -> None:
         check_same_parameters(state, self._reference)
         for name, tensor in self.network.adapter.items():
             tensor.copy_(torch.from_numpy(np.asarray(state[name], np.float32)))

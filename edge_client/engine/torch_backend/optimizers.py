@@ -45,9 +45,9 @@ class Sgd:
             tensor.add_(gradient, alpha=-self._lr)
 
     def moments(self) -> Moments:
-        """A copy of its state: velocities as means, no squares and no counts."""
+        """See `Optimizer`: velocities as means, no squares and no counts."""
         kept = self._velocities.items()
-        return Moments({name: v.detach().cpu().numpy().copy() for name, v in kept}, {}, {})
+        return Moments({name: v.detach().cpu().numpy() for name, v in kept}, {}, {})
 
     @torch.no_grad()
     def load(self, moments: Moments) -> None:
@@ -120,8 +120,8 @@ class AdamW:
         )
 
     def _named(self, tensors: list[Tensor]) -> AdapterState:
-        copies = [tensor.detach().cpu().numpy().copy() for tensor in tensors]
-        return dict(zip(self._names, copies, strict=True))
+        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
+        return dict(zip(self._names, arrays, strict=True))
 
     @torch.no_grad()
     def load(self, moments: Moments) -> None:
@@ -148,7 +148,7 @@ class Optimizer(Protocol):
         """Move every tensor that has a gradient."""
 
     def moments(self) -> Moments:
-        """A copy of its state."""
+        """Its state, which the next step changes; of a card's, a copy."""
 
     def load(self, moments: Moments) -> None:
         """Go on from there.

@@ -5,7 +5,7 @@ transformers' own module with every weight trained, in float32, dropout off as e
 through the same rounds and is charged the traffic it causes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -244,7 +244,7 @@ class FullBackend:
         """A copy of every weight, float32."""
         return {name: _here(tensor.detach()) for name, tensor in self._tensors.items()}
 
-    def load_adapter(self, state: AdapterState) -> None:
+    def load_adapter(self, state: Mapping[str, np.ndarray]) -> None:
         """Put weights in place and start the optimizer afresh.
 
         Raises:
@@ -254,7 +254,7 @@ class FullBackend:
         self._start_optimizer()
 
     @torch.no_grad()
-    def put(self, state: AdapterState) -> None:
+    def put(self, state: Mapping[str, np.ndarray]) -> None:
         check_same_parameters(state, {name: tuple(t.shape) for name, t in self._tensors.items()})
         for name, tensor in self._tensors.items():
             tensor.copy_(torch.from_numpy(state[name]))

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,15 @@ from edge_client.engine.opening import open_engine
 from edge_client.engine.trainer import Trained, train
 from edge_client.files import PRIVATE
 from edge_client.guest.process import Ended, listening, working
-from edge_client.guest.steps import KEEP_EVERY_S, Paused, StepFile
-from edge_client.planning.plan import give_same_bytes
+from edge_client.guest.steps import (
+    KEEP_EVERY_S,
+    Moments,
+    Paused,
+    ResumePoint,
+    StepFile,
+    Steps,
+)
+from edge_client.planning.plan import Plan, give_same_bytes
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
@@ -332,6 +340,23 @@ def test_every_five_minutes_it_is_kept_for_a_power_cut(
     train(engine, TEXTS, TRAINING, 5, WEIGHTS, file)
     assert seen == [False, False, False, True, True, True]
     assert steps_taken(path, tiny_base, hub_task) < STEPS
+
+
+def test_keeping_and_going_on_take_the_memory_of_one_tensor(tmp_path: Path) -> None:
+    state = {f"{index:02}": np.ones((200, 300), np.float32) for index in range(20)}
+    moments = Moments(state, state, dict.fromkeys(state, 3))
+    steps = Steps(ResumePoint(1, 2, 0.5, 7), Plan("float32", 1, (), 1, 8), state, moments)
+    file = StepFile(tmp_path / "w.st", BOUND, lambda: None)
+    tracemalloc.start()
+    file.keep(steps)
+    found = file.found({})
+    assert found is not None
+    for name, tensor in state.items():
+        for part in (found.adapter, found.moments.means, found.moments.squares):
+            assert part[name].tobytes() == tensor.tobytes()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * (1 << 20) and found.place == steps.place and found.plan == steps.plan
 
 
 def test_a_full_disk_costs_the_steps_and_not_the_work(

@@ -98,7 +98,7 @@ def test_the_chosen_plan_is_among_those_shown(work: Workload, rates: Rates, budg
 
 def test_equal_devices_choose_equal_plans_whatever_the_order() -> None:
     found = options_of(large())
-    budgets = [size * MIB for size in (380, 400, 512, 1000)]
+    budgets = [size * MIB for size in (384, 400, 512, 1000)]
     first = [choose(found, budget) for budget in budgets]
     assert first == [choose(found[::-1], budget) for budget in budgets]
     assert len({option.plan for option in first}) == 4

@@ -16,7 +16,7 @@ from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.backend import OnnxBackend, threads
 from edge_client.engine.onnx_backend.head import cross_entropy
 from edge_client.engine.onnx_backend.network import Network
-from edge_client.engine.onnx_backend.workspace import Spill
+from edge_client.engine.onnx_backend.spill import Spill
 from edge_client.engine.trainer import train
 from edge_client.planning.plan import give_same_bytes
 from edge_client.planning.resources import usable_cores
