@@ -10,6 +10,7 @@ use, until all files can be read again.
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,19 @@ from pathlib import Path
 from edge_client.formats.dialect import PLAIN, Dialect
 from edge_client.formats.opened import DataError, ending_of
 from edge_client.formats.paragraphs import LINES, files_in
+from edge_client.formats.reader import Reason
 from edge_client.texts.accounting import Accounting, useless
 from edge_client.texts.examples import ClientData, client_data, read_parts, read_texts
-from edge_client.texts.parts import ANY, Files, Labels, Wanted, endings_of, files_of, without_texts
+from edge_client.texts.parts import (
+    ANY,
+    Files,
+    Labels,
+    Wanted,
+    endings_of,
+    expected,
+    files_of,
+    without_texts,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +58,8 @@ def check_folder(folder: Path, kinds: Iterable[Files], dialect: Dialect = PLAIN)
     Raises:
         DataError: See `read_folder`, whatever the labels are.
     """
-    absent, faults = list[DataError](), list[DataError]()
+    absent, faults, others = list[DataError](), list[DataError](), list[DataError]()
+    said = ""
     for files in _fitting(folder, list(kinds)):
         try:
             paths = files_of(folder, files)
@@ -56,13 +68,19 @@ def check_folder(folder: Path, kinds: Iterable[Files], dialect: Dialect = PLAIN)
             continue
         if files.wants == "tags" and not {"labelled", "test"} & paths.keys():
             continue  # with nothing tagged there is nothing to do
+        reasons = Counter[Reason]()
         try:
-            _check_parts(paths, Labels(files=files), dialect)
+            _check_parts(paths, Labels(files=files), dialect, reasons)
         except DataError as error:
-            faults.append(error)
+            # Where columns alone are missing, the rows are for tasks of another kind.
+            (faults if reasons.keys() - {"columns"} else others).append(error)
+            if files.turns is not None:
+                said = f"; for a task of kind {files.kind}, {expected(files, True, dialect)}"
         else:
             return
-    raise [*faults, *absent][0]
+    if not faults and len(others) > 1:
+        raise DataError(f"{others[0]}{said}")
+    raise [*faults, *others, *absent][0]
 
 
 def _fitting(folder: Path, kinds: list[Files]) -> list[Files]:
@@ -72,7 +90,15 @@ def _fitting(folder: Path, kinds: list[Files]) -> list[Files]:
     return [files for files in kinds if ending_of(folder) in endings_of("labelled", files)] or kinds
 
 
-def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) -> None:
+def _check_parts(
+    paths: Mapping[str, Path], wanted: Labels, dialect: Dialect, reasons: Counter[Reason]
+) -> None:
+    """As `check_folder`, for one kind.
+
+    Args:
+        paths, wanted, dialect: As `read_texts` takes them.
+        reasons: Gets why rows of a file that is useless were left out.
+    """
     good = 0
     for part, path in paths.items():
         accounting, asked = Accounting(), wanted
@@ -89,6 +115,7 @@ def _check_parts(paths: Mapping[str, Path], wanted: Labels, dialect: Dialect) ->
         ):
             good += 1
         elif accounting.left_out:
+            reasons += accounting.reasons
             raise useless(path, accounting)
     if not good:
         raise without_texts(paths, wanted.files, dialect)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.formats.annotation.answers import Unaligned, tagged
-from edge_client.formats.dialect import PLAIN, Dialect, Wants, find
+from edge_client.formats.dialect import PLAIN, Dialect, Wants, find, named
 from edge_client.formats.json_rows import MESSAGES
 from edge_client.formats.lines import BOUNDS, ReadBounds
 from edge_client.formats.opened import DataError, Source, ending_of
@@ -331,8 +331,8 @@ class _Texts:
         columns, dialect = self._columns, self._source.dialect
         needs_label = labelled and not self._files.has_gold(self._names, self._known)
         missing = missing_column(self._names, columns, dialect, needs_label, bool(self._table))
-        if self._files.turns is not None and MESSAGES in self._names:
-            missing = ""
+        if self._files.turns is not None and missing:
+            missing = "" if MESSAGES in self._names else self._no_turns()
         if missing and self._table:
             raise DataError(f"{self._table}: {missing}")
         if missing:
@@ -342,6 +342,18 @@ class _Texts:
             return self._faulty(row, row.line, example.reason, example.said)
         return Found(
             row.line, row.columns, example, id=value_of(row.columns, columns.id), file=row.file
+        )
+
+    def _no_turns(self) -> str:
+        """What is said of a row without a conversation; see `missing_column`."""
+        dialect = self._source.dialect
+        usual = (*dialect.text_column.split(","), "text", "label")
+        known = [name for name in self._names if name in usual]
+        others = f"{len(self._names) - len(known)} of other names"
+        return (
+            f"{expected(self._files, True, dialect)}; found "
+            f"{' and '.join([*([named(known)] if known else []), others])}; "
+            "say by --text-column how yours are called, such as question,answer"
         )
 
     def _refuse_other_count(self, row: Row) -> None:

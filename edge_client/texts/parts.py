@@ -214,7 +214,8 @@ def without_texts(paths: Mapping[str, Path], files: Files, dialect: Dialect) -> 
 def expected(files: Files, labelled: bool, dialect: Dialect) -> str:
     """What a file holds, in words."""
     if files.turns is not None:
-        return f"a list `{MESSAGES}` or columns {files.columns} in each row are expected"
+        columns = dialect.text_column or files.columns
+        return f"a list `{MESSAGES}` or columns {columns} in each row are expected"
     if files.wants == "text":
         return (
             "a text on each line, a column `text`, or paragraphs in a folder's files are expected"

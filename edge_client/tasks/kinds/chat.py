@@ -53,7 +53,7 @@ def turns(row: Mapping[str, Any], columns: Columns) -> str | Fault | None:
     if not messages:
         return Fault("unanswered", f"`{MESSAGES}` is empty; one at least is the assistant's")
     if row.get("tools"):
-        return Fault("columns", "`tools` are not read here; leave them out")
+        return Fault("not text", "`tools` are not read here; leave them out")
     return _checked(messages, f"`{MESSAGES}`")
 
 
@@ -66,10 +66,10 @@ def _checked(messages: list[Any], where: str) -> str | Fault:
             return Fault("not text", f"{said}: {type_name(one)}; {expected}")
         for name in NOT_READ:
             if one.get(name):
-                return Fault("columns", f"{said}: `{name}` are not read here; leave them out")
+                return Fault("not text", f"{said}: `{name}` are not read here; leave them out")
         role, content = one.get("role"), one.get("content")
         if role not in ROLES:
-            return Fault("columns", f"{said}: its role is none of {', '.join(ROLES)}")
+            return Fault("not text", f"{said}: its role is none of {', '.join(ROLES)}")
         if not isinstance(content, str):
             return Fault(
                 "not text", f"{said}: `content` is {type_name(content)}; a string expected"

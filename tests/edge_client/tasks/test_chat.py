@@ -106,7 +106,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"messages": said(" ", "a")}, "not text", "message 1: its content is empty"),
     ({"messages": SECRET}, "not text", "`messages` is a string; a list of messages is expected"),
     ({"messages": [SECRET]}, "not text", "message 1: a string; an object with role and content"),
-    ({"messages": [{"role": SECRET, "content": "a"}]}, "columns", "its role is none of system"),
+    ({"messages": [{"role": SECRET, "content": "a"}]}, "not text", "its role is none of system"),
     ({"messages": [{"role": "user", "content": 3}]}, "not text", "`content` is a whole number"),
     ({"messages": [{"role": "user"}]}, "not text", "`content` is null"),
     (
@@ -116,10 +116,10 @@ WRONG: list[tuple[Any, str, str]] = [
     ),
     (
         {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"x": SECRET}]}]},
-        "columns",
+        "not text",
         "`tool_calls` are not read here",
     ),
-    ({"messages": said("a", "b"), "tools": [{"x": SECRET}]}, "columns", "`tools` are not read"),
+    ({"messages": said("a", "b"), "tools": [{"x": SECRET}]}, "not text", "`tools` are not read"),
     ({"messages": said("a", "\ud800")}, "unreadable", "surrogate"),
     ({"messages": said("a", "\0")}, "unreadable", "NUL"),
     (
@@ -130,9 +130,10 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"prompt": SECRET, "completion": ""}, "unanswered", "message 2: its content is empty"),
     ({"prompt": "", "completion": SECRET}, "not text", "message 1: its content is empty"),
     ({"prompt": SECRET, "completion": 7}, "not text", "`completion` is a whole number"),
-    ({"prompt": SECRET}, "columns", "columns prompt,completion are expected, 1 found"),
-    ({"text": SECRET, "label": "x"}, "columns", "no column `prompt,completion`; found text"),
-    ({"tokens": [SECRET], "tags": ["O"]}, "columns", "columns prompt,completion are expected"),
+    ({"prompt": SECRET}, "columns", "found prompt and 0 of other names"),
+    ({"text": SECRET, "label": "x"}, "columns", "found text, label and 0 of other names"),
+    ({SECRET: "a", "b": "c"}, "columns", "found 2 of other names; say by --text-column"),
+    ({"tokens": [SECRET], "tags": ["O"]}, "columns", "or columns prompt,completion in each row"),
 ]
 
 
@@ -151,6 +152,24 @@ def test_a_folder_of_conversations_is_found_without_a_task(tmp_path: Path) -> No
     (tmp_path / "unlabelled.txt").write_text("a line for other tasks\n")
     data = read_folder(tmp_path, CHAT)
     assert len(data.labelled) == 1 and not data.unlabelled
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"messages": said(SECRET)}, "no message of the assistant"),
+        ({"messages": [{"role": SECRET, "content": "a"}]}, "its role is none of system"),
+        ({"question": SECRET, "answer": SECRET}, "columns text,label are expected"),
+        ({"question": SECRET, "answer": SECRET}, "for a task of kind chat, a list `messages` or "),
+    ],
+)
+def test_a_folder_without_a_good_conversation_says_what_one_needs_without_a_task(
+    tmp_path: Path, row: Any, words: str
+) -> None:
+    (tmp_path / "labelled.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=words) as refused:
+        check_folder(tmp_path, every_files())
+    assert SECRET not in str(refused.value)
 
 
 def test_an_empty_folder_says_what_belongs_there(tmp_path: Path) -> None:
