@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _check_words(name: str, words: Sequence[str]) -> None:
     _show_all_letters()
     for place, word in enumerate(words, start=1):
-        if not _is_text(word):
+        if any("\ud800" <= letter <= "\udfff" for letter in word):  # bytes that are not UTF-8
             print(f"{name}: word {place} of the command is not UTF-8 text", file=sys.stderr)
             raise SystemExit(WrongInput.exit_code)
 
@@ -308,11 +308,6 @@ def _complete(given: Sequence[str]) -> None:
             print(completion.install(shell, home_folder("set HOME")))
     except (WrongInput, Failed) as error:
         _end(f"smidgen {given[0]}", str(error), error.exit_code)
-
-
-def _is_text(word: str) -> bool:
-    """Whether a word came as UTF-8; other bytes reach Python as halves of surrogate pairs."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
 def run_app(name: str, module: str, extra: str, arguments: Sequence[str]) -> None:

@@ -211,10 +211,8 @@ class Books:
         for run in self._store.runs():
             book = self._books.setdefault(run.run_id, book_of(run, self._keep_rounds))
             book.read_on(self._store)
-        return set().union(*(self._kept_of(book) for book in self._books.values()))
-
-    def _kept_of(self, book: RunBlobs) -> set[str]:
-        return book.kept(self._is_chosen(book), self._is_thorough)
+        books = self._books.values()
+        return set().union(*(b.kept(self._is_chosen(b), self._is_thorough) for b in books))
 
     def _is_chosen(self, book: RunBlobs) -> bool:
         return self._run_id in (None, book.run.run_id)

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from weakref import ReferenceType, ref
 
 from edge_client.adapters.spec import net_in, parse_adapter
-from edge_client.bases.base import Base
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
 from edge_client.client.folder import file_name
@@ -226,14 +225,11 @@ class Worker:
             is_squeezed=is_squeezed,
         )
         if self._settings.cache_bytes and is_kept(work.task, engine.frozen_layers):
-            engine.remember(self._open_cache(base))
+            folder = self._state.folder / "activations"
+            engine.remember(ActivationCache(folder, self._settings.cache_bytes, base.base_id))
         short = ", for memory was short" if is_squeezed else ""
         log.info("plan: %s%s", plan_in_words(engine.option), short)
         return engine
-
-    def _open_cache(self, base: Base) -> ActivationCache:
-        folder = self._state.folder / "activations"
-        return ActivationCache(folder, self._settings.cache_bytes, base.base_id)
 
     def _known(self, own: OwnTexts, work: Work) -> FileNotes:
         """What is known of the unlabelled texts; of new ones the log tells which are not read.

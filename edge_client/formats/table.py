@@ -371,7 +371,9 @@ def _refuse_twice(source: Source, names: Sequence[str]) -> None:
     for wanted in used_columns(source.dialect, names, source.wants):
         # A name that the user says exactly means that column alone.
         is_told = wanted in (source.dialect.text_column, source.dialect.label_column)
-        alike = [wanted] if is_told else [name for name in names if _is_alike(name, wanted)]
+        alike = (
+            [wanted] if is_told else [name for name in names if _plain([name]) == _plain([wanted])]
+        )
         places = [number for number, name in enumerate(names, start=1) if name in alike]
         if len(places) > 1:
             which = " and ".join(map(str, places))
@@ -379,10 +381,6 @@ def _refuse_twice(source: Source, names: Sequence[str]) -> None:
             both = "both called " if len(called) == 1 else "called "
             said = f"columns {which} are {both}{' and '.join(called)}; one is expected"
             raise DataError(f"{source.path}: {said}: rename or remove the other")
-
-
-def _is_alike(name: str, other: str) -> bool:
-    return _plain([name]) == _plain([other])
 
 
 def used_columns(dialect: Dialect, names: Sequence[str], wants: Wants) -> list[str]:

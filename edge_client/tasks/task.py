@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.errors import demand
+from edge_client.formats.opened import NO_TEXT
 from edge_client.formats.tags import OUTSIDE
 from edge_client.tables import plain
 from edge_client.tasks.registry import DEFAULT, find
@@ -121,7 +122,7 @@ class Task:
             demand(longest <= most, told, TaskError)
             for text in texts:  # JSON has such halves, and no tokenizer and no file takes them
                 said = f"{what} of a task holds half of a surrogate pair, which is no text: "
-                demand(not any(map(_is_half, text)), f"{said}{plain(text):.200}", TaskError)
+                demand(not NO_TEXT.search(text), f"{said}{plain(text):.200}", TaskError)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -141,10 +142,6 @@ class Task:
     def asked(self) -> tuple[str, ...]:
         """The patterns in use: all of an ensemble's, else the first."""
         return self.patterns if self.ensemble else self.patterns[:1]
-
-
-def _is_half(letter: str) -> bool:
-    return "\ud800" <= letter <= "\udfff"
 
 
 def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:

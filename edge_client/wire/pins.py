@@ -22,7 +22,9 @@ def certificates(pem: bytes) -> list[bytes]:
         ValueError: What stands between the marks of one is not base64.
     """
     try:
-        return [base64.b64decode(b"".join(body.split()), validate=True) for body in _bodies(pem)]
+        return [
+            base64.b64decode(b"".join(body.split()), validate=True) for body in _BLOCK.findall(pem)
+        ]
     except binascii.Error as error:
         raise ValueError(f"not a certificate: {error}") from error
 
@@ -34,11 +36,6 @@ def certificates_alone(pem: bytes) -> bytes:
         ValueError: What stands between the marks of one is not base64.
     """
     return "".join(map(ssl.DER_cert_to_PEM_cert, certificates(pem))).encode()
-
-
-def _bodies(pem: bytes) -> list[bytes]:
-    found: list[bytes] = _BLOCK.findall(pem)
-    return found
 
 
 def pin_of(pem: bytes) -> str:

@@ -308,11 +308,10 @@ def _ended(processes: Processes, folder: Path, names: Sequence[str]) -> list[Met
         if processes.running[name].returncode not in (0, -signal.SIGTERM):
             processes.check()
             raise ProcessError(f"waited {END_S:.0f} s for {name} to end")
-    return [_met(folder / f"{name}.json") for name in names]
-
-
-def _met(path: Path) -> Met:
-    return msgspec.json.decode(path.read_bytes(), type=Met) if path.exists() else Met()
+    files = [folder / f"{name}.json" for name in names]
+    return [
+        msgspec.json.decode(one.read_bytes(), type=Met) if one.exists() else Met() for one in files
+    ]
 
 
 def _run(

@@ -170,7 +170,8 @@ def _labelled_bars(axis: Any, field: str, table: Counts, first: int) -> None:
     shown = table.labelled[np.argsort(-sizes, kind="stable")[: min(holders, MOST_BARS)]]
     floor = np.zeros(len(shown), np.int64)
     for number, (kind, counts) in enumerate(zip(table.kinds, shown.T, strict=True), start=first):
-        shade = {"color": colour(number), "hatch": _hatch(number), "edgecolor": "white"}
+        hatch = "//" if number // len(PALETTE) % 2 else ""  # where colours begin again
+        shade = {"color": colour(number), "hatch": hatch, "edgecolor": "white"}
         places = np.arange(len(shown)) + 1
         axis.bar(places, counts, 0.9, bottom=floor, label=kind, linewidth=0, **shade)
         floor += counts
@@ -188,11 +189,6 @@ def _labelled_bars(axis: Any, field: str, table: Counts, first: int) -> None:
     longest = max(len(kind) for kind in table.kinds)
     columns = max(1, min(len(table.kinds), 60 // (longest + 6)))
     axis.legend(**place, title=field, ncols=columns, fontsize=7, title_fontsize=SMALL)
-
-
-def _hatch(number: int) -> str:
-    """Stripes for kinds whose colour is taken: they begin again after the palette's last."""
-    return "//" if number // len(PALETTE) % 2 else ""
 
 
 def _mix_bands(axis: Any, field: str, table: Counts) -> Any:

@@ -86,6 +86,8 @@ class Drained:
             await self._app(scope, receive, send)
             return
         is_read = is_asked = False
+        # Its body is sent once it is asked for, and not before.
+        waits = dict(scope["headers"]).get(b"expect", b"").lower() == b"100-continue"
 
         async def received() -> Message:
             nonlocal is_read, is_asked
@@ -98,7 +100,7 @@ class Drained:
             if message["type"] == "http.response.start" and not is_read:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
-            if not is_last or is_read or (_waits(scope) and not is_asked):
+            if not is_last or is_read or (waits and not is_asked):
                 await send(message)
                 return
             await send({**message, "more_body": True})
@@ -118,11 +120,6 @@ class Drained:
 def _has_body(scope: Scope) -> bool:
     headers = dict(scope["headers"])
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-
-
-def _waits(scope: Scope) -> bool:
-    """Whether the body is only sent once it is asked for."""
-    return bool(dict(scope["headers"]).get(b"expect", b"").lower() == b"100-continue")
 
 
 def add_handlers(app: FastAPI, attempts: TokenBuckets | None = None) -> None:

@@ -26,6 +26,7 @@ from edge_client.formats.annotation.answers import (
     text_of,
 )
 from edge_client.formats.dialect import Dialect, Wants
+from edge_client.formats.json_rows import are_strings
 from edge_client.formats.reader import Reason, Row
 
 FLAT = ".responses"  # behind the name of a question
@@ -150,7 +151,7 @@ def _kinds(records: Sequence[ArgillaRecord]) -> dict[str, str]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, str) or (value and _objects(value) == [] and _are_strings(value)):
+    if isinstance(value, str) or (value and _objects(value) == [] and are_strings(value)):
         return LABELS
     if value in (None, []):
         return NOTHING
@@ -158,10 +159,6 @@ def _kind(value: Any) -> str:
     if spans and all({"start", "end", "label"} <= one.keys() for one in spans):
         return SPANS
     return "numbers" if isinstance(value, int | float) else "lists"
-
-
-def _are_strings(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(one, str) for one in values)
 
 
 def _question(kinds: Mapping[str, str], wanted: str) -> str:

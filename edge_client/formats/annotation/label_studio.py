@@ -187,16 +187,12 @@ def answered(
     names = [name for name in string_fields(task.fields for task in tasks) if name != "id"]
     columns = text_columns(names, dialect, about)
     texts = [task.fields.get(columns[0]) for task in tasks]
-    addresses = [_is_address(text) for text in texts if text]
-    if addresses and all(addresses) and not dialect.text_column:
+    known = [isinstance(one, str) and ADDRESS.fullmatch(one.strip()) for one in texts if one]
+    if known and all(known) and not dialect.text_column:
         more = f" ({_kinds_said(kinds)})" if kinds else ""
         raise ValueError(f"field `{columns[0]}` holds addresses of files{more}; {READ}")
     for task in tasks:
         yield _answered(task, columns, controls)
-
-
-def _is_address(text: Any) -> bool:
-    return isinstance(text, str) and bool(ADDRESS.fullmatch(text.strip()))
 
 
 def _answered(

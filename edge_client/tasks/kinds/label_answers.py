@@ -159,7 +159,7 @@ def results(
                 else _row(answer, task, decide, is_gold),
             )
             return
-        texts = ["text", "text_b"] if _is_pair(task) else ["text"]
+        texts = ["text", "text_b"] if "{text_b}" in "".join(task.patterns) else ["text"]
         labels = [f"p({label})" for label in task.labels]
         gold = ["label", "read_as"] if is_gold else ["label"]
         writer = csv.writer(file)
@@ -176,10 +176,6 @@ def results(
             writer.writerow([*own, *told, *row["probabilities"].values()])
 
         yield write
-
-
-def _is_pair(task: Task) -> bool:
-    return any("{text_b}" in pattern for pattern in task.patterns)
 
 
 def _row(answer: Answer, task: Task, decide: Decide, is_gold: bool) -> dict[str, Any]:
