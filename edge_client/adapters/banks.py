@@ -157,14 +157,9 @@ def check_beneath(shared: AdapterSpec) -> None:
     demand(is_plain and shared.largest_rank > 0, needed, AdapterError)
 
 
-def lora_part(name: str) -> str | None:
-    """`LORA_A` or `LORA_B` where a tensor is LoRA's."""
-    return next((part for part in PARTS if name.endswith(part)), None)
-
-
 def head_of(numbers: Mapping[str, np.ndarray]) -> AdapterState:
     """What of LoRA's numbers is none of LoRA's: those of a head beside it."""
-    return {name: one for name, one in numbers.items() if lora_part(name) is None}
+    return {name: one for name, one in numbers.items() if not name.endswith((*PARTS,))}
 
 
 GENERATOR_NAME = "generator."

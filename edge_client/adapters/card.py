@@ -156,7 +156,7 @@ def model_card(
         f"# {_line(task.name)}: {adapter} for {base_name}\n",
         "An adapter of a frozen language model, trained by smidgen on devices whose texts stayed "
         f"there. {kind_of(task).card.answers}\n",
-        *_asked(spec, task),
+        *_asked(spec, task, is_causal=is_causal),
         "## How it was trained\n",
         _facts(adapter, base_name, card),
         _scores(task, card),
@@ -174,7 +174,7 @@ def model_card(
     return "\n".join(part for part in parts if part)
 
 
-def _asked(spec: AdapterSpec, task: Task) -> list[str]:
+def _asked(spec: AdapterSpec, task: Task, *, is_causal: bool) -> list[str]:
     """What is told apart, and how it is asked."""
     head = kind_of(task).head(task)
     if head.answers == "all words":
@@ -186,7 +186,7 @@ def _asked(spec: AdapterSpec, task: Task) -> list[str]:
         return [told, said, _listed([json.dumps(task.tags, ensure_ascii=False)])]
     if spec.head:
         return [told]
-    patterns = _listed(json.dumps(pattern, ensure_ascii=False) for pattern in task.asked())
+    patterns = _listed(json.dumps(pattern, ensure_ascii=False) for pattern in task.asked(is_causal))
     return [told, "It is asked by these patterns:\n", patterns]
 
 

@@ -40,7 +40,7 @@ from edge_client.tasks.encoder import cuts_in_words, usable
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import Evaluation
 from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, Example, read_folder
+from edge_client.texts.examples import ClientData, read_folder
 from edge_client.updates.forms import steps_of
 from edge_client.updates.registry import made
 from edge_client.updates.states import local_correction
@@ -214,7 +214,7 @@ def train(
         if (
             kind_of(chosen).head(chosen).is_of_words
             and texts.test
-            and not any(map(has_entities, texts.test))
+            and not any({*one.tags} - {OUTSIDE} for one in texts.test)
         ):
             tell("the test texts hold no entities, so the F1 of entities says nothing")
         texts, left_out = usable(computer.encoder, texts)
@@ -239,11 +239,6 @@ def _alone_spec(adapter: str) -> AdapterSpec:
         AdapterError,
     )
     return spec
-
-
-def has_entities(example: Example) -> bool:
-    """Whether a word of a tagged text belongs to one."""
-    return any(tag != OUTSIDE for tag in example.tags)
 
 
 def labelled_texts(data: Path, task: Task, dialect: Dialect) -> ClientData:

@@ -37,7 +37,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.ready_tasks import READY
 from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example, read_folder
-from edge_client.texts.prompts.patterns import TaskError
+from edge_client.texts.prompts.patterns import TaskError, ends_with_mask
 from edge_client.wire.training import Training
 
 PATTERNS = "patterns, with | between"
@@ -85,7 +85,10 @@ def patterns(
     examples = read_folder(data, chosen, dialect).labelled
     if not examples:
         raise TaskError(f"{data} holds no labelled texts to choose a pattern by")
-    scores = score_patterns(partial(_open, base, computer, device), chosen, examples)
+    is_causal = open_base(base).shape.is_decoder
+    fit = tuple(filter(ends_with_mask, chosen.patterns if is_causal else ()))
+    judged = replace(chosen, patterns=fit or chosen.patterns)
+    scores = score_patterns(partial(_open, base, computer, device), judged, examples)
     if file is not None:
         _write(file, with_first(chosen, scores[0].pattern))
     if json_output:

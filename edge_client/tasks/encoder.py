@@ -27,7 +27,7 @@ class Encoder:
             that have patterns.
         limit: Longest input in tokens.
         soft: Tokens of a soft prompt, which come before every text.
-        pattern: Which of the task's patterns is filled.
+        pattern: Which of the patterns that are asked is filled.
 
     Raises:
         TaskError: A pattern that is asked, or the base's specials, leave no room for a text.
@@ -44,7 +44,7 @@ class Encoder:
         if not self.is_filled:
             self.tokens.plain_room(self.limit)
             return
-        for pattern in self.task.asked():
+        for pattern in self.task.asked(self.tokens.is_causal):
             self.tokens.room(pattern, self.limit)
 
     @property

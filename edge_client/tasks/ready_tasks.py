@@ -4,8 +4,9 @@
 
 Every label word is one token of the small bases and of the embedded one. Label words are English in
 every language: one model answers all of them with one vocabulary of answers. The first pattern of
-each task is ours; the others follow Schick and Schuetze 2021 (arXiv:2001.07676), in lower case and
-with one text where the set has only one.
+each task is ours, and so is the last, by which causal language models are asked (`Task.asked`); the
+others follow Schick and Schuetze 2021 (arXiv:2001.07676), in lower case and with one text where the
+set has only one.
 """
 
 from pathlib import Path
@@ -21,11 +22,13 @@ NEWS_PATTERNS = (
     "( [MASK] ) {text}",
     "[ category : [MASK] ] {text}",
     "[MASK] - {text}",
+    "{text}\nTopic: [MASK]",
 )
 PAIR_PATTERNS = (
     "{text_a} ? [MASK] , {text_b}",
     "{text_a} . [MASK] , {text_b}",
     '" {text_a} " ? [MASK] , " {text_b} "',
+    "{text_a}\nQuestion: {text_b}\nAnswer: [MASK]",
 )
 PAIR_WORDS = {"entailment": "yes", "neutral": "maybe", "contradiction": "no"}
 NEWS_LABELS = (
@@ -74,6 +77,7 @@ YELP = Task(
         "just [MASK] ! {text}",
         "{text} . all in all , it was [MASK] .",
         "{text} in summary , the restaurant was [MASK] .",
+        "{text}\nAll in all, it was [MASK]",
     ),
     {"1": "terrible", "2": "bad", "3": "okay", "4": "good", "5": "great"},
 )

@@ -23,7 +23,7 @@ from edge_client.formats.tags import OUTSIDE
 from edge_client.tables import plain
 from edge_client.tasks.registry import DEFAULT, find
 from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError
+from edge_client.texts.prompts.patterns import TaskError, ends_with_mask
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -139,9 +139,15 @@ class Task:
         """Label words in label order."""
         return tuple(self.verbalizer[label] for label in self.labels)
 
-    def asked(self) -> tuple[str, ...]:
-        """The patterns in use: all of an ensemble's, else the first."""
-        return self.patterns if self.ensemble else self.patterns[:1]
+    def asked(self, is_causal: bool = False) -> tuple[str, ...]:
+        """The patterns in use: all of an ensemble's, else the first.
+
+        Args:
+            is_causal: Whether a causal language model is asked: else the first that ends with the
+                mask, where one does.
+        """
+        ending = filter(ends_with_mask, self.patterns if is_causal else ())
+        return self.patterns if self.ensemble else (*ending, *self.patterns)[:1]
 
 
 def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:

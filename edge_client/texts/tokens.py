@@ -105,7 +105,7 @@ class Tokens:
         *,
         is_causal: bool = False,
     ) -> None:
-        self._folder, self._held, self._is_causal = folder, held, is_causal
+        self._folder, self._held, self.is_causal = folder, held, is_causal
         self._fixed: dict[str, int] = {}
         self._known: dict[tuple[object, ...], Packed] | None = None
         self._before_reading: Callable[[], None] = lambda: None
@@ -428,12 +428,12 @@ class Tokens:
         """
 
         def word_at(pattern: str, word: str) -> list[int] | None:
-            if self._is_causal:
+            if self.is_causal:
                 return word_behind(self._bare, pattern, word)
             return word_at_mask(self._tokenizer.encode, pattern, word, self._mark)
 
         known = self._control_words, self.unknown_id
-        return label_words(word_at, task, *known, is_causal=self._is_causal)
+        return label_words(word_at, task, *known, is_causal=self.is_causal)
 
     def room(self, pattern: str, limit: int) -> int:
         """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one per text.
@@ -452,9 +452,9 @@ class Tokens:
             refuse_control_words(pattern, self._control_words)
             slots = slots_of(pattern)
             contents = {**dict.fromkeys(slots, "a"), MASK: self._mark}
-            asked = before_mask(pattern) if self._is_causal else pattern
+            asked = before_mask(pattern) if self.is_causal else pattern
             sentence = written(self._tokenizer.encode, asked, contents)
-            if not self._is_causal and sentence.found.ids.count(self._mark_id) != 1:
+            if not self.is_causal and sentence.found.ids.count(self._mark_id) != 1:
                 raise TaskError(
                     f"pattern {pattern!r:.200}: this base's tokenizer reads a mask only between "
                     f"spaces; put one before and behind {MASK}"
@@ -491,12 +491,12 @@ class Tokens:
         room, slots = self.room(pattern, limit), slots_of(pattern)
         texts = {slot: example.text_b if slot == "{text_b}" else example.text for slot in slots}
         contents = {slot: self._enough(text, room) for slot, text in texts.items()}
-        asked = before_mask(pattern) if self._is_causal else pattern
+        asked = before_mask(pattern) if self.is_causal else pattern
         contents[MASK] = self._mark
         sentence = fitted(self._tokenizer.encode, asked, contents, slots, limit)
         if sentence is None:
             raise _no_room(pattern, limit)
-        if self._is_causal:
+        if self.is_causal:
             ids = sentence.found.ids[: len(sentence.found.ids) - len(self.frame[1])]
             return Prompt(ids, [len(ids) - 1], [-1])
         return self._prompt(sentence.found, sentence.found.ids.index(self._mark_id))

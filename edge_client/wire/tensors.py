@@ -244,14 +244,11 @@ def encode_step(
         check_residual(residual, shapes_of(adapter))  # which raises
     known = {name: residual[name] for name in names if name in residual}
     coded, left = encode(step, codec, known)
-    told = _bits(adapter, names) if len(names) < len(adapter) else ""
+    taken = [name in names for name in sorted(adapter)]
+    told = "" if all(taken) else np.packbits(taken).tobytes().hex()
     body = _file(coded, StepHeader(start, kind, told))
     decoded = decode(coded, kind, {name: adapter[name].shape for name in names})
     return body, adapter | _added({name: adapter[name] for name in names}, decoded), residual | left
-
-
-def _bits(adapter: AdapterState, names: Collection[str]) -> str:
-    return np.packbits([name in names for name in sorted(adapter)]).tobytes().hex()
 
 
 def _moved(state: AdapterState, bits: str) -> dict[str, tuple[int, ...]]:

@@ -241,7 +241,8 @@ def _shared_peer(
     """A peer that was measured beside both, with what it gave then and now."""
     old, new = _peers(then, before), _peers(now, after)
     both = [(old[key], peer) for key, peer in new.items() if key in old]
-    return next((_Peer(_who(b), a, b) for a, b in both), None)
+    names = [" ".join(str(b.subject[one]) for one in WHO if one in b.subject) for _, b in both]
+    return next((_Peer(name, *pair) for name, pair in zip(names, both, strict=True)), None)
 
 
 def _peers(ours: Record, records: Sequence[Record]) -> dict[str, Record]:
@@ -258,7 +259,3 @@ def _peers(ours: Record, records: Sequence[Record]) -> dict[str, Record]:
 
 def _task(record: Record) -> dict[str, Plain]:
     return {name: value for name, value in record.subject.items() if name not in OWN}
-
-
-def _who(peer: Record) -> str:
-    return " ".join(str(peer.subject[name]) for name in WHO if name in peer.subject)

@@ -264,7 +264,9 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         _check_columns(experiment.pattern, dataset)
         asked = replace(dataset.task, patterns=(experiment.pattern,), ensemble=False)
         dataset = replace(dataset, task=asked)
-    dataset = judged(dataset, experiment.judged_on, experiment.test_texts)
+    base = _base(experiment.base)
+    asked = replace(dataset.task, patterns=dataset.task.asked(base.shape.is_decoder))
+    dataset = judged(replace(dataset, task=asked), experiment.judged_on, experiment.test_texts)
     dataset, aside = trained_on(dataset, experiment)
     population = population_of(experiment.deal, dataset.train, dataset.test, experiment.seed)
     gate: tuple[Example, ...] = ()
@@ -284,7 +286,7 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         population, tests = without_tests(population, dataset.test, names)
         dataset = replace(dataset, test=tests)
     origin = _taught_by(experiment.taught, data) if experiment.taught else ""
-    return Stage(experiment, _base(experiment.base), dataset, population, gate, dev, origin)
+    return Stage(experiment, base, dataset, population, gate, dev, origin)
 
 
 def _taught_by(teacher: Experiment, data: Path | None) -> str:

@@ -172,7 +172,7 @@ def asked(
 ) -> list[Prompt]:
     """Each text in the pattern, or as a classifier reads it, with its right answers."""
     tokens, limit = inputs.tokens, inputs.limit
-    pattern = inputs.task.patterns[inputs.pattern] if inputs.cloze else ""
+    pattern = inputs.task.asked(inputs.tokens.is_causal)[inputs.pattern] if inputs.cloze else ""
     prompts = [
         tokens.cloze(pattern, example, limit) if inputs.cloze else tokens.plain(example, limit)
         for example in examples

@@ -113,7 +113,7 @@ class Relation(Classification):
     ) -> list[Prompt]:
         """Cut around the spans, see `around`."""
         tokens, limit = inputs.tokens, inputs.limit
-        pattern = inputs.task.patterns[inputs.pattern] if inputs.cloze else ""
+        pattern = inputs.task.asked(inputs.tokens.is_causal)[inputs.pattern] if inputs.cloze else ""
         room = tokens.room(pattern, limit) if inputs.cloze else tokens.plain_room(limit)
 
         def fits(text: str) -> bool:

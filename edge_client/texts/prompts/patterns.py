@@ -37,7 +37,7 @@ class Asking(Protocol):
     def words(self) -> tuple[str, ...]:
         """Label words in label order."""
 
-    def asked(self) -> tuple[str, ...]:
+    def asked(self, is_causal: bool = False) -> tuple[str, ...]:
         """The patterns in use."""
 
 
@@ -223,6 +223,11 @@ def word_at_mask(read: Read, pattern: str, word: str, mark: str) -> list[int] | 
     return None
 
 
+def ends_with_mask(pattern: str) -> bool:
+    """Whether a causal language model can be asked by it."""
+    return pattern.rstrip().endswith(MASK)
+
+
 def before_mask(pattern: str) -> str:
     """What of a pattern a causal language model reads: all before the mask, which ends it.
 
@@ -231,13 +236,12 @@ def before_mask(pattern: str) -> str:
     Raises:
         TaskError: Something stands behind the mask, which such a model has not read by then.
     """
-    before, _, behind = pattern.partition(MASK)
-    if behind.strip():
+    if not ends_with_mask(pattern):
         raise TaskError(
             f"pattern {pattern!r:.200} goes on behind {MASK}; a causal language model answers by "
             f"what stands before: end the pattern with {MASK}, such as '{{text}} Topic: {MASK}'"
         )
-    return before.rstrip(" ")
+    return pattern.partition(MASK)[0].rstrip(" ")
 
 
 def word_behind(read: Read, pattern: str, word: str) -> list[int] | None:
@@ -312,7 +316,7 @@ def _word_of(
     is_causal: bool,
 ) -> list[int]:
     """The ids of a label word in all patterns that are asked."""
-    first, *others = task.asked()
+    first, *others = task.asked(is_causal)
     known = word_at(first, word)
     apart = f"put a space before and behind {MASK}"
     alike = f"let all patterns of an ensemble have something before {MASK}, or nothing"

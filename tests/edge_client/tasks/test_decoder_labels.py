@@ -76,6 +76,14 @@ def test_what_cannot_be_asked_is_refused(
         smidgen.predict(["fine"], base=base.folder, task=task)
 
 
+def test_a_pattern_for_masked_models_may_stand_before_the_one_that_is_asked(
+    base: Base,
+) -> None:
+    both = Task("mood", ("good", "bad"), ("[MASK] : {text}", *TASK.patterns), WORDS)
+    found = [smidgen.predict(["fine"], base=base.folder, task=task) for task in (TASK, both)]
+    assert found[0] == found[1]
+
+
 def test_white_space_behind_a_mask_counts_for_nothing() -> None:
     assert before_mask("{text}\n[MASK] \n") == "{text}\n"
 

@@ -5,8 +5,10 @@ import pytest
 from edge_client.bases.base import EMBEDDED, open_base
 from edge_client.tasks.ready_tasks import READY, find_task
 from edge_client.tasks.task import Task, task_toml
+from edge_client.texts.examples import Example
 from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Tokens
+from tests.conftest import shared
 
 # Figures in docs/results were measured with these.
 FIRST = {
@@ -28,6 +30,16 @@ def test_every_ready_made_task_keeps_its_first_pattern() -> None:
 def test_every_ready_made_word_is_one_token_of_the_embedded_base(task: Task) -> None:
     ids = Tokens(open_base(EMBEDDED).folder).label_word_ids(task)
     assert [len(word) for word in ids] == [1] * len(task.labels)
+
+
+@pytest.mark.parametrize("task", READY.values(), ids=lambda task: task.name)
+def test_every_ready_made_task_can_be_asked_of_a_causal_language_model(task: Task) -> None:
+    base = shared("models", "smollm2-135m-instruct")
+    tokens = Tokens(base, is_causal=True)
+    assert task.asked(is_causal=True) == task.patterns[-1:] and task.asked() == task.patterns[:1]
+    assert len(tokens.label_word_ids(task)) == len(task.labels)
+    texts = Example("a game", "a match")
+    assert tokens.text_of(tokens.cloze(task.patterns[-1], texts, 64).ids).endswith((":", "was"))
 
 
 def test_a_file_wins_over_a_ready_made_task_of_its_name(tmp_path: Path) -> None:

@@ -109,6 +109,21 @@ def test_an_ensemble_that_is_neither_true_nor_false_is_named() -> None:
         task_from_mapping(table, "here")
 
 
+@pytest.mark.parametrize(
+    ("patterns", "ensemble", "asked"),
+    [
+        (("[MASK] {text}", "{text} [MASK]", "so {text} [MASK]"), False, ("{text} [MASK]",)),
+        (("[MASK] {text}", "{text} [MASK]"), True, ("[MASK] {text}", "{text} [MASK]")),
+        (("[MASK] {text}",), False, ("[MASK] {text}",)),  # which is refused
+    ],
+)
+def test_a_causal_model_is_asked_by_the_first_pattern_that_ends_with_the_mask(
+    patterns: tuple[str, ...], ensemble: bool, asked: tuple[str, ...]
+) -> None:
+    task = Task("t", ("good", "bad"), patterns, WORDS, ensemble)
+    assert task.asked(is_causal=True) == asked
+
+
 def test_the_first_pattern_is_asked_and_all_of_an_ensemble() -> None:
     patterns = ("[MASK] {text}", "{text} [MASK]")
     assert Task("t", ("good", "bad"), patterns, WORDS).asked() == patterns[:1]
