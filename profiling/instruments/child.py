@@ -8,9 +8,10 @@ is being started, so that none is left without an owner.
 
 Every process leads its own group and writes to its own log. Leaving the block in any way ends them
 all: terminate the groups, wait, kill; where they are watched, descendants that left their group are
-ended too.
+ended too. Where this process is killed, which leaves no block, Linux ends them (`ends_with`).
 """
 
+import ctypes
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -68,6 +70,22 @@ def _taken(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     finally:
         for number, other in before.items():
             signal.signal(number, other)
+
+
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
+
+
+def ends_with(parent: int, number: signal.Signals) -> None:
+    """Let this process end as the thread that started it does, however that ends; see prctl(2).
+
+    Args:
+        parent: The process of that thread.
+        number: The signal that this process then gets.
+    """
+    if PRCTL is not None:
+        PRCTL(1, number)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)  # it has ended before
 
 
 Line = dict[str, Any]
@@ -137,6 +155,7 @@ def run_child(
                     stderr=errors,
                     text=True,
                     env=os.environ | environment,
+                    preexec_fn=partial(ends_with, os.getpid(), signal.SIGKILL),
                 )
             with Sampler(process.pid) as sampler, _ended(process, within_s) as is_late:
                 for line in _objects(process):
@@ -254,6 +273,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **OWN_STORE, "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,
+                preexec_fn=partial(ends_with, os.getpid(), signal.SIGTERM),
             )
             self.running[name] = process
         if self._every_s is not None:

@@ -4,20 +4,17 @@ with child(footprint, 1000, name="footprint") as running:
     print(running.answer())
 """
 
-import ctypes
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from edge_client.errors import Failed, WrongInput
-
-PR_SET_PDEATHSIG = 1
+from profiling.instruments.child import ends_with
 
 
 @dataclass(frozen=True)
@@ -85,11 +82,9 @@ def _work(pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError, AttributeError):  # Linux alone has it
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = multiprocessing.parent_process()
-    if parent is not None and os.getppid() != parent.pid:
-        return  # it died while this process imported
+    assert parent is not None
+    ends_with(parent.pid or 0, signal.SIGKILL)
     try:
         pipe.send((0, work(*arguments)))
     except (WrongInput, Failed) as error:

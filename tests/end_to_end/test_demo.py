@@ -124,6 +124,22 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     assert not alive
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ends children with their parent")
+def test_a_kill_of_the_demo_alone_leaves_no_process(tmp_path: Path) -> None:
+    line = [*SMIDGEN, "demo", "--out", str(tmp_path / "demo")]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 90
+    while len(children := psutil.Process(process.pid).children(recursive=True)) < 5:
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+
+
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     done = smidgen("demo", "--out", str(tmp_path))
