@@ -17,10 +17,15 @@ from coordinator.storage.reports import accuracies, entities_by_round, losses_by
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.card import Card, licence_of
-from edge_client.adapters.peft_folder import Exported, check_adapter_folder, write_peft_folder
+from edge_client.adapters.peft_folder import (
+    Exported,
+    WithBase,
+    check_adapter_folder,
+    write_peft_folder,
+)
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.bases.base import Base, BaseName, open_base
-from edge_client.bases.families import family_of
+from edge_client.bases.gguf.model import ARCHITECTURES
 from edge_client.errors import Failed, WrongInput, demand
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import decode_adapter
@@ -59,7 +64,7 @@ def export(
     round_index: int | Literal["best", "last"] | None = None,
     base: BaseName = "",
     base_name: str = "",
-    with_base: bool = False,
+    with_base: WithBase | None = None,
     database: str = "",
     blobs: str = "",
 ) -> ExportedAdapter:
@@ -79,15 +84,17 @@ def export(
             words on the card and no `adapter.gguf`.
         base_name: What PEFT's users load the base by, such as a hub name; by default the run's
             base, of a folder its last part.
-        with_base: Copy the base into the folder, in Hugging Face's form or as its GGUF file, so
-            that PEFT's auto classes find it from any working folder of this machine.
+        with_base: `copied`: the base lies in the folder, in Hugging Face's form or as its GGUF
+            file, so that PEFT's auto classes find it from any working folder of this machine.
+            `merged`: so does a model with LoRA or biases in its weights, which transformers loads
+            alone.
         database: URL of a PostgreSQL database that machines share; by default SQLite's file.
         blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
 
     Raises:
         WrongInput: No such store or run, a round whose adapter is gone or never was, a base
-            that is named or to be copied and is not here or is another one, or a place that cannot
-            be written to.
+            that is named or to be copied and is not here or is another one, an adapter that is not
+            merged, or a place that cannot be written to.
         Failed: It could not be written after all.
     """
     folder = Path(out)
@@ -101,7 +108,7 @@ def export(
             index, sha256 = _round_of(opened, history, round_index)
         there = opened.blobs.present()
         demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
-        opened_base = _base_of(chosen, str(base), is_needed=with_base)
+        opened_base = _base_of(chosen, str(base), is_needed=with_base is not None)
         exported = Exported(
             adapter=config.adapter,
             base_name=base_name or chosen.base_reference,
@@ -130,7 +137,8 @@ def export(
 def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
     if spec.net:
         return ""
-    has_gguf = family_of(run.architecture).is_causal and spec.rank and not spec.prompt_tokens
+    has_lora = spec.rank and not spec.prompt_tokens
+    has_gguf = has_lora and run.architecture in ARCHITECTURES.values()
     parts = {"adapter.gguf": has_gguf, "tokens of label words": task.labels and not spec.head}
     named = " and ".join(name for name, is_had in parts.items() if is_had)
     where = f"the run's base {run.base_reference} is not here; name it by --base, or this lacks "

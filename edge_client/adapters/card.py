@@ -27,8 +27,8 @@ model = AutoPeftModelForCausalLM.from_pretrained(".")
 ```
 """
 GGUF_BASE = """With PEFT (`pip install peft transformers gguf`), from this folder, with the base's
-GGUF file in its folder `base`, where `smidgen coordinator export --with-base` copies it, and which
-transformers makes dense:
+GGUF file in its folder `base`, where `smidgen coordinator export --with-base copied` puts it, and
+which transformers makes dense:
 
 ```python
 from peft import PeftModel
@@ -51,6 +51,13 @@ With ollama, by these two lines of a Modelfile:
 
     FROM ./base.gguf
     ADAPTER ./{ADAPTER}
+"""
+MERGED_OLLAMA = """With ollama, where it imports the architecture (Llama, Gemma, Phi-3), by one line
+of a Modelfile in this folder:
+
+    FROM .
+
+With llama.cpp, by its own `convert_hf_to_gguf.py`.
 """
 ASKED_SO = """The prompt is the pattern with a text in it, up to `[MASK]`, without the spaces before
 that. The likeliest next token is then the first one of a label word.
@@ -166,12 +173,70 @@ def model_card(
         *_with_peft(spec, base_name, task, is_causal=is_causal),
         LLAMA if has_gguf else "",
         ASKED_SO if has_gguf and task.patterns else "",
+        *_limits(task),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def merged_card(
+    adapter: str, base_name: str, task: Task, card: Card, *, bits: int, is_causal: bool
+) -> str:
+    """The text of a merged model's `README.md`; see `model_card`.
+
+    Args:
+        adapter: The adapter's name.
+        base_name: The base's.
+        task: What it was trained for.
+        card: What else is known.
+        bits: Of the base's weights.
+        is_causal: Whether it is a causal language model.
+    """
+    spec, base_name = parse_adapter(adapter), _line(base_name)
+    auto = "AutoModelForCausalLM" if is_causal else "AutoModelForMaskedLM"
+    parts = [
+        _front_matter(spec, base_name, task, card.licence, is_causal=is_causal, is_merged=True),
+        f"# {_line(task.name)}: {base_name} with {adapter} merged into it\n",
+        "A language model with an adapter in its weights, trained by smidgen on devices whose "
+        f"texts stayed there. {_rounding(bits)}\n",
+        "## How it was trained\n",
+        _facts(adapter, base_name, card),
+        _scores(task, card),
+        "## Use it\n",
+        f"""```python
+from transformers import {auto}
+
+model = {auto}.from_pretrained(".")
+```
+""",
+        MERGED_OLLAMA if is_causal else "",
+        *_limits(task),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _rounding(bits: int) -> str:
+    """What merging does to the weights of a base of so many bits."""
+    if bits == 32:
+        return "Its weights are float32, as the base's, so its answers are those of both together."
+    if bits == 16:
+        return (
+            "Each changed weight is rounded to the base's 16 bits once: answers differ a little "
+            "from those of base and adapter side by side."
+        )
+    return (
+        f"The base was used in {bits} bits. Its matrices are dequantized here, and rounded to "
+        "bfloat16 with the adapter added: answers differ a little from those of the quantized base "
+        "and the adapter side by side, and it is not the base in full precision."
+    )
+
+
+def _limits(task: Task) -> list[str]:
+    return [
         "## What it is not\n",
         f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "
         "are any; others were not looked at. An adapter learns from texts, and some of what is in "
         "them may be guessed from it; no differential privacy was applied.\n",
     ]
-    return "\n".join(part for part in parts if part)
 
 
 def _asked(spec: AdapterSpec, task: Task, *, is_causal: bool) -> list[str]:
@@ -264,16 +329,23 @@ def _licence(licence: str) -> list[str]:
 
 
 def _front_matter(
-    spec: AdapterSpec, base_name: str, task: Task, licence: str, *, is_causal: bool
+    spec: AdapterSpec,
+    base_name: str,
+    task: Task,
+    licence: str,
+    *,
+    is_causal: bool,
+    is_merged: bool = False,
 ) -> str:
     """What the hub reads. It wants ids of the hub: a base without one is not named there."""
     kind = "lora" if spec.rank else "prompt-tuning" if spec.prompt_tokens else "bitfit"
     own = "text-generation" if is_causal else "fill-mask"
     pipeline = kind_of(task).card.pipeline if spec.head else own
     tags = ["smidgen", "federated-learning", *([kind] if spec.is_in_layers else [])]
+    library = "peft" if has_peft_form(spec, task) else "smidgen"
     lines = [
         *([f"base_model: {json.dumps(base_name)}"] if is_hub_name(base_name) else []),
-        f"library_name: {'peft' if has_peft_form(spec, task) else 'smidgen'}",
+        f"library_name: {'transformers' if is_merged else library}",
         f"pipeline_tag: {pipeline}",
         *_licence(licence),
         f"tags: [{', '.join(tags)}]",
@@ -351,7 +423,7 @@ def _note(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> 
     if not is_hub_name(base_name):
         notes.append(
             "The base is looked for in the folder `base` here, where `smidgen coordinator export "
-            f"--with-base` copies it, and as `{place}` where Python is started."
+            f"--with-base copied` copies it, and as `{place}` where Python is started."
         )
     if base_name == EMBEDDED:
         notes.append("`smidgen client base embedded --path` prints where it lies.")

@@ -4,7 +4,8 @@ Written and read without PEFT or torch; `PeftModel.from_pretrained(base, folder)
 do PEFT's auto classes (except for soft prompts) where the base is found by its name. Beside PEFT's
 two files are `smidgen.json`, with the adapter's origin and prompts, and a model card; the card's
 Python (`with_peft.py.txt`) answers texts with these files alone. LoRA of a causal language model is
-there once more as `adapter.gguf`, which llama.cpp loads.
+there once more as `adapter.gguf`, which llama.cpp loads. On request the base lies beside it, as it
+is or with the adapter in its weights.
 
 One adapter has no PEFT form: a soft prompt whose head reads the text's first token, where PEFT's
 reads the prompt's. Its folder has `smidgen_adapter.safetensors` instead.
@@ -15,13 +16,21 @@ import re
 import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from edge_client.adapters.card import README, Card, loadable_name, model_card, portable_name
+from edge_client.adapters.card import (
+    README,
+    Card,
+    loadable_name,
+    merged_card,
+    model_card,
+    portable_name,
+)
 from edge_client.adapters.gguf_adapter import ADAPTER, has_gguf_form, write_gguf_adapter
 from edge_client.adapters.initial import fitting
+from edge_client.adapters.merged import MERGED, check_mergeable, write_merged
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import (
     PREFIX,
@@ -53,7 +62,8 @@ from edge_client.wire.training import Training
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 OWN_WEIGHTS = "smidgen_adapter.safetensors"  # of what PEFT has no form for
 COPY = "base"  # folder of a base that is copied beside its adapter
-MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, ADAPTER, README, COPY)
+MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, ADAPTER, README, COPY, MERGED)
+WithBase = Literal["copied", "merged"]
 COPIED = (*HUB_FILES, README)
 FORMAT = 2  # of `smidgen.json`; adapters of format 1 were asked by prompts of other ids
 BARE = "base_model."  # what `PREFIX` is beside a soft prompt
@@ -225,7 +235,7 @@ def write_peft_folder(
     card: Card | None = None,
     base: Base | None = None,
     *,
-    with_base: bool = False,
+    with_base: WithBase | None = None,
 ) -> None:
     """Write a PEFT folder, in one step; `read_peft_folder` gives origin and adapter back.
 
@@ -238,13 +248,14 @@ def write_peft_folder(
         card: What the model card tells beside it.
         base: The base, whose tokenizer says which tokens label words have; None: they are left out,
             and the Python in the card asks its tokenizer.
-        with_base: Whether the base is copied beside it, so that PEFT's auto classes find it from
-            any working folder, by its absolute path; of a GGUF file with `gguf_file=`.
+        with_base: `copied`: the base is copied beside it, so that PEFT's auto classes find it from
+            any working folder, by its absolute path; of a GGUF file with `gguf_file=`. `merged`:
+            see `write_merged`.
 
     Raises:
         OutputError: The folder holds other things, or is a file.
         AdapterError: The base that is to be copied is a pack, or a GGUF file whose adapter is to
-            name another base.
+            name another base; or see `check_mergeable`.
         Failed: It cannot be written.
     """
     spec, state = parse_adapter(exported.adapter), decode_adapter(body)
@@ -254,28 +265,25 @@ def write_peft_folder(
     known = replace(exported, base_name=portable_name(exported.base_name))
     if base is not None:
         known = _asked_of(known, spec, base)
+        if with_base == MERGED:
+            check_mergeable(spec, base)
+        is_copied = with_base == "copied"
         said = f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out"
-        demand(not (with_base and base.manifest), said, AdapterError)
+        demand(not (is_copied and base.manifest), said, AdapterError)
         said = (
             f"--with-base: base {base.name} is a GGUF file, {known.base_name} is not; leave it out"
         )
-        demand(not (with_base and base.is_gguf) or is_gguf(known.base_name), said, AdapterError)
+        demand(not (is_copied and base.is_gguf) or is_gguf(known.base_name), said, AdapterError)
     name, task, config = known.base_name, known.task, {}
     if has_peft_form(spec, task):
-        place = str(folder.resolve() / COPY) if with_base else loadable_name(name)
+        place = str(folder.resolve() / COPY) if with_base == "copied" else loadable_name(name)
         is_of_words = spec.head and kind_of(task).head(task).is_of_words
         config = peft_config(spec, place, known.architecture, state, is_of_words=is_of_words)
         if spec.bias or spec.prompt_tokens:
             body = encode_adapter(peft_state(spec, known.architecture, state))
     has_gguf = base is not None and has_gguf_form(spec, base.shape)
-    text = model_card(
-        known.adapter,
-        name,
-        task,
-        card or Card(),
-        has_gguf=has_gguf,
-        is_causal=family_of(known.architecture).is_causal,
-    )
+    is_causal, card = family_of(known.architecture).is_causal, card or Card()
+    text = model_card(known.adapter, name, task, card, has_gguf=has_gguf, is_causal=is_causal)
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -287,7 +295,11 @@ def write_peft_folder(
         (part / weights_name(spec, task)).write_bytes(body)
         if base is not None and has_gguf:
             write_gguf_adapter(part / ADAPTER, spec, base.shape, state)
-        if with_base and base is not None:
+        if with_base == MERGED and base is not None:
+            write_merged(part / MERGED, base, spec, state)
+            text = merged_card(known.adapter, name, task, card, bits=base.bits, is_causal=is_causal)
+            (part / MERGED / README).write_text(text, encoding="utf-8")
+        elif with_base and base is not None:
             (part / COPY).mkdir()
             files = {file: base.folder / file for file in COPIED}
             for file, source in ({Path(name).name: base.folder} if base.is_gguf else files).items():

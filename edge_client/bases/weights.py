@@ -33,7 +33,7 @@ from edge_client.bases.quantization import (
     from_bfloat16,
 )
 
-_FLOATS = {"F32": ("float32", 32), "F16": ("float16", 16), "BF16": ("bfloat16", 16)}
+FLOATS = {"F32": ("float32", 32), "F16": ("float16", 16), "BF16": ("bfloat16", 16)}
 _CODES = {"U8": "nf4", "I8": "int8"}
 _NUMPY = {"F32": "f4", "F16": "f2", "BF16": "u2", "I8": "i1", "U8": "u1"}
 
@@ -96,6 +96,10 @@ class Weights:
             return (*entry.shape[:-1], 2 * entry.shape[-1])
         return entry.shape
 
+    def raw(self, name: str) -> tuple[str, np.ndarray]:
+        """A tensor's element type by the format's name, and a view of it; bfloat16 as its bits."""
+        return self._entry(name).dtype, self._view(name)
+
     def stored(self, name: str) -> Stored:
         """A matrix as it lies in the file; views, nothing is copied.
 
@@ -107,7 +111,7 @@ class Weights:
             raise WeightsError(f"{self.path}: {name} has shape {shape}, a matrix is expected")
         rows, columns = shape
         if kind not in ("nf4", "int8"):
-            bits = BLOCKS[kind].bits if kind in BLOCKS else _FLOATS[self._entry(name).dtype][1]
+            bits = BLOCKS[kind].bits if kind in BLOCKS else FLOATS[self._entry(name).dtype][1]
             order = self._orders.get(name)
             return Stored(bits, kind, (rows, columns), self._view(name), order=order)
         scale = self._view(name + SCALE)
@@ -173,8 +177,8 @@ class Weights:
 
     def _kind(self, name: str) -> str:
         entry = self._entry(name)
-        if entry.dtype in _FLOATS:
-            return _FLOATS[entry.dtype][0]
+        if entry.dtype in FLOATS:
+            return FLOATS[entry.dtype][0]
         if entry.dtype.lower() in BLOCKS:
             return entry.dtype.lower()
         if entry.dtype in _CODES and len(entry.shape) == 2 and name + SCALE in self._entries:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.bases.base import Base
+from edge_client.bases.base import Base, open_base
 from tests.command_line import Done, smidgen
 from tests.coordinator.test_cli import created
 
@@ -41,15 +41,28 @@ def test_a_base_is_copied_that_lies_where_the_command_is_started(
 ) -> None:
     out = tmp_path / "adapter"
     refused(
-        run("export", store, "--out", str(out), "--with-base"), "no base at ./base", "with-base"
+        run("export", store, "--out", str(out), "--with-base", "copied"),
+        "no base at ./base",
+        "with-base",
     )
     assert not out.exists()
     monkeypatch.chdir(tiny_base.folder.parent)
-    assert run("export", store, "--out", str(out), "--with-base").exit_code == 0
+    assert run("export", store, "--out", str(out), "--with-base", "copied").exit_code == 0
     config = json.loads((out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(out / "base")
     assert (out / "base" / "tokenizer.json").is_file()
     assert json.loads((out / "smidgen.json").read_text())["words"]
+
+
+def test_a_base_is_merged_that_is_named(store: Path, tmp_path: Path, tiny_base: Base) -> None:
+    out = tmp_path / "adapter"
+    asked = ("export", store, "--out", str(out), "--base", str(tiny_base.folder), "--with-base")
+    assert run(*asked, "merged").exit_code == 0
+    merged = open_base(str(out / "merged"))
+    assert merged.shape == tiny_base.shape and (out / "merged" / "README.md").is_file()
+    assert run(*asked, "copied").exit_code == 0
+    assert (out / "base").is_dir() and not (out / "merged").exists()
+    assert run(*asked, "both").exit_code == 2
 
 
 def test_a_base_that_lies_elsewhere_is_named(store: Path, tmp_path: Path, tiny_base: Base) -> None:

@@ -224,7 +224,7 @@ def test_a_head_of_texts_is_that_of_transformers_and_peft_and_exported_as_such(
     state = gradients.random_adapter(spec, base, labels, seed=1)
     origin = Exported(name, str(base.folder), base.base_id, base.architecture, hub_task)
     body = encode_adapter(state)
-    write_peft_folder(tmp_path / "adapter", origin, body, base=base, with_base=True)
+    write_peft_folder(tmp_path / "adapter", origin, body, base=base, with_base="copied")
     model = peft.AutoPeftModelForSequenceClassification.from_pretrained(
         str(tmp_path / "adapter"), num_labels=labels, dtype=torch.float64, is_trainable=True
     ).eval()

@@ -53,7 +53,7 @@ def test_the_lines_of_its_card_give_our_logits(
     known = Exported(adapter, base.peft_name, base.base_id, base.architecture, CHAT)
     write_peft_folder(out, known, body, base=base)
     assert json.loads((out / CONFIG).read_text())["base_model_name_or_path"] == "./tiny.gguf"
-    write_peft_folder(out, known, body, base=base, with_base=True)
+    write_peft_folder(out, known, body, base=base, with_base="copied")
 
     lines = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
     monkeypatch.chdir(out)
@@ -79,4 +79,4 @@ def test_a_gguf_file_is_not_copied_beside_the_name_of_another_base(
     body = encode_adapter(initial_adapter(parse_adapter("lora:2"), base, 0, seed=3))
     known = Exported("lora:2", "org/tiny", base.base_id, base.architecture, CHAT)
     with pytest.raises(AdapterError, match="is a GGUF file, org/tiny is not; leave it out"):
-        write_peft_folder(tmp_path / "out", known, body, base=base, with_base=True)
+        write_peft_folder(tmp_path / "out", known, body, base=base, with_base="copied")

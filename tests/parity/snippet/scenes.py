@@ -216,6 +216,8 @@ def export(scene: Scene, base: Base, folder: Path) -> None:
     }
     origin = Exported(scene.adapter, base.peft_name, base.base_id, base.architecture, task)
     known = base if scene.knows_base else None
-    write_peft_folder(folder, origin, encode_adapter(state), base=known, with_base=bool(known))
+    write_peft_folder(
+        folder, origin, encode_adapter(state), base=known, with_base="copied" if known else None
+    )
     if not known:
         (folder / base.folder.name).symlink_to(base.folder)
