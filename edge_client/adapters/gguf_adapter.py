@@ -15,8 +15,9 @@ import numpy as np
 from edge_client.adapters.ranks import LORA_ALPHA
 from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
 from edge_client.bases.architectures import Shape
+from edge_client.bases.families import family_of
 from edge_client.bases.gguf.header import STRING
-from edge_client.bases.gguf.model import ARCHITECTURES, INTERLEAVED, LINEARS, rotary_order
+from edge_client.bases.gguf.model import ARCHITECTURES, INTERLEAVED, linears_of, rotary_order
 from edge_client.updates.forms import LORA_A, LORA_B
 from edge_client.wire.tensors import AdapterState
 
@@ -41,7 +42,7 @@ def write_gguf_adapter(path: Path, spec: AdapterSpec, shape: Shape, state: Adapt
         shape: The base's.
         state: The adapter, PEFT's names.
     """
-    shorts = {target: name for name, target in LINEARS.items()}
+    shorts = {t: name for name, t in linears_of(family_of(shape.architecture)).items()}
     named = {theirs: name for name, theirs in ARCHITECTURES.items()}
     tensors = dict[str, np.ndarray]()
     for module, one in lora_modules(spec, shape).items():

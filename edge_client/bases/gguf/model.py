@@ -13,7 +13,7 @@ from edge_client.bases.header import TensorEntry, WeightsError
 from edge_client.bases.layout import checked_shape, tensors_of
 
 ARCHITECTURES = {  # llama.cpp's names -> transformers'
-    **{name: name for name in ("llama", "qwen2", "qwen3", "smollm3")},
+    **{name: name for name in ("llama", "qwen2", "qwen3", "smollm3", "phi3")},
     "gemma3": "gemma3_text",
 }
 # Whose rotary angles turn neighbours (`LLAMA_ROPE_TYPE_NORM`), for which llama.cpp's converter
@@ -35,13 +35,19 @@ _GEMMA3_KEYS = {
     "sliding_window_pattern": "attention.sliding_window_pattern",
     "rope_local_base_freq": "rope.freq_base_swa",
 }
+_PHI3_KEYS = {
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    "attention_factor": "rope.scaling.attn_factor",
+}
 # llama.cpp has a default of these.
-_OPTIONAL = ("num_key_value_heads", "head_dim", "rope_theta", *_GEMMA3_KEYS)
+_OPTIONAL = ("num_key_value_heads", "head_dim", "rope_theta", *_GEMMA3_KEYS, *_PHI3_KEYS)
 _IDLE = ("vocab_size", "rope.dimension_count", "attention.value_length", "tensor_data_layout")
 _GEMMA3_LARGEST = 62  # layers of the 27B, whose scores alone are not scaled by the heads' width
 LINEARS = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o"}
 LINEARS |= {f"ffn_{name}": name for name in ("gate", "up", "down")}
+_FUSED = {"attn_qkv": "q", "attn_output": "o", "ffn_up": "up", "ffn_down": "down"}
 _FREQUENCIES = "rope_freqs.weight"  # what each rotary frequency is divided by
+_SHORT, _LONG = "rope_factors_short.weight", "rope_factors_long.weight"  # likewise, of LongRoPE
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
             f"GGUF here; {', '.join(ARCHITECTURES)} are (pack another from its Hugging Face folder)"
         )
     config: dict[str, Any] = {"model_type": ARCHITECTURES[architecture]}
-    keys = _KEYS | (_GEMMA3_KEYS if architecture == "gemma3" else {})
+    keys = _KEYS | {"gemma3": _GEMMA3_KEYS, "phi3": _PHI3_KEYS}.get(architecture, {})
     for key, name in keys.items():
         value = file.value(f"{architecture}.{name}")
         if value is None and key in _OPTIONAL:
@@ -75,7 +81,11 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config.setdefault("rope_theta", 10000.0)
     if architecture == "gemma3":
         config |= _gemma3(config)
-    _refuse_variants(file, architecture, keys.values(), config["head_dim"])
+    known = [*keys.values()]
+    if architecture == "phi3":  # whose windows llama.cpp does not compute
+        known += ["attention.sliding_window", "rope.dimension_count"]
+        config = _phi3(file, config) | config
+    _refuse_variants(file, architecture, known, config["head_dim"])
     words = file.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise ArchitectureError(f"{file.path} lacks token_embd.weight, the table of its words")
@@ -103,6 +113,30 @@ def _gemma3(config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _phi3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a head that are turned, and LongRoPE's divisors of short texts."""
+    width, name = config["head_dim"], "phi3.rope.dimension_count"
+    turned = file.value(name, width)
+    if type(turned) is not int or not 0 < turned <= width or turned % 2:
+        raise ArchitectureError(
+            f"{file.path} has {name} {str(turned)[:40]!r}; an even number up to a head's {width} "
+            "columns is expected"
+        )
+    divisors = [1.0] * (turned // 2)
+    if (entry := file.tensors.get(_SHORT)) is not None:
+        if entry.dtype != "F32" or entry.shape != (turned // 2,):
+            raise _unlike(file, _SHORT, turned // 2)
+        divisors = file.floats(_SHORT).tolist()
+    scaling = {"rope_type": "longrope", "short_factor": divisors}
+    scaling |= {"attention_factor": config.get("attention_factor", 1.0)}
+    is_long = entry is not None or "attention_factor" in config
+    return {
+        "partial_rotary_factor": min(1.0, (turned + 0.5) / width),  # rounded down when it is read
+        "original_max_position_embeddings": config["max_position_embeddings"],
+        "rope_scaling": scaling if is_long else None,
+    }
+
+
 def _refuse_variants(file: GgufFile, architecture: str, known: Collection[str], width: int) -> None:
     """Refuse fields that may change what the model computes, but for those that are known."""
     for key in file:
@@ -117,7 +151,8 @@ def _refuse_variants(file: GgufFile, architecture: str, known: Collection[str], 
             "since it may change what the model computes"
         )
     for name in ("rope.dimension_count", "attention.value_length"):
-        if (value := file.value(f"{architecture}.{name}", width)) != width or width % 2:
+        value = file.value(f"{architecture}.{name}", width)
+        if name not in known and (value != width or width % 2):
             raise ArchitectureError(
                 f"{file.path} has {architecture}.{name} {value} and heads of {width}; only whole "
                 "heads of an even width are supported here"
@@ -135,10 +170,7 @@ def _rope_scaling(file: GgufFile, config: dict[str, Any]) -> dict[str, Any] | No
     entry = file.tensors[_FREQUENCIES]
     width = config["head_dim"]
     if entry.dtype != "F32" or entry.shape != (width // 2,):
-        raise ArchitectureError(
-            f"{file.path} has {_FREQUENCIES} of shape {entry.shape} in {entry.dtype}; "
-            f"{(width // 2,)} in F32 is expected"
-        )
+        raise _unlike(file, _FREQUENCIES, width // 2)
     divisors = file.floats(_FREQUENCIES).astype(np.float64)
     theta = config["rope_theta"]
     waves = 2 * np.pi * np.float64(theta) ** (np.arange(0, width, 2) / width)
@@ -165,6 +197,14 @@ def _rope_scaling(file: GgufFile, config: dict[str, Any]) -> dict[str, Any] | No
     }
 
 
+def _unlike(file: GgufFile, name: str, numbers: int) -> ArchitectureError:
+    entry = file.tensors[name]
+    return ArchitectureError(
+        f"{file.path} has {name} of shape {entry.shape} in {entry.dtype}; {(numbers,)} in F32 is "
+        "expected"
+    )
+
+
 def entries_of(
     file: GgufFile, config: dict[str, Any]
 ) -> tuple[dict[str, TensorEntry], dict[str, np.ndarray]]:
@@ -181,7 +221,7 @@ def entries_of(
     orders: dict[str, np.ndarray] = {}
     is_interleaved = file.value("general.architecture") in INTERLEAVED
     for given, entry in file.tensors.items():
-        if given == _FREQUENCIES:
+        if given == _FREQUENCIES or (given in (_SHORT, _LONG) and shape.rope_divisors):
             continue
         name = _full_name(family, given)
         if name not in wanted or name in entries:
@@ -213,6 +253,14 @@ def rotary_order(rows: int, head_dim: int) -> np.ndarray:
     return np.arange(rows).reshape(-1, head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
+def linears_of(family: Family) -> dict[str, str]:
+    """llama.cpp's short names of a layer's matrices, each with that of (the first of) its linears.
+
+    Where queries, keys and values are one matrix, gate and up are ffn_up.
+    """
+    return LINEARS if len(family.fused("q")) == 1 else _FUSED
+
+
 def _full_name(family: Family, given: str) -> str:
     top = {
         "token_embd.weight": f"{family.words}.weight",
@@ -228,5 +276,5 @@ def _full_name(family: Family, given: str) -> str:
     norms |= {"post_attention_norm": "attended_norm", "post_ffw_norm": "fed_norm"}
     if (norm := family.norms(layer).get(norms.get(short, ""))) is not None:
         return f"{norm}.{part}"
-    target = LINEARS.get(short, "")
+    target = linears_of(family).get(short, "")
     return f"{family.linear(layer, target)}.{part}" if target in family.linears else ""

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,58 +115,116 @@ NAMES = {
 }
 
 
-def write_gemma(path: Path) -> Any:
-    """A random Gemma 3 of transformers, written as llama.cpp's converter writes it."""
+def random_model(family: str, config: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+    """A random model of transformers, and its tensors by llama.cpp's names."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model("gemma3_text", **GEMMA)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    known = transformers.AutoConfig.for_model(family, **config)
+    model = transformers.AutoModelForCausalLM.from_config(known, dtype=torch.float32).eval()
     for tensor in model.parameters():
         tensor.data.add_(torch.randn_like(tensor) * (0.3 if tensor.dim() == 1 else 0.05))
-    model.model.embed_tokens.weight.data[:260] *= 0.1  # no byte is the likeliest
+    model.get_output_embeddings().weight.data[:260] *= 0.1  # no byte is the likeliest
     parts = {}
-    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     for name, tensor in model.state_dict().items():
         module = name.removesuffix(".weight")
         _, _, layer, inner = f"{module}...".split(".", 3)
-        given = top.get(module) or f"blk.{layer}.{NAMES.get(inner.rstrip('.'), '')}"
-        array = tensor.numpy() + np.float32(module.endswith("norm"))
-        if module != "lm_head":
+        given = top.get(module) or f"blk.{layer}.{names.get(inner.rstrip('.'), '')}"
+        array = tensor.numpy()
+        if family == "gemma3_text" and module.endswith("norm"):
+            array = array + np.float32(1)
+        if module != "lm_head" or not known.tie_word_embeddings:
             parts[f"{given}.weight"] = ("F32", array.shape, array.astype("<f4").tobytes())
+    return model, parts
+
+
+def write_pieces(path: Path, architecture: str, own: Mapping[str, Any], parts: Any) -> None:
+    """A file with a tokenizer of 300 pieces."""
     words = [*SPECIALS, *BYTES, *(f"w{number}" for number in range(40))]
+    known = {k: v for k, v in sentence_piece_fields(words).items() if not k.startswith("llama.")}
+    known |= {"general.architecture": architecture}
+    path.write_bytes(gguf(known | {f"{architecture}.{key}": x for key, x in own.items()}, parts))
+
+
+def write_gemma(path: Path) -> Any:
+    """A random Gemma 3 of transformers, written as llama.cpp's converter writes it."""
+    model, parts = random_model("gemma3_text", GEMMA, NAMES)
     own: dict[str, Any] = {"block_count": 7, "context_length": 128, "embedding_length": 64}
     own |= {"feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2}
     own |= {f"attention.{name}_length": 32 for name in ("key", "value")}
     own |= {"attention.layer_norm_rms_epsilon": 1e-6, "attention.sliding_window": 8}
-    known = {k: v for k, v in sentence_piece_fields(words).items() if not k.startswith("llama.")}
-    known |= {"general.architecture": "gemma3", "gemma3.rope.freq_base": 1e6}
-    path.write_bytes(gguf(known | {f"gemma3.{key}": item for key, item in own.items()}, parts))
+    write_pieces(path, "gemma3", own | {"rope.freq_base": 1e6}, parts)
     return model
+
+
+def check_decoder(model: Any, path: Path, adapter: str, most: float) -> None:
+    """Our log-probabilities are llama.cpp's, and without an adapter transformers'."""
+    base, spec = open_base(str(path)), parse_adapter(adapter or "lora:1")
+    drawn, noise = initial_adapter(spec, base, 0, seed=3), np.random.default_rng(5)
+    state = {
+        name: (tensor + noise.normal(0, 0.1, tensor.shape)).astype(np.float32)
+        for name, tensor in drawn.items()
+    }
+    out = path.with_name("adapter.gguf") if adapter else ""
+    if adapter:
+        write_gguf_adapter(path.with_name("adapter.gguf"), spec, base.shape, state)
+    ids = noise.integers(260, 300, 40)
+    network = Network(base, spec, state if adapter else {}, None, 1)
+    logits = network.answer(network.extend(ids, KeyValueCache(base.shape, 64)))[0]
+    ours = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    theirs = run(LLAMA, str(path), str(out), json.dumps(ids.tolist()), "300")
+    assert max(abs(theirs[str(word)] - ours[word]) for word in range(300)) < most
+    import torch
+
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)[None]).logits[0, -1].log_softmax(-1).numpy()
+    assert (np.abs(ours - wanted).max() < 1e-5) == (not adapter)
 
 
 @pytest.mark.parametrize("adapter", ["", "lora:3@q,k,v,o,gate,up,down"])
 def test_gemma_3_is_transformers_and_llama_cpps(tmp_path: Path, adapter: str) -> None:
     """llama.cpp looks the activation up by its argument in 16 bits: equal to a thousandth."""
     model, path = write_gemma(tmp_path / "model.gguf"), tmp_path / "model.gguf"
-    base, spec = open_base(str(path)), parse_adapter(adapter or "lora:1")
+    base = open_base(str(path))
     assert base.shape.local_layers == (0, 1, 2, 3, 4, 6) and base.shape.is_tied
-    drawn, noise = initial_adapter(spec, base, 0, seed=3), np.random.default_rng(5)
-    state = {
-        name: (tensor + noise.normal(0, 0.1, tensor.shape)).astype(np.float32)
-        for name, tensor in drawn.items()
-    }
-    out = tmp_path / "adapter.gguf" if adapter else ""
-    if adapter:
-        write_gguf_adapter(tmp_path / "adapter.gguf", spec, base.shape, state)
-    ids = noise.integers(260, 300, 40)
-    network = Network(base, spec, state if adapter else {}, None, 1)
-    logits = network.answer(network.extend(ids, KeyValueCache(base.shape, 64)))[0]
-    ours = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
-    theirs = run(LLAMA, str(path), str(out), json.dumps(ids.tolist()), "300")
-    assert max(abs(theirs[str(word)] - ours[word]) for word in range(300)) < 3e-3
-    if not adapter:
-        import torch
+    check_decoder(model, path, adapter, 3e-3)
 
-        with torch.no_grad():
-            wanted = model(torch.from_numpy(ids)[None]).logits[0, -1].log_softmax(-1).numpy()
-        assert np.abs(ours - wanted).max() < 1e-5
+
+PHI = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
+PHI |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+PHI |= {"max_position_embeddings": 2048, "original_max_position_embeddings": 512}
+FACTORS = [1.0, 1.1, 1.5, 2.0, 3.5, 5.0]  # of the 12 columns of a head's 16 that turn
+PHI_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+PHI_NAMES |= {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
+PHI_NAMES |= {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def write_phi(path: Path, *, is_long: bool) -> Any:
+    """A random Phi-3 of transformers, written as llama.cpp's converter writes it."""
+    rope: dict[str, Any] = {"rope_theta": 1e3, "partial_rotary_factor": 0.75}
+    if is_long:
+        rope |= {"rope_type": "longrope", "short_factor": FACTORS, "long_factor": [9.0] * 6}
+    model, parts = random_model("phi3", PHI | {"rope_parameters": rope}, PHI_NAMES)
+    own: dict[str, Any] = {"block_count": 3, "context_length": 2048, "embedding_length": 64}
+    own |= {"feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2}
+    own |= {"attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 8}
+    own |= {"rope.dimension_count": 12, "rope.freq_base": 1e3}
+    own |= {"rope.scaling.original_context_length": 512}
+    if is_long:
+        factor = model.model.rotary_emb.attention_scaling
+        assert factor > 1.05
+        own |= {"rope.scaling.attn_factor": float(factor)}
+        for name, numbers in (("short", FACTORS), ("long", [9.0] * 6)):
+            body = np.array(numbers, "<f4").tobytes()
+            parts[f"rope_factors_{name}.weight"] = ("F32", (6,), body)
+    write_pieces(path, "phi3", own, parts)
+    return model
+
+
+@pytest.mark.parametrize("adapter", ["", "lora:3@q,o,gate,down"])
+@pytest.mark.parametrize("is_long", [False, True])
+def test_phi_3_is_transformers_and_llama_cpps(tmp_path: Path, adapter: str, is_long: bool) -> None:
+    model, path = write_phi(tmp_path / "model.gguf", is_long=is_long), tmp_path / "model.gguf"
+    base = open_base(str(path))
+    assert (base.shape.turned, base.shape.positions) == (12, 512 if is_long else 2048)
+    check_decoder(model, path, adapter, 1e-4)

@@ -287,6 +287,30 @@ BROKEN: dict[str, tuple[Broken, str]] = {
         lambda: gguf(fields(llama__rope__dimension_count=8), tensors()),
         "only whole heads",
     ),
+    "an odd part of each head": (
+        lambda: gguf(fields("phi3", phi3__rope__dimension_count=11), tensors()),
+        "has phi3.rope.dimension_count '11'; an even number up to a head's 16 columns is expected",
+    ),
+    "a part of each head in words": (
+        lambda: gguf(fields("phi3", phi3__rope__dimension_count="8"), tensors()),
+        "has phi3.rope.dimension_count '8'; an even number",
+    ),
+    "other divisors": (
+        lambda: gguf(
+            fields("phi3"), tensors() | {"rope_factors_short.weight": ("F32", (6,), bytes(24))}
+        ),
+        "has rope_factors_short.weight of shape (6,) in F32; (8,) in F32 is expected",
+    ),
+    "divisors of nothing": (
+        lambda: gguf(
+            fields("phi3"), tensors() | {"rope_factors_short.weight": ("F32", (8,), bytes(32))}
+        ),
+        "a short_factor above 0 for each two",
+    ),
+    "queries apart where they are fused": (
+        lambda: gguf(fields("phi3"), tensors()),
+        "holds 'blk.0.attn_q.weight', which no operation of a phi3 reads",
+    ),
     "sizes by layer": (
         lambda: gguf(fields(llama__attention__head_count_kv=[2, 1]), tensors()),
         "one number above 0, the same for all layers",
