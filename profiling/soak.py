@@ -183,10 +183,6 @@ def began(lines: Iterable[Line]) -> tuple[float, ...]:
     return (*(first[index] for index in sorted(first)), min(over))
 
 
-def from_start(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    return tuple(replace(one, at_s=round(one.at_s - samples[0].at_s, 3)) for one in samples)
-
-
 LOOKS = "statm of /proc, once a second"
 # Growth in a round that is none, when two soaks are compared: the bar's; of a folder, a block's.
 LEVELS = {"rss_growth_bytes": float(MOST_GROWTH_BYTES), "disk_growth_bytes": 512.0}
@@ -247,7 +243,13 @@ def to_record(run: SoakRun, base_id: str, session: str) -> Record:
         figures=figures,
         conditions=replace(conditions(base_id), load_1m=run.load_1m),
         session=session,
-        details={one.name: [asdict(look) for look in from_start(one.samples)] for one in run.sides},
+        details={
+            side.name: [
+                asdict(replace(one, at_s=round(one.at_s - side.samples[0].at_s, 3)))
+                for one in side.samples
+            ]
+            for side in run.sides
+        },
     )
 
 

@@ -119,7 +119,13 @@ def _as_bert(tokenizer: Tokenizer) -> None:
 def _shared_tokens(
     texts: Sequence[str], english: Sequence[bool], teacher: Sequence[str], limit: int
 ) -> list[str]:
-    usable = [t for t in teacher if t not in SPECIALS and _is_latin(t)]
+    usable = [
+        one
+        for one in teacher
+        if one not in SPECIALS
+        and not one.startswith("[unused")
+        and all(ord(letter) < 0x250 or letter in "–—‘’“”…€" for letter in one)  # Latin
+    ]
     known = set(usable)
     frame = wordpiece(SPECIALS)
     counts = Counter(
@@ -146,10 +152,6 @@ def _zip_longest(first: Iterable[str], second: Iterable[str]) -> Iterable[tuple[
     others = iter(second)
     for item in first:
         yield item, next(others, "")
-
-
-def _is_latin(token: str) -> bool:
-    return not token.startswith("[unused") and all(ord(c) < 0x250 or c in "–—‘’“”…€" for c in token)
 
 
 def _learned_tokens(texts: Sequence[str], size: int) -> list[str]:

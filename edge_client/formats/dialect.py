@@ -48,7 +48,12 @@ class Dialect:
 
     def __post_init__(self) -> None:
         demand(
-            not self.delimiter or _is_delimiter(self.separator),
+            not self.delimiter
+            or (
+                len(self.separator) == 1
+                and self.separator not in '"\r\n'
+                and self.separator.isascii()
+            ),
             f"--delimiter {self.delimiter[:20]!r}: one character such as ; or tab is expected",
         )
         demand(
@@ -157,10 +162,6 @@ def names_of(header: str, delimiter: str) -> list[str]:
 
 def _plain(name: str) -> str:
     return name.strip().casefold()
-
-
-def _is_delimiter(text: str) -> bool:
-    return len(text) == 1 and text not in '"\r\n' and text.isascii()
 
 
 def _is_encoding(name: str) -> bool:

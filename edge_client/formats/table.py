@@ -333,14 +333,10 @@ def _end_of(line: str) -> str:
     return line[len(line.rstrip("\r\n")) :]
 
 
-def _is_enclosed(cell: str) -> bool:
-    return len(cell) > 1 and cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
-
-
 def _unquoted(cell: str) -> str:
-    if cell.startswith('"') and _is_enclosed(cell):
-        return cell[1:-1].replace('""', '"')
-    return cell
+    inner = cell[1:-1].replace('""', "")
+    is_enclosed = len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in inner
+    return cell[1:-1].replace('""', '"') if is_enclosed else cell
 
 
 def _plain(names: Sequence[str]) -> list[str]:

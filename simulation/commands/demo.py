@@ -20,7 +20,6 @@ from edge_client.formats.opened import DataError
 from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show, size, tell
 from edge_client.tasks.ready_tasks import find_task
-from edge_client.tasks.task import Task
 from edge_client.texts.prompts.patterns import TaskError
 from profiling.rounds.costs import rounds_table
 from simulation.commands.data import check_apart
@@ -146,7 +145,12 @@ def demo(
     split = None
     if data is not None:  # read before an earlier demo's folder is made empty
         check_apart(out, data, test, task)
-        given = (data, test, _task_of(task))
+        demand(
+            task is not None,
+            "--data needs --task task.toml (labels, patterns, verbalizer)",
+            TaskError,
+        )
+        given = (data, test, find_task(task or ""))
         split = split_of(*given, clients, labels, seed, test_texts, likeness)
         if split.left_out:
             said = "test texts are texts that devices train on, and are left out"
@@ -196,12 +200,6 @@ def _next(is_chat: bool, is_own: bool) -> tuple[str, str]:
     if is_chat:
         return "generate", f"'{TO_HOME}'"
     return "predict", f"'{SENTENCE}'" if is_own else "--file YOUR_TEXTS.csv"
-
-
-def _task_of(task: Path | None) -> Task:
-    if task is None:
-        raise TaskError("--data needs --task task.toml (labels, patterns, verbalizer)")
-    return find_task(task)
 
 
 def _clear(out: Path) -> None:

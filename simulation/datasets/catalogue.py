@@ -8,7 +8,7 @@ published set. No training text is also a test text.
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from edge_client.formats.opened import DataError
@@ -22,7 +22,10 @@ from simulation.datasets.hub import read_hub
 from simulation.datasets.known import chosen
 
 READERS = known.READERS | silos.READERS
-FOLDERS = dict.fromkeys(silos.READERS, silos.NEWS)  # of sets that are not called as theirs
+FOLDERS = dict.fromkeys(silos.READERS, silos.NEWS) | {  # of sets that are not called as theirs
+    "ag_news_instructions": "ag_news",
+    "tico19_instructions": silos.MEDICAL,
+}
 NAMES = tuple(sorted(READERS))
 VARIABLE = "SMIDGEN_DATA"
 TASK = "task.toml"
@@ -53,12 +56,9 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
     parts = READERS[name](folder, languages)
     files = {path.relative_to(folder.parent).as_posix(): path for path in parts.files}
     licence = parts.licence or licence_near(folder)
-    return build(name, parts, _origin(files), licence, checksum(files))
-
-
-def _origin(files: Iterable[str]) -> str:
     folders = dict.fromkeys(name.split("/")[0] for name in files)
-    return f"folder{'s' if len(folders) > 1 else ''} {', '.join(folders)}"
+    origin = f"folder{'s' if len(folders) > 1 else ''} {', '.join(folders)}"
+    return build(name, parts, origin, licence, checksum(files))
 
 
 def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:

@@ -9,6 +9,7 @@ one file for each.
 
 import gzip
 import hashlib
+import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +19,13 @@ from pathlib import Path
 from edge_client.formats.opened import DataError
 from edge_client.formats.registry import read_rows
 from edge_client.formats.tags import OUTSIDE
-from edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YAHOO, YELP
+from edge_client.tasks.ready_tasks import AG_NEWS, CONVERSATION, NEWS, XNLI, YAHOO, YELP
 from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
+from edge_client.texts.examples import Example, joined
 from simulation.datasets.dataset import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR, Parts, narrowed
 
 Row = Mapping[str, str]
+SHORT = 150  # characters: with the template of a small decoder about 96 tokens at most
 TWO = "two fields, asked by AUG-FedPrompt's pattern"
 
 
@@ -46,6 +48,44 @@ def ag_news(folder: Path, languages: Sequence[str]) -> Parts:
         TWO if is_pair else "title and text joined: training rows do not keep them apart",
     )
     return Parts(AG_NEWS_PAIR if is_pair else AG_NEWS, train, test, files, notes)
+
+
+def ag_news_instructions(folder: Path, languages: Sequence[str]) -> Parts:
+    """AG News as conversations: which section a text is of, of texts of a line or two."""
+    whole = ag_news(folder, languages)
+    train, test = (
+        [
+            _conversation(f"Is this news about world, sports, business or technology? {text}", word)
+            for text, word in ((joined(one), AG_NEWS.verbalizer[one.label or ""]) for one in part)
+            if len(text) <= SHORT
+        ]
+        for part in (whole.train, whole.test)
+    )
+    notes = (*whole.notes, f"texts of at most {SHORT} characters")
+    return Parts(CONVERSATION, train, test, whole.files, notes)
+
+
+def tico19_instructions(folder: Path, languages: Sequence[str]) -> Parts:
+    """TICO-19's phrases between doctor and patient as conversations: translations into French."""
+    refuse_languages("tico19_instructions", languages)
+    path = folder / "parallel.csv.gz"
+    every = [
+        _conversation(f"Translate into French: {row['en']}", row["fr"])
+        for row in _columns(path, "id", "en", "fr")
+        if row["id"].startswith("CMU") and len(row["en"]) <= SHORT
+    ]
+    return Parts(
+        CONVERSATION,
+        [one for number, one in enumerate(every) if number % 4],
+        every[::4],
+        (path,),
+        (f"phrases between doctor and patient, at most {SHORT} characters; a fourth to test on",),
+    )
+
+
+def _conversation(question: str, answer: str) -> Example:
+    said = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
+    return Example(json.dumps(said, ensure_ascii=False))
 
 
 def yahoo_answers(folder: Path, languages: Sequence[str]) -> Parts:
@@ -327,6 +367,8 @@ def _text(words: Sequence[str], tags: Sequence[str], language: str) -> Example:
 
 READERS: dict[str, Callable[[Path, Sequence[str]], Parts]] = {
     "ag_news": ag_news,
+    "ag_news_instructions": ag_news_instructions,
+    "tico19_instructions": tico19_instructions,
     "masakhanews": masakhanews,
     "mnli": mnli,
     "xnli": xnli,

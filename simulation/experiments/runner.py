@@ -131,7 +131,11 @@ def run_all(
     else:
         found = {}
         for key, on in different.items():
-            kept = [one for one in different.values() if not _begins_anew(one, place)]
+            kept = [  # of the others what there is is forgotten once they are run on
+                one
+                for one in different.values()
+                if not one.experiment.cache_bytes or (place.out / one.key / FINISHED).is_file()
+            ]
             name, before = on.experiment.name, _rounds_done(kept, place)
             said(before, total, name)
             found[key] = run(on.experiment, place, _Counter(said, before, total, name))
@@ -163,11 +167,6 @@ def rounds_of(on: Stage) -> int:
     if on.experiment.personal is not None:
         return len(on.homes())
     return sum(1 + on.experiment.rounds * bool(arm.clients) for arm in on.arms())
-
-
-def _begins_anew(on: Stage, place: Place) -> bool:
-    """Whether what there is of an experiment is forgotten once it is run on."""
-    return bool(on.experiment.cache_bytes) and not (place.out / on.key / FINISHED).is_file()
 
 
 def _rounds_done(stages: Sequence[Stage], place: Place) -> int:

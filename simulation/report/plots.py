@@ -67,7 +67,8 @@ def draw(found: Sequence[Measured], folder: Path, title: str) -> list[Path]:
         pictures["accuracy.png"] = accuracy_figure(found, title)
     if len(languages_of(found)) > 1:
         pictures["languages.png"] = languages_figure(found, title)
-    if any(len(clients_of(item)) > 1 and not is_by_language(item) for item in found):
+    # Where clients are the languages, their bars are those of the languages.
+    if any(len(known := {*clients_of(one)}) > 1 and known != {*one.by_language()} for one in found):
         pictures["clients.png"] = clients_figure(found, title)
     if any(is_choice(ranks_of(item)) for item in found):
         told = title.replace("accuracy in %", "ranks that were kept")
@@ -96,11 +97,6 @@ def figures_of(found: Sequence[Measured]) -> str:
 def seeds_of(found: Sequence[Measured]) -> str:
     most = max(len(item.results) for item in found)
     return "one seed" if most == 1 else f"{most} seeds"
-
-
-def is_by_language(item: Measured) -> bool:
-    """Whether clients are the languages, so that their bars are those of the languages."""
-    return set(clients_of(item)) == set(item.by_language())
 
 
 def names_of(found: Sequence[Measured]) -> dict[str, str]:

@@ -6,6 +6,7 @@ means. A scenario's file says which figures its table has, and their captions.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from benchmarks.papers.paired import by_seed, differences, ends, interval, known, points
@@ -44,6 +45,17 @@ def best_kept(result: Result) -> float | None:
     return share(max(scores, key=lambda score: share(score.by_client, 0)).by_client, 1)
 
 
+def losses(result: Result, is_first: bool = False) -> dict[str, float]:
+    """Each client's own loss, nats, by the adapter of all or by its own: in the end, or before."""
+    return {
+        name: loss
+        for row in result.rows
+        if row.score is not None and (row.round_index == 0) == is_first
+        for name, loss in {row.arm: row.score.loss, **row.score.losses_by_client}.items()
+        if name and loss is not None
+    }
+
+
 def within(low: float, high: float, loss: float = WITHIN) -> str:
     """What an interval says of a loss of at most half a point, or another: yes, no, not shown."""
     return "yes" if low >= -loss else "no" if high < -loss else "not shown"
@@ -72,6 +84,12 @@ FIGURES: dict[str, Callable[[Measured, Measured], Any]] = {
     "untrained": lambda item, _: mean_and_spread(
         [one.curve()[0][1].accuracy for one in item.results]
     )[0],
+    "untrained loss": lambda item, _: fmean(
+        [x for one in item.results for x in losses(one, is_first=True).values()]
+    ),
+    "loss": lambda item, _: fmean([x for one in item.results for x in losses(one).values()]),
+    "untrained losses": lambda item, _: [losses(one, is_first=True) for one in item.results],
+    "losses": lambda item, _: [losses(one) for one in item.results],
     "reference": lambda _, first: first.accuracy(),
     "difference": lambda item, first: mean_and_spread(differences(item, first)),
     "mean difference": lambda item, first: mean_and_spread(differences(item, first))[0],
@@ -113,6 +131,10 @@ TEXTS: dict[str, Callable[[Any], str]] = {
     "+%, .2": lambda share: f"{100 * share:+.2f}",
     "lost": lambda share: "-" if share is None else f"{100 * share:.2f} %",
     "95 %": ends,
+    "nats": lambda loss: f"{loss:.3f}",
+    "homes": lambda seeds: "; ".join(
+        ", ".join(f"{loss:.2f}" for loss in homes.values()) for homes in seeds
+    ),
     "95 %, .2": partial(ends, form="+.2f"),
 }
 

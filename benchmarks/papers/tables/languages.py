@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -215,7 +216,15 @@ def ranks_table(found: Sequence[Measured]) -> tuple[Table, Any]:
     linears = list(dict.fromkeys(name.split(".")[1] for name in modules))
     plain, rows = list[dict[str, Any]](), list[list[str]]()
     for item, ranks in shown:
-        means = {linear: _mean_rank(ranks, linear) for linear in linears}
+        means = {
+            one: fmean(
+                rank
+                for own in ranks.values()
+                for name, rank in own.items()
+                if name.endswith(f".{one}")
+            )
+            for one in linears
+        }
         kept = [[row.ranks for row in result.rows if row.ranks] for result in item.results]
         differ, spread = mean_and_spread([apart(one) for one in kept if one])
         rows.append([item.name, *(f"{mean:.2f}" for mean in means.values()), share(differ)])
@@ -235,13 +244,6 @@ def ranks_table(found: Sequence[Measured]) -> tuple[Table, Any]:
     )
     columns = [Column(NAMED, "text"), *map(Column, (*linears, "apart"))]
     return Table(columns, rows, "ranks that were kept", list(notes), SUMMARY), plain
-
-
-def _mean_rank(ranks: Mapping[str, Ranks], linear: str) -> float:
-    values = [
-        rank for one in ranks.values() for name, rank in one.items() if name.endswith(f".{linear}")
-    ]
-    return sum(values) / len(values)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 import gzip
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example
 from edge_client.texts.tokens import Tokens
 from simulation.datasets import known
-from simulation.datasets.catalogue import VARIABLE, read_dataset, read_local
+from simulation.datasets.catalogue import FOLDERS, VARIABLE, read_dataset, read_local
 from simulation.datasets.dataset import DataSet, disjoint, likeness
 from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise
 from tests.conftest import SHARED, shared
@@ -23,7 +24,7 @@ TEXTS = st.builds(Example, st.text("aB .", min_size=1, max_size=4), label=st.sam
 
 
 def read(name: str, *languages: str) -> DataSet:
-    return read_dataset(name, shared("data", name).parent, languages)
+    return read_dataset(name, shared("data", FOLDERS.get(name, name)).parent, languages)
 
 
 def write_news(folder: Path, language: str, rows: list[tuple[str, str, str]]) -> None:
@@ -210,8 +211,25 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 FEW = {"masakhanews": ("lin", "yor"), "xnli": ("en", "sw")}
 
 
+LABELLED = [one for one in known.READERS if not one.startswith("ner_") and "_instr" not in one]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in known.READERS if not name.startswith("ner_")])
+@pytest.mark.parametrize("name", ["ag_news_instructions", "tico19_instructions"])
+def test_short_texts_of_a_shared_set_become_conversations(name: str) -> None:
+    data = read(name)
+    assert data == read(name) and data.licence and disjoint(data.train, data.test)[1] == 0
+    for example in (*data.train, *data.test):
+        question, answer = json.loads(example.text)
+        assert (question["role"], answer["role"]) == ("user", "assistant")
+        assert len(question["content"]) < 210 and answer["content"].strip()
+    if name == "ag_news_instructions":
+        answers = {json.loads(one.text)[1]["content"] for one in data.test}
+        assert answers == set(AG_NEWS.verbalizer.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABELLED)
 def test_every_shared_set_reads_twice_the_same(name: str) -> None:
     data = read(name, *FEW.get(name, ()))
     assert data == read(name, *FEW.get(name, ()))

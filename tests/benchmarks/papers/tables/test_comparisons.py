@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from benchmarks.papers.grid import asked_of, read_file
-from benchmarks.papers.tables.comparisons import BEHIND, best_kept, early, reached, within
+from benchmarks.papers.tables.comparisons import BEHIND, best_kept, early, losses, reached, within
 from coordinator.rounds.schedule import Learning
 from edge_client.bases.base import Base
 from edge_client.errors import WrongInput
@@ -84,6 +84,21 @@ def test_the_best_round_is_chosen_by_some_clients_and_told_by_the_others() -> No
     unknown = replace(result.rows[0], score=Score(Tally(1, 2), None, {}, {}))
     old = replace(result, rows=(unknown,))
     assert best_kept(old) is None and old.balanced is None
+
+
+def test_each_homes_loss_is_that_of_the_one_adapter_or_of_its_own() -> None:
+    def row(arm: str, index: int, loss: float, **own: float) -> Row:
+        scored = Score(Tally(1, 2), loss, {}, {}, losses_by_client=own)
+        return Row(arm, index, 1, 0, 0, None, 0, 0, 0, 0.0, "sha", index, scored)
+
+    experiment = Experiment("small", "ag_news")
+    together = Result(experiment, (row("", 0, 3.0, a=4.0, b=2.0), row("", 2, 1.5, a=2.0, b=1.0)))
+    each = [row(name, at, 4.0 - at, **{name: 4.0 - at}) for name in "ab" for at in (0, 2)]
+    alone = Result(experiment, tuple(each))
+    assert losses(together, is_first=True) == {"a": 4.0, "b": 2.0}
+    assert losses(together) == {"a": 2.0, "b": 1.0}
+    assert losses(alone, is_first=True) == {"a": 4.0, "b": 4.0}
+    assert losses(alone) == {"a": 2.0, "b": 2.0}
 
 
 def test_a_target_that_no_round_reaches_is_none(tiny_base: Base, tmp_path: Path) -> None:
