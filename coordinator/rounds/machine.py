@@ -246,9 +246,11 @@ def kept_of(config: Schedule, state: State) -> tuple[int, str]:
     """The adapter that is the run's as it stands, and in the end: its round and its SHA-256.
 
     The best of those that were evaluated, where the run keeps that and there is one; of equals the
-    newest. A run that went back by its operator's order chooses among what came since.
+    newest; and whatever it keeps, where it may not go back by itself any more. A run that went back
+    by its operator's order chooses among what came since.
     """
-    if config.keep == "best" and state.good is not None:
+    is_best = config.keep == "best" or state.rollbacks >= MOST_ROLLBACKS
+    if is_best and state.good is not None:
         return state.good.round_index, state.good.adapter_sha256
     return state.round_index, state.adapter_sha256
 

@@ -152,6 +152,7 @@ def _threshold(counts: Sequence[int], quota: int, floor: float) -> float:
 FAR = 0.15  # of all texts; an honest run's accuracy falls by less from one round to the next
 FAR_NATS = 5.0  # a factor of 148 in the odds; devices that hold other labels do differ
 SURE_OF_COLLAPSE = 3.0  # standard errors
+MEDIANS_ERROR = math.sqrt(math.pi / 2.0)  # of normal numbers, over the mean's
 SURE = 2.0  # standard errors; what is apart by more is by chance in about 1 of 20 cases
 
 
@@ -203,20 +204,26 @@ class Good:
 def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:
     """What an evaluation found, with the error that asking a cohort, or of each a share, implies.
 
-    Devices that hold no texts are part of the cohort and of what it stands for. Where everybody was
-    asked nothing was drawn: those that stay silent are no draw's error.
+    Of four devices or more it is a winsorized mean (`winsorized`): whatever ends a run, takes it
+    back, chooses its adapter or opens its gate goes by this score. Devices that hold no texts are
+    part of the cohort and of what it stands for. Where everybody was asked nothing was drawn: those
+    that stay silent are no draw's error.
 
     Args:
         opened: The evaluation.
         done: Its answers, but for those that failed.
     """
     answers = list(done)
-    told = bounded([ratio_of(one) if has_tests(one) else (0, 0) for one in answers])
+    said = bounded([ratio_of(one) if has_tests(one) else (0, 0) for one in answers])
+    told, cut = winsorized(said)
     is_drawn = opened.population > len(opened.members)
-    shares = [right / texts for right, texts in told if texts]
+    shares = [right / texts for right, texts in said if texts]
     score = pooled(told, opened.population if is_drawn else len(told))
+    if score.error is not None:  # what is cut back is less far apart
+        score = score._replace(error=score.error / (1.0 - cut))
     if opened.test_share < 1.0 and score.texts and score.error is not None:
-        error = math.sqrt((1.0 - opened.test_share) * _of_texts(score))
+        wider = 1.0 + cut * (MEDIANS_ERROR - 1.0)
+        error = wider * math.sqrt((1.0 - opened.test_share) * _of_texts(score))
         score = score._replace(error=math.hypot(score.error, error))
     losses = [(one.loss, one.num_examples) for one in answers if one.loss is not None]
     return score._replace(
@@ -234,6 +241,28 @@ def bounded(told: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """
     most = next_most_examples([texts for _, texts in told if texts])
     return [(one * most / many, most) if many > most else (one, many) for one, many in told]
+
+
+def winsorized(told: Sequence[tuple[float, int]]) -> tuple[list[tuple[float, int]], float]:
+    """Right and asked of each device, the outer thirds' shares cut back to the middle third's.
+
+    Tukey and McLaughlin 1963 (Sankhya A 25). Law: of four devices or more, whatever a third of
+    them say, no share leaves the range of the others'; of fewer devices all stay as they are.
+
+    Args:
+        told: Right and asked of each device; 0 and 0 of one without texts.
+
+    Returns:
+        Those, and the share of devices that may have been cut back, 0 to 2/3.
+    """
+    shares = sorted(right / texts for right, texts in told if texts)
+    count = len(shares)
+    cut = count // 3 if count > FEWEST else 0
+    if not cut:
+        return list(told), 0.0
+    low, high = shares[cut], shares[-1 - cut]
+    kept = [(min(max(right, low * texts), high * texts), texts) for right, texts in told]
+    return kept, 2 * cut / count
 
 
 def entity_scores(told: Sequence[Entities]) -> EntityScores | None:

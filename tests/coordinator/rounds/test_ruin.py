@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.config import RunConfig
 from coordinator.rounds.bounds import lack_of
@@ -22,9 +24,9 @@ from coordinator.rounds.events import (
     encode_event,
 )
 from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import MANY_DEVICES, MOST_FAILURES, MOST_ROLLBACKS, decide
+from coordinator.rounds.machine import MANY_DEVICES, MOST_FAILURES, MOST_ROLLBACKS, decide, kept_of
 from coordinator.rounds.orders import OrderError, event_of
-from coordinator.rounds.scoring import Score, bounded, is_collapsed, scored
+from coordinator.rounds.scoring import Score, bounded, is_collapsed, scored, winsorized
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
@@ -142,6 +144,7 @@ def test_a_run_goes_back_by_itself_so_often_and_comes_to_its_end() -> None:
     assert len(run.backs()) == MOST_ROLLBACKS
     assert run.state.is_finished and run.state.round_index == 20
     assert len(set(run.works())) == len(run.works())
+    assert kept_of(run.config, run.state) == (2, "adapter-2")  # not what nobody went back from
 
 
 def test_an_accuracy_that_goes_up_and_down_is_no_collapse() -> None:
@@ -162,6 +165,50 @@ def test_false_reports_of_two_of_five_do_not_take_a_run_back() -> None:
         return replace(told, right=0) if is_lie else told
 
     assert not Run(replace(CONFIG, rounds=4)).play(lying).backs()
+
+
+@pytest.mark.parametrize(
+    ("devices", "liars"), [("abcd", "d"), ("abcde", "e"), ("abcdefghi", "bei")]
+)
+@pytest.mark.parametrize("lies", [(100, 0), (0, 100), (100, 100), (0, 0)])
+def test_false_reports_of_a_third_end_no_run_and_choose_no_adapter(
+    devices: str, liars: str, lies: tuple[int, int]
+) -> None:
+    """Honest devices get ten more of 100 texts right in each round; the first lie comes before."""
+
+    def told(opened: StepOpened, work_id: str, device_id: str) -> Answered:
+        right = 10 + 10 * opened.round_index + devices.index(device_id) % 3
+        if device_id in liars:
+            right = lies[opened.round_index > 0]
+        return right_of({opened.round_index: right})(opened, work_id, device_id)
+
+    config = replace(CONFIG, rounds=8, evaluate_every=1, patience=2, keep="best")
+    run = Run(config, devices).play(told)
+    assert run.state.round_index == 8 and not run.backs()
+    assert kept_of(config, run.state) == (8, "adapter-8")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=4, max_size=12), st.data()
+)
+def test_no_share_of_a_score_leaves_the_range_of_those_that_did_not_lie(
+    shares: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    told = [(min(right, texts), texts) for right, texts in shares]
+    most = len(told) // 3
+    liars = data.draw(st.sets(st.integers(0, len(told) - 1), max_size=most))
+    honest = [right / texts for place, (right, texts) in enumerate(told) if place not in liars]
+    for place in liars:
+        told[place] = data.draw(st.sampled_from([(0, 1), (9**15, 9**15), (0, 9**15)]))
+    kept, cut = winsorized(told)
+    assert 0.0 < cut <= 2 / 3 and [texts for _, texts in kept] == [texts for _, texts in told]
+    rounding = 1e-9
+    for right, texts in kept:
+        assert min(honest) - rounding <= right / texts <= max(honest) + rounding
+
+
+def test_of_three_devices_each_is_heard_as_it_says() -> None:
+    assert winsorized([(0, 10), (5, 10), (10, 10)]) == ([(0, 10), (5, 10), (10, 10)], 0.0)
 
 
 def test_one_report_of_all_texts_there_are_decides_nothing() -> None:
