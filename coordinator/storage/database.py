@@ -101,7 +101,7 @@ class Database:
 
     def __init__(self, url: str | sql.URL) -> None:
         url = sql.make_url(url)
-        self.is_file = url.get_backend_name() == "sqlite"
+        self.is_file, self._url = url.get_backend_name() == "sqlite", url
         self.engine = sqlite.engine_of(url) if self.is_file else postgres.engine_of(url)
         self.lack = ""
         self.look: Callable[[sql.Connection], object] = lambda _: None
@@ -110,8 +110,7 @@ class Database:
 
     @property
     def name(self) -> str:
-        url = self.engine.url
-        return str(url.database) if self.is_file else postgres.masked(url)
+        return str(self._url.database) if self.is_file else postgres.masked(self.engine.url)
 
     def locks(self, folder: Path) -> Locks:
         """Locks that all see who use this database; of SQLite's they lie in the store's folder."""

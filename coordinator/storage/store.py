@@ -98,7 +98,8 @@ class Store:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # hashes of tokens, secrets
             self.blobs = place.open_blobs()
-            if not place.is_shared:  # what SQLite writes beside it gets the mode of the database
+            # What SQLite writes beside it gets the mode of the database.
+            if not place.is_shared and not place.file.exists():
                 place.file.touch(mode=0o600)
         except OSError as error:
             told = f"a store at {self.folder} cannot be made: {error.strerror or error}"

@@ -1,6 +1,7 @@
 """Store locks that hold across processes; a killed process holds none."""
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -66,8 +67,16 @@ class FileLocks:
 
     @contextmanager
     def shared(self, name: str) -> Iterator[None]:
-        """Share a lock with whoever shares it too; waits for who holds it alone."""
-        with open(self._folder / name, "a", opener=private) as file:
+        """Share a lock with whoever shares it too; waits for who holds it alone.
+
+        In a folder that may only be read a file that is not there is nobody's lock.
+        """
+        path = self._folder / name
+        if not path.exists() and not os.access(self._folder, os.W_OK):
+            yield
+            return
+        how = "a" if not path.exists() or os.access(path, os.W_OK) else "r"
+        with open(path, how, opener=private) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 

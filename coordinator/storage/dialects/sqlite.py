@@ -1,18 +1,20 @@
 """SQLite: its settings, and the error messages by which it reports damage."""
 
+import os
 import sqlite3
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sql
 
-PRAGMAS = (
+READING = (
     "busy_timeout=10000",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "foreign_keys=ON",
     "cache_size=-512",  # KiB of each connection; the kernel caches the file
 )
+PRAGMAS = (*READING, "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 # What it says of a file that is half there, overwritten, or gone.
 DAMAGED = (
     *("malformed", "not a database", "disk I/O error", "no such table", "no such column"),
@@ -26,8 +28,20 @@ ADVICE = {  # for what it says where it is whole and cannot be used now
 
 
 def engine_of(url: sql.URL) -> sql.Engine:
+    """Of a file; where it or its folder may not be written, one that only reads.
+
+    Then a log of somebody who writes is read where there is one (SQLite needs its `-shm` file for
+    that); where there is none, SQLite looks for none and writes nothing beside the file.
+    """
+    file = Path(str(url.database))
+    pragmas: tuple[str, ...] = PRAGMAS
+    if file.is_file() and not all(os.access(path, os.W_OK) for path in (file, file.parent)):
+        log, pragmas = file.with_name(f"{file.name}-wal"), READING
+        has_log = log.is_file() and log.stat().st_size > 0
+        how = {"mode": "ro"} if has_log else {"immutable": "1"}
+        url = url.set(database=f"file:{quote(str(file.absolute()))}", query=how | {"uri": "true"})
     engine = sql.create_engine(url, hide_parameters=True)  # secrets stay out of logs
-    sql.event.listen(engine, "connect", _prepare)
+    sql.event.listen(engine, "connect", partial(_prepare, pragmas))
     return engine
 
 
@@ -54,9 +68,9 @@ def told(said: str) -> str:
     return f"the store's database: {said}; {advice[0]}" if advice else ""
 
 
-def _prepare(connection: Any, _record: object) -> None:
+def _prepare(pragmas: tuple[str, ...], connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    for pragma in PRAGMAS:
+    for pragma in pragmas:
         _set(cursor, pragma)
     cursor.close()
 
