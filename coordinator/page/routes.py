@@ -54,7 +54,7 @@ class News(StreamingResponse):
     """
 
     def __init__(self, streams: "Streams", is_allowed: Callable[[], Awaitable[bool]]) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        headers = {"X-Accel-Buffering": "no"}
         super().__init__(streams.told(is_allowed), 200, headers, "text/event-stream")
         self._streams = streams
 
@@ -228,7 +228,6 @@ POLICY = "; ".join(
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -240,7 +239,6 @@ EVENTS = {
         "example": 'event: beat\ndata: {"at_s":1790000000.0}\n\n',
     }
 }
-NO_STORE = {"Cache-Control": "no-store"}
 
 
 def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
@@ -297,7 +295,7 @@ def _add_session(app: FastAPI, service: Service) -> None:
 
     def session(role: Role | None) -> Response:
         told = Session(role=role, version=_version() if role else None)
-        return Response(told.model_dump_json(), headers=NO_STORE, media_type="application/json")
+        return Response(told.model_dump_json(), media_type="application/json")
 
     @router.get("/session", tags=["page"], response_model=Session, responses=refusals(408, 413))
     def who(request: Request) -> Response:

@@ -38,7 +38,7 @@ from coordinator.serving.http.connection_limits import (
     TokenBuckets,
     room_within,
 )
-from coordinator.serving.http.handlers import add_handlers, refusals
+from coordinator.serving.http.handlers import OF_WORK, add_handlers, refusals
 from coordinator.serving.http.header_limits import UVICORNS, BoundedHttp
 from coordinator.serving.http.polls import Bells, UnderWay, heard
 from coordinator.serving.service import Service
@@ -81,7 +81,7 @@ REST = 9.0  # after a tick without news, times as long as it took
 THREADS = 8  # for what touches the disk, which takes one write at a time
 ATTEMPTS, ATTEMPTS_PER_S = 500, 1.0  # of an address with a key or token that lets nobody in
 # Paths of what they ask.
-OF_DEVICES = ("/v1/enrol", "/v1/work", "/v1/runs/", "/v1/adapters/", "/v1/packs/")
+OF_DEVICES = ("/v1/enrol", *OF_WORK)
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
 

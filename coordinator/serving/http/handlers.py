@@ -50,8 +50,16 @@ LEAST_RATE = 1024.0  # bytes a second of it
 SIGNED = (OWN.lower().encode(), str(PROTOCOL).encode())
 
 
+# Devices' own paths, whose answers no browser and no cache ever sees: 60 bytes less each.
+OF_WORK = ("/v1/work", "/v1/runs/", "/v1/adapters/", "/v1/packs/")
+GUARDS = {b"cache-control": b"no-store", b"x-content-type-options": b"nosniff"}
+
+
 class Signed:
     """The application, whose every answer says that it is a coordinator's own.
+
+    Answers to people and to strangers, tokens among them, are to be kept by no cache and taken for
+    no other kind of content, where a route does not say otherwise.
 
     Args:
         app: The application.
@@ -63,7 +71,10 @@ class Signed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def signed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), SIGNED]
+                given = message.get("headers", ())
+                lacking = GUARDS.items() if not scope["path"].startswith(OF_WORK) else ()
+                added = [pair for pair in lacking if pair[0] not in dict(given)]
+                message["headers"] = [*given, SIGNED, *added]
             await send(message)
 
         await self._app(scope, receive, signed)

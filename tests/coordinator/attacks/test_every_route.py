@@ -16,6 +16,7 @@ pytest.importorskip("fastapi")
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from coordinator.api.ready import parts
+from coordinator.serving.http.handlers import OF_WORK
 from coordinator.serving.server import create_app
 from coordinator.storage.credentials import add_operator, operator_of_token
 from edge_client.wire.messages import PROTOCOL, Report, encode
@@ -173,9 +174,17 @@ def asked(served: Served, method: str, path: str, headers: Any, more: Options) -
         return answer
 
 
+def is_file(path: str) -> bool:
+    return path == "/" or path.startswith("/page/")
+
+
 def check_reason(answer: httpx.Response, told: object) -> None:
-    """A refusal says why, in one line; nothing ever breaks."""
+    """A refusal says why, in one line; nothing breaks, or is kept by a cache."""
     assert answer.status_code < 500, (told, answer.text)
+    if not answer.request.url.path.startswith(OF_WORK):
+        kept = "no-cache" if answer.is_success and is_file(answer.request.url.path) else "no-store"
+        assert answer.headers.get_list("cache-control") == [kept], told
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"], told
     if answer.is_client_error and answer.request.method != "HEAD":
         assert answer.headers["content-type"] == "application/json", told
         assert answer.json().keys() == {"detail"}, told
