@@ -248,6 +248,10 @@ class Engine:
         """Add a correction to every gradient from now on; None: nothing."""
         self._backend.hold(correction)
 
+    def held(self) -> AdapterState:
+        """The adapter's own numbers, which the next step changes; of a card's, a copy."""
+        return self._backend.adapter()
+
     def moments(self) -> Moments:
         """A copy of the optimizer's state."""
         found = self._backend.moments()

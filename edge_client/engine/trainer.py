@@ -140,7 +140,8 @@ def train(
             raise TrainingError(
                 f"the loss is {loss} with lr {training.lr}; lower the learning rate"
             )
-    after = engine.steps(place).adapter
+    engine.hold(None)
+    after = engine.held()
     delta = {name: after[name] - before[name] for name in after}
     return Trained(delta, weight_of(len(examples), weights), loss, earlier, steps)
 
@@ -189,7 +190,7 @@ def _found(
     steps = keeper.found(bound)
     if steps is None:
         return ResumePoint()
-    with suppress(WireError):
+    with suppress(WireError, OSError, ValueError):  # what is read of a file, only now
         if engine.go_on(steps):
             log.info("going on with epoch %d after %d steps", *told(steps.place))
             return steps.place

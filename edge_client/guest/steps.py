@@ -13,18 +13,20 @@ import hashlib
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from edge_client.bases.header import write_header
+from edge_client.errors import WrongInput
 from edge_client.files import PRIVATE, from_json, write_atomically
 from edge_client.guest.process import Ended
 from edge_client.planning.plan import Plan
@@ -149,7 +151,7 @@ def _encoded(steps: Steps, bound: Mapping[str, str]) -> Iterator[bytes | memoryv
     yield write_header(entries, {HEADER: msgspec.json.encode(header).decode()})[0]
     for state in parts.values():
         for name in sorted(state):
-            yield np.ascontiguousarray(state[name], np.float32).data.cast("B")
+            yield np.ascontiguousarray(state[name], np.float32).reshape(-1).view(np.uint8).data
 
 
 class _Part(Mapping[str, np.ndarray]):
@@ -170,6 +172,15 @@ class _Part(Mapping[str, np.ndarray]):
         return len(self._places)
 
 
+def _place(entry: Mapping[str, Any], start: int, size: int) -> tuple[int, tuple[int, ...]]:
+    """Where a tensor lies in a file of this size, whose tensors start there, and its shape."""
+    (first, end), shape = entry["data_offsets"], tuple(entry["shape"])
+    is_whole = 0 <= first <= end <= size - start and end - first == 4 * math.prod(shape)
+    if entry["dtype"] != "F32" or not is_whole or min(shape, default=0) < 0:
+        raise ValueError("no tensor of float32 numbers")
+    return start + first, shape
+
+
 def _read(path: Path, bound: Mapping[str, str]) -> Steps:
     """A file's content, whose tensors are read as they are asked for.
 
@@ -187,26 +198,24 @@ def _read(path: Path, bound: Mapping[str, str]) -> Steps:
             whole.update(chunk)
         if whole.hexdigest().encode() != digest:
             raise NotTheSame("the file is damaged")
+        size = file.seek(0, os.SEEK_END)
         file.seek(DIGITS)
         length = int.from_bytes(file.read(8), "little")
-        table = json.loads(file.read(length))
-    try:
-        header = from_json(table.pop("__metadata__")[HEADER].encode(), _Header)
-        loss_sum = float.fromhex(header.loss_sum)
-    except (KeyError, ValueError) as error:  # msgspec's are ValueErrors
-        raise NotTheSame("the file is of another smidgen") from error
+        start = DIGITS + 8 + length
+        try:
+            table = json.loads(file.read(min(length, size)))
+            header = from_json(table.pop("__metadata__")[HEADER].encode(), _Header)
+            loss_sum = float.fromhex(header.loss_sum)
+            places = {name: _place(entry, start, size) for name, entry in table.items()}
+        except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise NotTheSame("the file is of another smidgen") from error
     others = [name for name in bound if header.bound.get(name) != bound[name]]
     if others or header.bound.keys() != bound.keys():
         raise NotTheSame(f"other {(*others, 'terms')[0]}")
-    start = DIGITS + 8 + length
 
     def part(kind: str) -> _Part:
-        places = {
-            name.removeprefix(kind): (start + entry["data_offsets"][0], tuple(entry["shape"]))
-            for name, entry in table.items()
-            if name.startswith(kind)
-        }
-        return _Part(path, places)
+        own = {n.removeprefix(kind): place for n, place in places.items() if n.startswith(kind)}
+        return _Part(path, own)
 
     place = ResumePoint(header.epoch, header.batches, loss_sum, header.layer_forwards)
     moments = Moments(part(MEAN), part(SQUARE), header.counts)
@@ -271,5 +280,5 @@ class StepFile:
                 digest.update(part)
             body = chain([digest.hexdigest().encode()], _encoded(steps, self._bound))
             write_atomically(self._path, body, PRIVATE, is_latest=True)
-        except OSError as error:
+        except (OSError, WrongInput) as error:  # of a file that moments lie in, too
             log.warning("the steps so far are not kept: %s", error)

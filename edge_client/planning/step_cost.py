@@ -17,7 +17,12 @@ from edge_client.planning.layer_cost import (
     seen_tokens,
 )
 from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.torch_memory import dense_bytes, elements, lowest_trained
+from edge_client.planning.torch_memory import (
+    dense_bytes,
+    elements,
+    layer_parameters,
+    lowest_trained,
+)
 
 # Operations per second and core of a matrix product by processor feature; the first that fits
 # counts. The AVX-512 row was measured (2 cores: 192 and 437 G), the others are typical.
@@ -101,10 +106,14 @@ def step_seconds(work: Workload, plan: Plan, rates: Rates) -> float:
 
 
 def spilled_bytes(work: Workload, plan: Plan) -> int:
-    """Bytes that one step writes to a file and reads again."""
+    """Bytes that one step writes to a file and reads again: layers' inputs, and moments."""
+    if not plan.is_spilled:
+        return 0
     rows = work.batch * (plan.tokens + work.spec.prompt_tokens)
     layers = work.shape.layers - lowest_trained(work, plan)
-    return 2 * 4 * rows * work.shape.hidden * layers * plan.is_spilled
+    trained = range(work.shape.stored_layers)[-plan.depth :]
+    moments = work.moments * sum(layer_parameters(work, layer) for layer in trained)
+    return 2 * 4 * (rows * work.shape.hidden * layers + moments)
 
 
 def layer_calls(work: Workload, plan: Plan) -> int:

@@ -184,15 +184,16 @@ def other_parameters(work: Workload) -> int:
 def adapter_bytes(work: Workload, plan: Plan) -> int:
     """Values, those received, gradients and the optimizer's numbers of what is trained.
 
-    In a file lie the moments of what is trained in the layers; what is read of them at a time is no
-    more than those of the rest.
+    In a file lie the moments of what is trained in the layers; those of one tensor are read at a
+    time. What was received lies in the host's memory.
     """
     stored = work.shape.stored_layers
     each = [layer_parameters(work, layer) for layer in range(stored)]
     lowest = max(0, stored - plan.depth)
     trained, resting = sum(each[lowest:]) + other_parameters(work), sum(each[:lowest])
     # A form has beside LoRA's numbers its fixed factors and its own numbers with the optimizer's.
-    kept = 2 + work.moments + work.shifts + (0 if is_lora(work.spec.form) else 2)
+    kept = 1 + (work.device != "cuda") + work.moments + work.shifts
+    kept += 0 if is_lora(work.spec.form) else 2
     filed = work.moments * sum(each) if plan.is_spilled and is_lora(work.spec.form) else 0
     # What rests has the optimizer's numbers, but no gradient.
     return 4 * ((1 + kept) * trained + kept * resting - filed)

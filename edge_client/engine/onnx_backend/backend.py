@@ -62,9 +62,9 @@ class OnnxBackend:
     def use(self, plan: Plan, ceiling_bytes: int | None) -> None:
         self.network.use(plan)
         if plan.is_spilled != self._is_spilled:
-            moments, self._is_spilled = self._optimizer.moments(), plan.is_spilled
-            self._start_optimizer()
-            self._optimizer.load(moments)
+            moved = open_optimizer(self.network.adapter, self._training, plan.is_spilled)
+            moved.load(self._optimizer.moments())
+            self._optimizer, self._is_spilled = moved, plan.is_spilled
         self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:

@@ -17,7 +17,7 @@ class Sgd:
     """w -= lr * v with v = momentum * v + g; without momentum v is g, and nothing is kept.
 
     Tensors without a gradient stay as they are. A step takes no memory of a tensor's size, so one
-    that was begun is done whole.
+    that was begun is done whole, but where a file fails: then training is begun anew.
 
     Args:
         tensors: What is trained, float32; changed in place.
@@ -77,7 +77,8 @@ class AdamW:
     """Loshchilov and Hutter 2019 (arXiv:1711.05101), Algorithm 2.
 
     Tensors without a gradient stay as they are, and so do their moments. A step takes no memory of
-    a tensor's size, so one that was begun is done whole.
+    a tensor's size, so one that was begun is done whole, but where a file fails: then training is
+    begun anew.
 
     Args:
         tensors: What is trained, float32; changed in place.
@@ -97,11 +98,11 @@ class AdamW:
     def step(self, gradients: Mapping[str, np.ndarray]) -> None:
         """Move every tensor that has a gradient; the gradients are used up."""
         for name, gradient in gradients.items():
-            self._steps[name] += 1
             self._move(self._tensors[name], gradient, name)
 
     def _move(self, tensor: np.ndarray, gradient: np.ndarray, name: str) -> None:
-        mean, square, step = self._means.take(name), self._squares.take(name), self._steps[name]
+        mean, square = self._means.take(name), self._squares.take(name)
+        self._steps[name] = step = self._steps[name] + 1
         if self._weight_decay:
             tensor *= np.float32(1 - self._lr * self._weight_decay)
         spare = self._spare[: tensor.size].reshape(tensor.shape)

@@ -4,7 +4,10 @@ ONNX Runtime is not imported here, for an optimizer serves other backends too.
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
 from tempfile import TemporaryFile
 from typing import IO
 from weakref import finalize
@@ -27,20 +30,35 @@ class Spill:
         self._file: IO[bytes] | None = None
         self._closing: finalize[[], Spill] | None = None
 
+    def reserve(self, size: int) -> None:
+        """Have room for so many bytes, which read as zeros.
+
+        Raises:
+            EngineError: There is no room for them, or no folder.
+        """
+        with self._putting_aside() as descriptor:
+            os.posix_fallocate(descriptor, 0, max(size, 1))
+
     def write(self, at: int, x: np.ndarray) -> None:
         """Put an array aside, from byte `at` of the file on.
 
         Raises:
             EngineError: There is no room for it, or no folder.
         """
+        left = x.reshape(-1).view(np.uint8).data
+        with self._putting_aside() as descriptor:
+            while left:
+                written = os.pwrite(descriptor, left, at)
+                at, left = at + written, left[written:]
+
+    @contextmanager
+    def _putting_aside(self) -> Iterator[int]:
         folder = disk_folder()
         try:
             if self._file is None:
                 self._file = TemporaryFile(dir=folder)  # noqa: SIM115
                 self._closing = finalize(self, self._file.close)
-            self._file.seek(at)
-            self._file.write(x.data)
-            self._file.flush()
+            yield self._file.fileno()
         except OSError as error:
             raise EngineError(
                 f"numbers of training cannot be put aside in {folder}: {error.strerror}; free "
@@ -54,9 +72,12 @@ class Spill:
             EngineError: It cannot be read, or not all of it.
         """
         assert self._file is not None
+        left, count = x.reshape(-1).view(np.uint8).data, 0
         try:
-            self._file.seek(at)
-            count = self._file.readinto(x.data)  # type: ignore[attr-defined]
+            while count < x.nbytes:
+                if not (more := os.preadv(self._file.fileno(), [left[count:]], at + count)):
+                    break
+                count += more
         except OSError as error:
             raise EngineError(
                 f"numbers of training that were put aside cannot be read: {error.strerror}; set "
@@ -85,31 +106,27 @@ class Kept(Mapping[str, np.ndarray]):
 
     Args:
         tensors: What is trained.
-        is_spilled: Whether they lie in a file, from which one tensor's are read at a time.
-
-    Raises:
-        EngineError: The file cannot be had whole.
+        is_spilled: Whether they lie in a file, from which one tensor's are read at a time. It is
+            made, with room for all, when the first is taken.
     """
 
     def __init__(self, tensors: AdapterState, is_spilled: bool) -> None:
         self._shapes = shapes_of(tensors)
+        self._spill = Spill() if is_spilled else None
         self._arrays: AdapterState = {}
         if not is_spilled:
             self._arrays = {name: np.zeros(one.shape, np.float32) for name, one in tensors.items()}
-            return
-        self._spill, self._room, self._places, place = Spill(), spare_room(tensors), {}, 0
-        for name, tensor in tensors.items():  # now, for a step that was begun is done whole
-            self._spill.write(place, np.zeros_like(tensor))
-            self._places[name] = place
-            place += tensor.nbytes
+        sizes = (4 * math.prod(shape) for shape in self._shapes.values())
+        self._places = dict(zip(self._shapes, accumulate(sizes, initial=0), strict=False))
+        self._bytes = 4 * sum(tensor.size for tensor in tensors.values())
+        self._room = np.empty(0, np.float32)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Those of a tensor: the array itself, or a copy of what lies in the file."""
-        found = self._arrays.get(name)
-        if found is None:
-            place, shape = self._places[name], self._shapes[name]
-            found = self._spill.read(place, np.empty(shape, np.float32))
-        return found
+        if self._spill is None:
+            return self._arrays[name]
+        found = np.zeros(self._shapes[name], np.float32)
+        return self._spill.read(self._places[name], found) if self._room.size else found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -118,25 +135,42 @@ class Kept(Mapping[str, np.ndarray]):
         return len(self._shapes)
 
     def take(self, name: str) -> np.ndarray:
-        """As by name, to be changed and put back before the next is taken."""
-        if self._arrays:
+        """As by name, to be changed and put back before the next is taken.
+
+        Raises:
+            EngineError: The file cannot be had whole, or be read.
+        """
+        if self._spill is None:
             return self._arrays[name]
+        self._open(self._spill)
         shape = self._shapes[name]
         room = self._room[: math.prod(shape)].reshape(shape)
         return self._spill.read(self._places[name], room)
 
     def put(self, name: str, numbers: np.ndarray) -> None:
-        """Let these be a tensor's from now on."""
-        if not self._arrays:
-            self._spill.write(self._places[name], numbers)
-        elif (own := self._arrays[name]) is not numbers:
-            np.copyto(own, numbers)
+        """Let these be a tensor's from now on.
+
+        Raises:
+            EngineError: The file cannot be had whole, or be written.
+        """
+        if self._spill is None:
+            if (own := self._arrays[name]) is not numbers:
+                np.copyto(own, numbers)
+            return
+        self._open(self._spill)
+        self._spill.write(self._places[name], np.ascontiguousarray(numbers, np.float32))
+
+    def _open(self, spill: Spill) -> None:
+        if not self._room.size:
+            spill.reserve(self._bytes)
+            self._room = np.empty(max(map(math.prod, self._shapes.values())), np.float32)
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take all from there.
 
         Raises:
             WireError: Names or shapes are others.
+            EngineError: As of `put`.
         """
         check_same_parameters(state, self._shapes)
         for name in self:

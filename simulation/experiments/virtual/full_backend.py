@@ -241,8 +241,8 @@ class FullBackend:
         return np.array([[float(h.sum()), float(h.square().sum())] for h in own])
 
     def adapter(self) -> AdapterState:
-        """A copy of every weight, float32."""
-        return {name: _here(tensor.detach()) for name, tensor in self._tensors.items()}
+        """Every weight itself, float32."""
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self._tensors.items()}
 
     def load_adapter(self, state: Mapping[str, np.ndarray]) -> None:
         """Put weights in place and start the optimizer afresh.

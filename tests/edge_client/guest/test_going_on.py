@@ -1,5 +1,6 @@
 """Training that is left after any step and gone on with ends in the bytes of never having left."""
 
+import json
 import logging
 import os
 import signal
@@ -32,7 +33,7 @@ from edge_client.guest.steps import (
 from edge_client.planning.plan import Plan, give_same_bytes
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
-from edge_client.wire.tensors import AdapterState
+from edge_client.wire.tensors import AdapterState, sha256
 from edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS
@@ -259,6 +260,56 @@ def test_a_damaged_file_is_dropped_in_one_line(
         assert steps_taken(path, tiny_base, hub_task) == STEPS
     (said,) = caplog.messages
     assert "the file is damaged" in said
+
+
+SHAPES = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x01",
+        (1 << 63).to_bytes(8, "little"),
+        b"\x02" + bytes(7) + b"\xff\xff",
+        *(len(one).to_bytes(8, "little") + one for one in (b"[]", b"7", b"{}", b"[" * 10_000)),
+        *(
+            len(one).to_bytes(8, "little") + one + bytes(8)
+            for changed in (
+                {"shape": [-2]},
+                {"dtype": "F16"},
+                {"data_offsets": [0, 4]},
+                {"data_offsets": None},
+            )
+            for one in [json.dumps({"mean a": SHAPES | changed, "__metadata__": 3}).encode()]
+        ),
+    ],
+    ids=range(12),
+)
+def test_whole_files_of_something_else_are_dropped_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    path = tmp_path / "w.st"
+    path.write_bytes(sha256(content).encode() + content)
+    with caplog.at_level(logging.WARNING):
+        assert StepFile(path, BOUND, lambda: None).found({}) is None
+    (said,) = caplog.messages
+    assert "the file is of another smidgen" in said and not path.exists()
+
+
+def test_a_file_that_goes_before_it_is_read_begins_anew(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left(tmp_path, tiny_base, hub_task)
+    found = StepFile.found
+
+    def gone(file: StepFile, bound: dict[str, str]) -> Steps | None:
+        steps = found(file, bound)
+        os.truncate(path, 200)
+        return steps
+
+    monkeypatch.setattr(StepFile, "found", gone)
+    assert steps_taken(path, tiny_base, hub_task) == STEPS
 
 
 def test_a_file_that_cannot_be_read_now_is_left_for_another_life(
