@@ -38,12 +38,20 @@ def address(url: str) -> httpx.URL:
     Raises:
         AddressError: The URL is not one.
     """
+    before, _, shown = url.rpartition("@")
+    if before:  # it would take the place of this device's key, and is not shown
+        raise AddressError(
+            f"--coordinator {shown!r} has a name or password before it, which is not used; give an "
+            "enrolment token by --token or SMIDGEN_TOKEN"
+        )
     try:
         parsed = httpx.URL(url)
         parsed.host.encode("idna")  # as connecting will
     except (httpx.InvalidURL, UnicodeError) as error:
         raise AddressError(f"--coordinator {url!r} is not a URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    is_place = parsed.scheme in ("http", "https") and parsed.raw_path == b"/" and parsed.host
+    port = 1 if parsed.port is None else parsed.port
+    if not is_place or parsed.fragment or not 0 < port < 1 << 16:
         raise AddressError(f"--coordinator {url!r}: https://HOST:PORT is expected")
     return parsed
 

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
+from edge_client.client.connection import AddressError, address
 from edge_client.client.retries import Refused, Unreachable
 from edge_client.client.transport import Coordinator
 from edge_client.metering.work import WorkMeter
@@ -263,3 +264,34 @@ def test_plain_http_that_is_cut_off_is_told_of_tls_until_somebody_has_answered()
                 said.append(str(error))
     assert len(said) == 2
     assert "if it speaks TLS, give https:// and --ca" in said[0] and "TLS" not in said[1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "localhost:8700",
+            "ftp://h",
+            "https://",
+            "https://h:0",
+            "https://h:99999",
+            "https://h/v1",
+        ),
+        *("https://h/?run=1", "https://h/#top", "https://h:x"),
+    ],
+)
+def test_what_is_no_address_is_said_before_anything_is_tried(url: str) -> None:
+    with pytest.raises(AddressError, match=r"HOST:PORT is expected|is not a URL"):
+        address(url)
+
+
+@pytest.mark.parametrize("url", ["https://user:hush@h:8700", "https://hush@h:x", "hush@h"])
+def test_a_password_in_an_address_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(AddressError, match="give an enrolment token by --token") as refused:
+        address(url)
+    assert "hush" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["https://h", "http://h:8700/", "https://[::1]:8700"])
+def test_addresses_are_taken(url: str) -> None:
+    assert address(url).host in ("h", "::1")
