@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("playwright")
 
 import sqlalchemy as sql
+from playwright.sync_api import expect
 
 from coordinator.api.init import init
 from coordinator.api.serve import serve
@@ -137,10 +138,10 @@ def test_a_thousand_devices_are_shown_in_seconds(
     rows = page.locator("#devices tbody tr")
     assert rows.count() == 100
     page.locator("#more").click()
-    page.wait_for_function("document.querySelectorAll('#devices tbody tr').length == 200")
+    expect(rows).to_have_count(200)
     page.get_by_label("Find by name").fill("room-7")
     said(page, "#devices-said", "40 found")
-    page.wait_for_function("document.querySelectorAll('#devices tbody tr').length == 40")
+    expect(rows).to_have_count(40)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     check_legible(page)
     page.screenshot(path=pictures / f"thousand-{width}.png")

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("playwright")
 
-from playwright.sync_api import TimeoutError
+from playwright.sync_api import TimeoutError, expect
 
 from coordinator.config import RunConfig
 from coordinator.storage.orders import orders_of
@@ -135,7 +135,7 @@ def test_a_wrong_token_is_refused_and_the_right_one_opens_the_page(
     served = start()
     found = opened(browser, served)
     page = found.page
-    page.wait_for_function("document.activeElement.id == 'token'")
+    expect(page.locator("#token")).to_be_focused()
     assert not page.locator("#house").is_visible()
     page.keyboard.type("not-a-token")
     page.keyboard.press("Enter")
