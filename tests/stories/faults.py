@@ -1,0 +1,55 @@
+"""Faults: what happens to whom and when, in numbers that a story is replayed by."""
+
+from dataclasses import dataclass
+
+OF_REQUEST = ("lost", "late", "cut request", "cut answer", "between", "slow", "repeated")
+OF_OP = ("kill",)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: One of `OF_REQUEST`, `OF_OP`.
+        who: The machine: `coordinator` or a device's name.
+        at: Number of the request or operation of that machine at which it happens, from 1.
+        seconds: How late, or how long.
+        size: Where it is cut: share of a request, byte of an answer; or a status.
+    """
+
+    kind: str
+    who: str
+    at: int
+    seconds: float = 0.0
+    size: float = 0.0
+
+    @property
+    def is_of_op(self) -> bool:
+        return self.kind in OF_OP
+
+    @property
+    def is_of_request(self) -> bool:
+        return self.kind in OF_REQUEST
+
+    def __str__(self) -> str:
+        return SAID[self.kind].format(
+            who=self.who, at=_th(self.at), s=f"{self.seconds:.3g}", size=self.size
+        )
+
+
+SAID = {
+    "lost": "{who}: the {at} request is lost; {who} hears nothing, and after {s} s a reset",
+    "late": "{who}: the {at} request is cut off here and arrives {s} s later all the same",
+    "cut request": "{who}: the {at} request is cut after {size:.0%} of its bytes",
+    "cut answer": "{who}: the answer to the {at} request is cut after {size:.0f} bytes",
+    "between": "{who}: something in between answers the {at} request with {size:.0f}",
+    "slow": "{who}: the {at} request and its answer take {s} s",
+    "repeated": "{who}: the {at} request arrives a second time {s} s later",
+    "kill": "{who} dies at its {at} operation, and starts again after {s} s",
+}
+
+
+def _th(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 // 10 != 1 else 0, "th")
+    return f"{number}{ending}"

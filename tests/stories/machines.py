@@ -1,0 +1,356 @@
+"""The machines of a story: a process each, which dies and starts again on what lies on its disk.
+
+A process counts what it does with files, sockets and sleeps; it dies at the operation that a fault
+names. At that instant its folder is copied; whatever the dying code still does (`finally`, SQLite's
+checkpoint at the last close) is lost with the old one, as with `kill -9`.
+"""
+
+import asyncio
+import builtins
+import io
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import sqlalchemy as sql
+import uvicorn
+from uvicorn.server import ServerState
+
+from coordinator.serving.http.header_limits import BoundedHttp
+from coordinator.serving.server import create_app, sole_server
+from coordinator.serving.service import Service
+from coordinator.storage.store import Store
+from coordinator.upkeep.disk_space import DiskLimits
+from edge_client.client.loop import Client
+from edge_client.client.settings import Settings, Summary
+from edge_client.client.state import ClientState
+from edge_client.errors import Failed, WrongInput
+from tests.stories.clock import Blocking, chance, now, of_greenlet, put
+from tests.stories.faults import Fault
+from tests.stories.network import Link, Stream
+
+TICK_S = 10.0  # of virtual time; each costs real time
+BUSY_S = 0.01  # the longest that a piece of work waits for its thread
+MOST_OPS = 2_000_000  # of one process: with more a story goes round in circles
+FREE = shutil.disk_usage("/")._replace(free=1 << 40)
+
+
+class Killed(BaseException):
+    """This process has died here."""
+
+
+class Machine:
+    """What has a name, a folder, and faults to come.
+
+    Args:
+        name: What people call it.
+        folder: Its disk.
+        loop: The scheduler.
+        faults: Of this machine, in any order.
+        met: Counts those that happened, by kind.
+
+    Attributes:
+        ops: Operations of its processes so far.
+        requests: Requests so far.
+        is_dying: Whether its process is dead and not started again yet.
+        down_s: For how long.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        loop: asyncio.AbstractEventLoop,
+        faults: Sequence[Fault],
+        met: Counter[str],
+    ) -> None:
+        self.name, self.folder, self.loop, self.met = name, folder, loop, met
+        self.ops = self.requests = 0
+        self.is_dying, self.down_s, self.skew_s = False, 0.0, 0.0
+        self._of_op = {one.at: one for one in faults if one.is_of_op}
+        self._of_request = {one.at: one for one in faults if one.is_of_request}
+
+    def op(self, what: str) -> None:
+        """One operation.
+
+        Raises:
+            Killed: The last one.
+        """
+        if self.is_dying:
+            raise Killed
+        self.ops += 1
+        assert self.ops < MOST_OPS, f"{self.name} goes round in circles"
+        if (fault := self._of_op.pop(self.ops, None)) is not None:
+            self.meet(fault)
+
+    def meet(self, fault: Fault) -> None:
+        self.met[fault.kind] += 1
+        self.die(fault.seconds)
+        raise Killed
+
+    def die(self, down_s: float) -> None:
+        now.is_virtual = False  # nobody's operation
+        shutil.copytree(self.folder, self._copy, symlinks=True)
+        now.is_virtual = True
+        self.is_dying, self.down_s = True, down_s
+
+    @property
+    def _copy(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.left")
+
+    def swap(self) -> None:
+        """Once the dead process is cleared away: its disk as it was at that instant."""
+        now.is_virtual = False
+        shutil.rmtree(self.folder)
+        self._copy.rename(self.folder)
+        now.is_virtual = True
+        self.is_dying = False
+
+
+class Device(Machine):
+    """A device: the real client, started again whenever it ends before its run.
+
+    Args:
+        settings: What the client is started with.
+        host: The coordinator's machine.
+        on_end: Called when it is done.
+
+    Attributes:
+        summary: Of its last life, once it is done.
+        said: Why its last life ended, where that was an error; in one line.
+        receipts: SHA-256 of each update that the coordinator said counts, by work.
+        lives: How often it was started.
+    """
+
+    MOST_LIVES = 60
+
+    def __init__(
+        self, settings: Settings, host: "Host", on_end: Callable[[], None], *known: Any
+    ) -> None:
+        super().__init__(*known)
+        self._settings, self.host, self._on_end = settings, host, on_end
+        self.summary: Summary | None = None
+        self.said, self.lives = "", 0
+        self.receipts: dict[str, str] = {}
+        self._waits_for: Stream | None = None
+        self._code: Blocking | None = None
+
+    def start(self) -> None:
+        self.lives += 1
+        self._code = Blocking(self.loop, self._live, {"process": self})
+
+    def _live(self) -> None:
+        pause_s = 5.0
+        try:
+            state = ClientState(self.folder)
+            with state.locked():
+                self.summary = Client(self._settings, state).run()
+            if not self.is_dying:
+                self._on_end()
+                return
+        except Killed:
+            pass
+        except (Failed, WrongInput) as error:
+            self.said = f"{type(error).__name__}: {error}"
+        except OSError as error:
+            self.said = f"{type(error).__name__}: {error}"
+        if self.is_dying:
+            pause_s = self.down_s
+            self.swap()
+        if self.lives < self.MOST_LIVES:
+            self.loop.call_later(pause_s, self.start)
+        else:
+            self._on_end()
+
+    def end(self) -> None:
+        """The story is over."""
+        if self._code is not None:
+            self.is_dying = True
+            self._code.throw(Killed())
+
+    # What the network asks
+
+    def fault_of_request(self) -> Fault | None:
+        self.requests += 1
+        fault = self._of_request.pop(self.requests, None)
+        if fault is not None:
+            self.met[fault.kind] += 1
+        return fault
+
+    def park(self, stream: Stream, seconds: float | None) -> bool:
+        self._waits_for = stream
+        try:
+            return self._code is not None and self._code.park(seconds)
+        finally:
+            self._waits_for = None
+
+    def wake(self, stream: Stream) -> None:
+        if self._waits_for is stream and self._code is not None:
+            self._waits_for = None
+            self._code.wake()
+
+    def sleep(self, seconds: float) -> None:
+        self.op("sleeps")
+        if self._code is not None:
+            self._code.park(seconds)
+        if self.is_dying:
+            raise Killed
+
+    def received(self, stream: Stream) -> None:
+        """Note each receipt that has arrived whole: from then on its update must never be lost."""
+        request, answer = stream.request, bytes(stream.answer)
+        if request.startswith(b"PUT /v1/work/") and answer.endswith(b'{"accepted":true}'):
+            head = request.partition(b"\r\n\r\n")[0].decode("latin-1")
+            lines = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:])
+            self.receipts[head.split("/")[3]] = lines["repr-digest"]
+
+
+class Host(Machine):
+    """The coordinator's machine: service, application and HTTP protocol, all of them real.
+
+    Attributes:
+        service: Of its process, while that serves.
+        links: Connections that are open.
+        said: Why its last process ended, where that was an error.
+    """
+
+    def __init__(self, *known: Any) -> None:
+        super().__init__(*known)
+        self.service: Service | None = None
+        self.links: dict[Link, None] = {}
+        self.said, self.lives = "", 0
+        self._protocol: Callable[[], BoundedHttp] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._above: asyncio.Task[Any] | None = None
+
+    def accept(self) -> BoundedHttp | None:
+        return None if self._protocol is None or self.is_dying else self._protocol()
+
+    def die(self, down_s: float) -> None:
+        super().die(down_s)
+        for link in list(self.links):
+            link.cut()
+        if self._task is not None:
+            self.loop.call_soon(self._task.cancel)
+
+    async def run(self, above: asyncio.Task[Any]) -> None:
+        """Serve, die, serve again, until this is cancelled.
+
+        Args:
+            above: The one task that is not of the coordinator.
+        """
+        self._above = above
+        while True:
+            self.lives += 1
+            self._task = asyncio.create_task(self._live())
+            try:
+                await asyncio.wait({self._task})
+            finally:
+                self._protocol = self.service = None
+                await self._clear()
+            if self.is_dying:
+                self.swap()
+            await asyncio.sleep(self.down_s)
+
+    async def _clear(self) -> None:
+        """Let nothing of a dead process run on."""
+        mine = asyncio.current_task(), self._above
+        while others := [task for task in asyncio.all_tasks() if task not in mine]:
+            for task in sorted(others, key=lambda task: int(task.get_name().split("-")[1])):
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def _live(self) -> None:
+        try:
+            with closing(Store(self.folder, is_new=False)) as store, sole_server(store):
+                limits = DiskLimits()
+                self.service = Service(store, _unix_s(), limits, usage=lambda _: FREE)
+                app = create_app(self.service, tick_s=TICK_S)
+                async with app.router.lifespan_context(app):
+                    http: Any = BoundedHttp
+                    config = uvicorn.Config(app, http=http, lifespan="off", log_config=None)
+                    config.load()
+                    self._protocol = partial(BoundedHttp, config, ServerState(), {})
+                    await asyncio.Event().wait()
+        except Killed:
+            pass
+        except (Failed, WrongInput, OSError) as error:
+            self.said, self.down_s = f"{type(error).__name__}: {error}", 5.0
+
+
+def _unix_s() -> float:
+    return time.time()
+
+
+def _machine(path: Any) -> Machine | None:
+    """Whose disk a path lies on, of the processes that may run now."""
+    if not now.is_virtual:
+        return None
+    machine: Machine | None = of_greenlet("process") or _host[0]
+    if machine is None or not str(path).startswith(f"{machine.folder}/"):
+        return None
+    return machine
+
+
+_host: list[Machine | None] = [None]
+WRITING = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "utime", "open")
+
+
+def hooked(host: Machine | None) -> None:
+    """Say which machine the code on the event loop is of."""
+    _host[0] = host
+
+
+def _by_path(called: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def hook(path: Any, *args: Any, **given: Any) -> Any:
+        if now.is_virtual and (machine := _machine(path)) is not None:
+            machine.op(name)
+        return called(path, *args, **given)
+
+    return hook
+
+
+def _by_number(called: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def hook(number: int, *args: Any) -> Any:
+        if now.is_virtual:
+            path = Path(f"/proc/self/fd/{number}").readlink()
+            if (machine := _machine(path)) is not None:
+                machine.op(name)
+        return called(number, *args)
+
+    return hook
+
+
+def installed() -> None:
+    """Let every file operation of this interpreter be one that a process may die at."""
+    for name in WRITING:
+        put(os, **{name: _by_path(getattr(os, name), name)})
+    for name in ("fsync", "pwrite"):
+        put(os, **{name: _by_number(getattr(os, name), name)})
+    opened = _by_path(io.open, "open")
+    for place in (io, builtins):
+        put(place, open=opened)
+
+    def on_statement(*_: Any) -> None:
+        if now.is_virtual and of_greenlet("process") is None and _host[0] is not None:
+            _host[0].op("statement")
+
+    sql.event.listen(sql.Engine, "before_cursor_execute", on_statement)
+    sql.event.listen(sql.Engine, "commit", on_statement)
+    threaded = anyio.to_thread.run_sync
+
+    async def run_sync(work: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        """In place of a thread: at once and whole, after a while in which others run."""
+        if not now.is_virtual:
+            return await threaded(work, *args, **given)
+        await asyncio.sleep(chance.uniform(0.0, BUSY_S))
+        return work(*args)
+
+    put(anyio.to_thread, run_sync=run_sync)

@@ -1,0 +1,383 @@
+"""A story: the real coordinator and real clients meet faults that a seed has drawn.
+
+told = play(shape_of(7), [])              # undisturbed
+told = play(shape_of(7), drawn(7, told))  # the same run with faults
+assert not told.wrong
+"""
+
+import asyncio
+import atexit
+import logging
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from coordinator.config import RunConfig
+from coordinator.rounds.events import Answered, Event, StepClosed
+from coordinator.rounds.machine import kept_of
+from coordinator.storage.runs import create_run
+from coordinator.storage.store import Store
+from edge_client.bases.base import Base, open_base
+from edge_client.client.settings import Settings
+from edge_client.client.state import ClientState, Identity
+from edge_client.tasks.task import Task
+from edge_client.updates.settings import Updates
+from edge_client.wire.tensors import digest_header
+from edge_client.wire.training import Training
+from tests.coordinator.devices import key_of
+from tests.stories import clock, engine, machines
+from tests.stories.faults import OF_REQUEST, Fault
+from tests.stories.machines import Device, Host
+from tests.stories.network import OTHERS
+from tests.tiny import write_tiny_base
+
+HORIZON_S = 20 * 86_400.0  # of virtual time: who is not home by then never will be
+CANARY = "grandma"  # in each device's texts, and nowhere else
+LABELS = ("weather", "family")
+TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {one: one for one in LABELS})
+ROWS = (("rain at nine", "weather"), ("dinner with grandma", "family"), ("storm today", "weather"))
+STEPS: Mapping[
+    str, dict[str, Any]
+] = {  # update steps that keep something on the device between rounds
+    "plain": {},
+    "scaffold": {"training": {"scaffold": True}},
+    "coded": {"updates": Updates(up="int8", down="int8")},
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a story is about, beside its faults.
+
+    Attributes:
+        seed: Of all chances.
+        devices: How many.
+        rounds: How many.
+        steps: One of `STEPS`.
+        step_s: Virtual seconds of an optimizer step.
+    """
+
+    seed: int
+    devices: int
+    rounds: int
+    steps: str
+    step_s: float
+
+
+@dataclass
+class Told:
+    """What came of a story.
+
+    Attributes:
+        adapter: SHA-256 of the run's adapter in the end.
+        wrong: What must not be, a line each.
+        met: Faults that happened, by kind.
+        ops: Operations by machine.
+        requests: Requests by device.
+        virtual_s: How long it took.
+        files: How many there are in the store and the state folders in the end.
+    """
+
+    adapter: str = ""
+    wrong: list[str] = field(default_factory=list)
+    met: Counter[str] = field(default_factory=Counter)
+    ops: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    virtual_s: float = 0.0
+    files: int = 0
+
+
+def shape_of(seed: int, devices: int = 3, rounds: int = 3) -> Shape:
+    draw = random.Random(f"shape {seed}")
+    return Shape(seed, devices, rounds, draw.choice(list(STEPS)), draw.choice([0.1, 5.0, 40.0]))
+
+
+def drawn(shape: Shape, calm: Told) -> list[Fault]:
+    """Faults of a seed, at places that the undisturbed run comes by."""
+    draw = random.Random(f"faults {shape.seed}")
+    found = {}
+    for _ in range(draw.randint(1, 12)):
+        who = draw.choice(["coordinator", *calm.requests])
+        is_kill = who == "coordinator" or draw.random() < 0.2
+        one = _kill(who, calm, draw) if is_kill else _of_network(who, calm, draw)
+        found[one.who, one.at, is_kill] = one
+    return list(found.values())
+
+
+def _kill(who: str, calm: Told, draw: random.Random) -> Fault:
+    return Fault("kill", who, draw.randint(1, calm.ops[who]), draw.choice([0.1, 5.0, 90.0]))
+
+
+def _of_network(who: str, calm: Told, draw: random.Random) -> Fault:
+    kind, after_s = draw.choice(OF_REQUEST), draw.choice([0.0, 1.0, 20.0, 70.0])
+    sizes = {
+        "cut request": draw.random(),
+        "cut answer": float(draw.randint(0, draw.choice([400, 6000]))),
+        "between": float(draw.choice(list(OTHERS))),
+    }
+    return Fault(kind, who, draw.randint(1, calm.requests[who] + 3), after_s, sizes.get(kind, 0.0))
+
+
+# Where stories take place
+
+
+@cache
+def ground() -> Path:
+    """A folder of this process, in memory where there is one."""
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="smidgen-stories-", dir=place))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def base() -> Base:
+    return open_base(str(write_tiny_base(ground() / "base")))
+
+
+@cache
+def texts(number: int) -> Path:
+    folder = ground() / "texts" / str(number)
+    folder.mkdir(parents=True)
+    for part in ("labelled", "test"):
+        rows = [ROWS[(place + number) % 3] for place in range(3 + number % 2)]
+        lines = "".join(f"{text},{label}\n" for text, label in rows)
+        (folder / f"{part}.csv").write_text(f"text,label\n{lines}")
+    return folder
+
+
+@cache
+def prepared(devices: int, rounds: int, steps: str) -> tuple[Path, str, str]:
+    """A store with its run, not served yet; the run's id, and the token."""
+    folder = ground() / "stores" / f"{devices}-{rounds}-{steps}"
+    more = dict(STEPS[steps])
+    training = Training(epochs=2, batch=2, lr=0.01, tokens=32, optimizer="sgd")
+    training = replace(training, **more.pop("training", {}))
+    config = RunConfig(
+        "mail",
+        TASK,
+        base=str(base().folder),
+        adapter="lora:2",
+        rounds=rounds,
+        min_clients=devices,
+        min_updates=devices,
+        deadline_s=30_000.0,
+        adaptive_deadline=False,
+        training=training,
+        **more,
+    )
+    with closing(Store(folder)) as store:
+        created = create_run(store, config, clock.START_S)
+    return folder, created.run_id, created.token
+
+
+class Lines(logging.Handler):
+    """All that is logged in a story."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+class Story:
+    """One story, while it is told."""
+
+    def __init__(self, shape: Shape, faults: Sequence[Fault]) -> None:
+        self.shape, self.told, self._faults = shape, Told(), faults
+        self._lines = Lines()
+        self.loop = clock.begin(shape.seed)
+        self.folder = Path(tempfile.mkdtemp(dir=ground()))
+        template, self.run_id, self.token = prepared(shape.devices, shape.rounds, shape.steps)
+        clock.now.is_virtual = False
+        shutil.copytree(template, self.folder / "store")
+        self.host = Host(*self._known("coordinator", "store"))
+        self.devices = [self._device(number) for number in range(shape.devices)]
+        clock.now.is_virtual = True
+        self._at_work = len(self.devices)
+
+    def _known(self, name: str, folder: str) -> tuple[object, ...]:
+        own = [fault for fault in self._faults if fault.who == name]
+        return name, self.folder / folder, self.loop, own, self.told.met
+
+    def _device(self, number: int) -> Device:
+        name = f"d{number}"
+        settings = Settings(
+            url="http://127.0.0.1:8700",
+            token=self.token,
+            name=name,
+            data=texts(number),
+            base=base(),
+            engine="onnx",
+            budget_bytes=1 << 40,
+            cache_bytes=0,
+            wait_s=50.0,
+            is_until_finished=True,
+        )
+        device = Device(settings, self.host, self._ended, *self._known(name, name))
+        ClientState(device.folder).keep_identity(Identity("", key_of(name)))
+        return device
+
+    def _ended(self) -> None:
+        self._at_work -= 1
+
+    def tell(self) -> Told:
+        root = logging.getLogger()
+        root.setLevel(logging.INFO)
+        root.addHandler(self._lines)
+        machines.hooked(self.host)
+        clock.now.sleep = self._sleep
+        clock.now.wall_s = self._skew_s
+        self.loop.set_exception_handler(self._failed)
+        engine.step_s[0] = self.shape.step_s
+        try:
+            self.loop.run_until_complete(self._run())
+        except clock.Stuck:
+            self.told.wrong.append("everybody waits, and nothing will ever come")
+        finally:
+            root.removeHandler(self._lines)
+            self._clear()
+        return self.told
+
+    async def _run(self) -> None:
+        above = asyncio.current_task()
+        assert above is not None
+        serving = asyncio.create_task(self.host.run(above))
+        for device in self.devices:
+            device.start()
+        try:
+            began_s = self.loop.time()
+            while self._at_work or self.host.service is None:
+                await asyncio.sleep(1.0)
+                if self.loop.time() - began_s > HORIZON_S:
+                    self.told.wrong.append("it does not come to an end")
+                    break
+                if serving.done():
+                    serving.result()
+            self.told.virtual_s = self.loop.time() - began_s
+            await asyncio.sleep(3 * machines.TICK_S)  # what is no longer needed goes
+            self._look()
+        finally:
+            for device in self.devices:
+                device.end()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    def _failed(self, _: object, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, machines.Killed):
+            self.told.wrong.append(f"{context.get('message')}: {error!r}")
+
+    def _sleep(self, seconds: float) -> None:
+        device = clock.of_greenlet("process")
+        if device is None:  # the coordinator's code blocks its process, and so everybody's time
+            clock.now.monotonic_s += seconds
+        else:
+            device.sleep(seconds)
+
+    def _skew_s(self) -> float:
+        machine = clock.of_greenlet("process") or self.host
+        return float(machine.skew_s)
+
+    def _clear(self) -> None:
+        clock.end()
+        machines.hooked(None)
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+    # What must hold
+
+    def _look(self) -> None:
+        clock.now.is_virtual = False
+        told, service = self.told, self.host.service
+        told.ops = {one.name: one.ops for one in (self.host, *self.devices)}
+        told.requests = {one.name: one.requests for one in self.devices}
+        if service is None:
+            told.wrong.append(f"the coordinator does not serve: {self.host.said}")
+        else:
+            live = service.run(self.run_id)
+            told.adapter = kept_of(live.config, live.state)[1]
+            if not live.state.is_finished:
+                told.wrong.append("the run is not finished")
+            self._look_at_journal(service.store.events(self.run_id))
+        for device in self.devices:
+            self._look_at_device(device)
+        self._look_at_files()
+        clock.now.is_virtual = True
+
+    def _look_at_journal(self, events: Sequence[Event]) -> None:
+        done = [e for e in events if isinstance(e, Answered) and e.update_sha256]
+        twice = [work for work, n in Counter(one.work_id for one in done).items() if n > 1]
+        self.told.wrong += [f"the update of work {work[:8]} counts twice" for work in twice]
+        journal = {one.work_id: digest_header(str(one.update_sha256)).lower() for one in done}
+        for device in self.devices:
+            for work_id, digest in device.receipts.items():
+                if journal.get(work_id) != digest:
+                    lost = f"{device.name}: the update of work {work_id[:8]} was acknowledged"
+                    self.told.wrong.append(f"{lost} and is not in the journal")
+        closed = [e for e in events if isinstance(e, StepClosed)]
+        if len(done) != self.shape.devices * self.shape.rounds:
+            self.told.wrong.append(f"{len(done)} updates count in {len(closed)} steps")
+
+    def _look_at_device(self, device: Device) -> None:
+        adapter = device.folder / "adapter" / "adapter_model.safetensors"
+        if device.summary is None:
+            self.told.wrong.append(f"{device.name} is not home; it said last: {device.said}")
+        elif not adapter.is_file():
+            self.told.wrong.append(f"{device.name} ended without an adapter")
+        left = [path.name for path in (device.folder / "outbox").iterdir()]
+        if left:
+            self.told.wrong.append(f"{device.name} has kept {len(left)} files in its outbox")
+
+    def _look_at_files(self) -> None:
+        """No folder grows, and neither texts nor keys nor tokens lie where they do not belong."""
+        keys = {device.name: key_of(device.name) for device in self.devices}
+        logged = "\n".join(self._lines.said).encode()
+        for what in (CANARY, self.token, *keys.values()):
+            if what.encode() in logged:
+                self.told.wrong.append(f"the log says {what[:9]}...")
+        for path in self.folder.rglob("*"):
+            if not path.is_file():
+                continue
+            self.told.files += 1
+            body, of = path.read_bytes(), path.relative_to(self.folder).parts[0]
+            mine = [key for name, key in keys.items() if name != of]
+            found = [what for what in (CANARY, self.token, *mine) if what.encode() in body]
+            self.told.wrong += [f"{path.name} of {of} holds {what[:9]}..." for what in found]
+            if path.name.endswith(".part") or path.parent.name == "steps":
+                self.told.wrong.append(f"{of} has kept {path.name}")
+
+
+def play(shape: Shape, faults: Sequence[Fault]) -> Told:
+    return Story(shape, faults).tell()
+
+
+@cache
+def _calm(devices: int, rounds: int, steps: str) -> Told:
+    return play(Shape(0, devices, rounds, steps, 1.0), [])
+
+
+def calm(shape: Shape) -> Told:
+    """The undisturbed run; its bytes hang on neither the seed of chances nor on speed."""
+    return _calm(shape.devices, shape.rounds, shape.steps)
+
+
+def judged(shape: Shape, faults: Sequence[Fault]) -> Told:
+    """Play a story, and compare what came of it with the undisturbed run."""
+    told = play(shape, faults)
+    if not told.wrong and told.adapter != calm(shape).adapter:
+        told.wrong.append(f"adapter {told.adapter[:12]}, undisturbed {calm(shape).adapter[:12]}")
+    # A device that parted from a coordinator that was away keeps terms and states of its steps.
+    if not told.wrong and told.files > calm(shape).files + 4 * shape.devices:
+        told.wrong.append(f"{told.files} files are left, undisturbed {calm(shape).files}")
+    return told

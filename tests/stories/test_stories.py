@@ -1,0 +1,45 @@
+"""Stories of trouble in one process; `python -m tests.stories` tells as many as one likes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stories.faults import Fault
+from tests.stories.shrink import shrunk
+
+ROOT = Path(__file__).parents[2]
+SLOW = 500  # stories of each of two processes
+SLOW_MINUTES = 5.0
+
+
+def told(*arguments: str) -> str:
+    """What the command prints; it runs apart, for it replaces clocks, sockets and files."""
+    line = [sys.executable, "-m", "tests.stories", *arguments]
+    known = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, cwd=ROOT, env=known, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.fault
+def test_a_few_stories_end_in_the_bytes_of_the_undisturbed_run() -> None:
+    assert "failed: none" in told("--seed", "0", "--stories", "8")
+
+
+def test_the_fewest_faults_that_fail_together_are_found() -> None:
+    faults = [Fault("kill", "d0", at) for at in range(1, 12)]
+    bad = {faults[2], faults[7], faults[8]}
+    assert set(shrunk(faults, lambda some: bad <= set(some))) == bad
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("first", [1000, 1000 + SLOW])
+def test_many_stories_end_in_the_bytes_of_the_undisturbed_run(first: int, seed: int) -> None:
+    minutes = ("--minutes", str(SLOW_MINUTES))
+    said = told("--seed", str(first + 10_000 * seed), "--stories", str(SLOW), *minutes)
+    assert "failed: none" in said
+    print(said)
