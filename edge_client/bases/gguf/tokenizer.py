@@ -71,6 +71,14 @@ SPLITTINGS = {
     "smollm": Splitting((r"\p{N}", _GPT2)),
     "llama-bpe": Splitting((_LLAMA3 % r"\p{N}{1,3}",), True, True),
     "qwen2": Splitting((_LLAMA3 % r"\p{N}",)),
+    # Capitals and small letters are ASCII's; every other letter is both.
+    "gpt-4o": Splitting(
+        (
+            r"[^\r\n\p{L}\p{N}]?(?:[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+|[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*)"
+            r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        )
+    ),
     "default": Splitting((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
 }
 PIECES = Splitting((), adds_bos=True)  # SentencePiece's

@@ -1,4 +1,4 @@
-"""GGUF files with SentencePiece's BPE, and Gemma 3's, against llama.cpp and transformers."""
+"""GGUF files with either kind of BPE, and Gemma 3's, against llama.cpp and transformers."""
 
 import json
 import os
@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 import pytest
@@ -17,10 +19,17 @@ from edge_client.adapters.gguf_adapter import write_gguf_adapter
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import open_base
-from edge_client.bases.gguf.tokenizer import gguf_tokenizer
+from edge_client.bases.gguf.tokenizer import SPLITTINGS, gguf_tokenizer
 from edge_client.engine.generation import KeyValueCache
 from edge_client.engine.onnx_backend.network import Network
-from tests.edge_client.bases.gguf.files import BYTES, gguf, sentence_piece_fields, tensors
+from tests.breadth import first_fast
+from tests.edge_client.bases.gguf.files import (
+    BYTES,
+    fields,
+    gguf,
+    sentence_piece_fields,
+    tensors,
+)
 from tests.edge_client.bases.gguf.test_tokenizer import BITS, odd_texts
 from tests.parity.folders.test_gguf_adapter import LLAMA
 
@@ -80,6 +89,51 @@ def learnt() -> list[str]:
     found: list[str] = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     # llama.cpp reads a word up to its first NUL.
     return [piece for piece in found if piece not in BYTES and "\0" not in piece]
+
+
+def byte_level(texts: list[str]) -> dict[str, Any]:
+    """Words and merges that byte-level BPE learns of odd texts, not split before."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=1200, show_progress=False, min_frequency=2, initial_alphabet=letters
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    known = json.loads(tokenizer.to_str())["model"]
+    return {"tokens": list(known["vocab"]), "merges": [" ".join(one) for one in known["merges"]]}
+
+
+@pytest.mark.parametrize("pre", first_fast([*SPLITTINGS]))
+def test_ids_of_byte_level_words_are_llama_cpps(tmp_path: Path, pre: str) -> None:
+    cased = [
+        "HelloWorld don'T",
+        "DON'Ts",
+        "aBC",
+        "ABc",
+        "ÄÖü'LL",
+        "\u01c5x",
+        "1a/\n//\n\nb",
+        "\u02b0A",
+    ]
+    odd = [text for text in odd_texts(1000) if "Cn" not in map(category, text)]  # docs/packs.md
+    texts = [*odd, *BITS, *cased, *map("".join, pairwise(BITS)), "a", ""]
+    words = byte_level(texts)
+    count = len(words["tokens"])
+    known = fields(
+        **{f"tokenizer__ggml__{name}": item for name, item in words.items()},
+        tokenizer__ggml__pre=pre,
+        tokenizer__ggml__token_type=[1] * count,
+        tokenizer__ggml__add_bos_token=False,
+        **{f"tokenizer__ggml__{name}_token_id": None for name in ("eos", "padding")},
+    )
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf(known, tensors("f32", words=count)))
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    theirs = run(TOKENIZE, str(path), str(tmp_path / "texts.json"))
+    ours = Tokenizer.from_str(gguf_tokenizer(path)[0])
+    for text, ids in zip(texts, theirs, strict=True):
+        assert ours.encode(text).ids == ids, json.dumps(text)
 
 
 @pytest.mark.parametrize("front", [True, False])

@@ -113,6 +113,7 @@ def test_merges_specials_and_added_words_are_the_files(tmp_path: Path) -> None:
         ("gpt-2", "a  77b", ["a", "Ġ", "Ġ77", "b"]),
         ("llama-bpe", "A'LL 12345\n\nb", ["A", "'LL", "Ġ", "123", "45", "ĊĊ", "b"]),
         ("qwen2", "x12 (y)", ["x", "1", "2", "Ġ(", "y", ")"]),
+        ("gpt-4o", "HelloWorld's 1234", ["Hello", "World's", "Ġ", "123", "4"]),
         ("default", "a+1234", ["a", "+", "123", "4"]),
     ],
 )
@@ -207,7 +208,10 @@ def test_a_whole_piece_that_is_a_word_is_not_merged_in_llama_3(tmp_path: Path) -
     ("changes", "said"),
     [
         ({"model": "t5"}, "a tokenizer of model 't5'"),
-        ({"pre": "tekken"}, "one of gpt-2, smollm, llama-bpe, qwen2, default, or llama, is read"),
+        (
+            {"pre": "tekken"},
+            "one of gpt-2, smollm, llama-bpe, qwen2, gpt-4o, default, or llama, is",
+        ),
         ({"model": "llama"}, "scores does not give each word a number"),
         ({"model": "llama", "scores": [0.0]}, "scores does not give each word a number"),
         ({"model": "llama", "scores": NOWHERE}, "scores does not give each word a number"),
