@@ -9,7 +9,7 @@ of a pack has its scales beside it as `X.scale`; they belong to it and are not l
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,7 @@ from edge_client.bases.quantization import (
 
 FLOATS = {"F32": ("float32", 32), "F16": ("float16", 16), "BF16": ("bfloat16", 16)}
 _CODES = {"U8": "nf4", "I8": "int8"}
+Spans = tuple[tuple[int, int], ...]
 _NUMPY = {"F32": "f4", "F16": "f2", "BF16": "u2", "I8": "i1", "U8": "u1"}
 
 
@@ -140,10 +141,33 @@ class Weights:
     def rows(self, name: str, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows of a matrix as float32 (indices, columns); no other row is touched.
 
+        The kernel reads their pages and not what lies around them, which it otherwise takes for the
+        beginning of a file that is read in one piece.
+
         Raises:
             WeightsError: No such matrix.
         """
-        return dequantize(self.stored(name), indices)
+        stored = self.stored(name)
+        spans = [(entry.start, entry.end) for entry in self._parts(name)]
+        self._advise(mmap.MADV_RANDOM, spans)
+        try:
+            return dequantize(stored, indices)
+        finally:
+            self._advise(mmap.MADV_NORMAL, spans)
+
+    def spans(self, stored: Stored) -> Spans:
+        """From and to which bytes of the file a matrix lies, its scales too; or a part of one."""
+        base = np.frombuffer(self._map, np.uint8).ctypes.data
+        arrays = [stored.data] if stored.scale is None else [stored.data, stored.scale]
+        ends = [np.lib.array_utils.byte_bounds(array) for array in arrays]
+        return tuple((low - base, high - base) for low, high in ends)
+
+    def read_ahead(self, spans: Spans) -> None:
+        """Have the kernel read bytes of the file into its page cache, without waiting for them."""
+        step = 1 << 17  # of one call a kernel reads no more than it may read ahead
+        for low, high in spans:
+            parts = [(start, min(start + step, high)) for start in range(low, high, step)]
+            self._advise(mmap.MADV_WILLNEED, parts)
 
     def release(self, names: Sequence[str]) -> None:
         """Give back the memory of tensors; what was written into their views is lost.
@@ -157,6 +181,12 @@ class Weights:
             length = end // mmap.PAGESIZE * mmap.PAGESIZE - first
             if length > 0:
                 self._map.madvise(mmap.MADV_DONTNEED, first, length)
+
+    def _advise(self, advice: int, spans: Iterable[tuple[int, int]]) -> None:
+        """Tell the kernel about all pages on which there is a byte of a span."""
+        for start, end in spans:
+            first = start - start % mmap.PAGESIZE
+            self._map.madvise(advice, first, end - first)
 
     def close(self) -> None:
         """Unmap the file, once no view of it is left."""

@@ -48,7 +48,7 @@ from edge_client.engine.onnx_backend.operators import (
     Rotary,
     rotary_angles,
 )
-from edge_client.engine.onnx_backend.workspace import open_bench
+from edge_client.engine.onnx_backend.workspace import ReadAhead, open_bench
 from edge_client.planning.layer_cost import sliced
 from edge_client.planning.plan import Plan, reads_mean
 from edge_client.tasks.kind import Loss
@@ -89,6 +89,7 @@ class Network:
             name: np.array(array, np.float32, order="C") for name, array in state.items()
         }
         self._bench = open_bench(threads)
+        self._bench.ahead = ReadAhead(self.frozen.weights)
         modules, family = lora_modules(spec, self.shape), self.frozen.family
         self._layers = [self._layer(index, modules) for index in range(self.shape.stored_layers)]
         self._placed_layers = [self._placed(index) for index in range(self.shape.layers)]
@@ -202,6 +203,8 @@ class Network:
         return x if norm is None else norm.forward(x, out)
 
     def _pass(self, batch: Batch, cache: KeyValueCache | None = None) -> Pass:
+        if self._bench.ahead is not None:
+            self._bench.ahead.restart()
         first, ids = 0 if cache is None else cache.tokens, batch.ids
         prompt = 0 if first else self.spec.prompt_tokens
         attention = np.pad(batch.attention, ((0, 0), (prompt, 0)), constant_values=1)

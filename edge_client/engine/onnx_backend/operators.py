@@ -87,6 +87,7 @@ class FrozenMatrix:
             axis: Which.
             use: Gets a slice and its weights, (rows, columns); called on several threads.
         """
+        self._read_ahead()
         threads = self._bench.threads
         step = slice_size(self.shape, axis, self._stored.block, threads)
         parts = iter(row_parts(self.shape[axis], step))  # which all threads take from
@@ -122,6 +123,7 @@ class FrozenMatrix:
         stored = self._stored
         if self._kept is not None:
             return self._kept
+        self._read_ahead()
         is_gguf = stored.kind in BLOCKS or stored.order is not None
         if stored.kind == "float32" and not is_gguf:
             return np.ascontiguousarray(stored.data)  # of columns a copy
@@ -143,6 +145,10 @@ class FrozenMatrix:
         if self._bench.is_sliced:
             self.release()
         return out
+
+    def _read_ahead(self) -> None:
+        if self._bench.ahead is not None:
+            self._bench.ahead.use(self._stored)
 
     def _by_rows(self, dense: Callable[[Stored, slice, np.ndarray], None], out: np.ndarray) -> None:
         """Dequantize some rows on each thread."""

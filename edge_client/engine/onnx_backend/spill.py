@@ -58,6 +58,7 @@ class Spill:
             if self._file is None:
                 self._file = TemporaryFile(dir=folder)  # noqa: SIM115
                 self._closing = finalize(self, self._file.close)
+                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             yield self._file.fileno()
         except OSError as error:
             raise EngineError(

@@ -11,6 +11,8 @@ from functools import cache
 
 import numpy as np
 
+from edge_client.bases.quantization import Stored
+from edge_client.bases.weights import Spans, Weights
 from edge_client.engine.onnx_backend.runtime import Runtime
 from edge_client.engine.onnx_backend.spill import Spill
 
@@ -22,6 +24,7 @@ BLAS_SETTERS = (
     "openblas_set_num_threads",
     "MKL_Set_Num_Threads",
 )
+AHEAD = 4 << 20  # bytes of a base's file that are read before they are used
 HUGE = 4 << 20  # bytes of a room from which on large pages are asked for, as numpy does
 
 
@@ -68,6 +71,41 @@ def _mapped(size: int) -> np.ndarray:
     return np.frombuffer(room, np.uint8)
 
 
+class ReadAhead:
+    """Has a base's file read before its matrices are used, in the order of the pass before.
+
+    A page that is missing is read when it is touched, while nothing is computed. The kernel's own
+    reading ahead ends with a matrix, and one that is large enough to help reads what nobody wants.
+
+    Args:
+        weights: Of the base.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._before: list[Spans] = []
+        self._now: list[Spans] = []
+        self._asked = 0  # of those before
+
+    def restart(self) -> None:
+        """A new pass begins."""
+        self._before, self._now, self._asked = self._now, [], 0
+
+    def use(self, stored: Stored) -> None:
+        """A matrix is about to be used: ask for those behind it, AHEAD bytes or one."""
+        self._now.append(self._weights.spans(stored))
+        at = len(self._now)
+        if self._before[at - 1 : at] != self._now[-1:]:
+            return  # another pass, or one that goes on
+        self._asked = max(self._asked, at)
+        ahead = sum(end - start for spans in self._before[at : self._asked] for start, end in spans)
+        while self._asked < len(self._before) and ahead < AHEAD:
+            spans = self._before[self._asked]
+            self._weights.read_ahead(spans)
+            ahead += sum(end - start for start, end in spans)
+            self._asked += 1
+
+
 @dataclass
 class Bench:
     """Where work is done.
@@ -78,6 +116,7 @@ class Bench:
         helpers: Threads beside this one, for what numpy does in parts; None with one thread.
         is_sliced: Whether large matrices are made dense a slice at a time.
         spill: Keeps arrays in a file.
+        ahead: Reads the base's file ahead; None: nothing does.
     """
 
     runtime: Runtime
@@ -85,6 +124,7 @@ class Bench:
     helpers: ThreadPoolExecutor | None
     is_sliced: bool = False
     spill: Spill = field(default_factory=Spill)
+    ahead: ReadAhead | None = None
 
     @property
     def threads(self) -> int:

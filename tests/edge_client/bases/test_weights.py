@@ -1,5 +1,7 @@
+import ctypes
 import mmap
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from edge_client.bases.base import Base
 from edge_client.bases.header import WeightsError, write_header
 from edge_client.bases.quantization import dequantize, quantize_int8, quantize_nf4, to_bfloat16
 from edge_client.bases.weights import Weights
+from edge_client.engine.onnx_backend.workspace import ReadAhead
 
 WIDE = np.random.Generator(np.random.PCG64(0)).standard_normal((50, 128), dtype=np.float32)
 
@@ -117,6 +120,60 @@ def test_release_gives_pages_back(tmp_path: Path) -> None:
     weights.release(["t0", "t2"])
     given_back = before - resident_file_bytes()
     assert abs(given_back - 2 * 4 * 1024 * 1024) <= 8 * mmap.PAGESIZE
+
+
+def cached(path: Path) -> np.ndarray:
+    """Which pages of a file the kernel holds in memory, bool, (pages,)."""
+    pages = -(-path.stat().st_size // mmap.PAGESIZE)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
+        held = (ctypes.c_ubyte * pages)()
+        start = np.asarray(memoryview(view)).ctypes.data
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(view)), held) == 0
+    return np.array([page & 1 for page in held], bool)
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Path:
+    """Three matrices of 4 MiB, none of which is in memory."""
+    path = tmp_path / "w.safetensors"
+    save_file({name: np.ones((1024, 1024), np.float32) for name in "abc"}, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached(path).any():
+        pytest.skip(f"{tmp_path} is on a file system without a page cache of its own")
+    return path
+
+
+def test_rows_read_their_own_pages_alone(cold: Path) -> None:
+    weights = Weights(cold)
+    before = cached(cold).sum()  # those around the header
+    assert (weights.rows("b", [3, 700]) == 1).all()
+    assert cached(cold).sum() - before <= 4
+
+
+def test_what_was_used_next_before_is_read_ahead(cold: Path) -> None:
+    weights = Weights(cold)
+    ahead, stored = ReadAhead(weights), {name: weights.stored(name) for name in "abc"}
+    pages = {
+        name: slice(-(-span[0] // mmap.PAGESIZE), span[1] // mmap.PAGESIZE)
+        for name in "abc"
+        for span in weights.spans(stored[name])
+    }
+    ahead.restart()
+    for name in "acb":
+        ahead.use(stored[name])
+    assert not cached(cold)[pages["c"]].any()
+    ahead.restart()
+    ahead.use(stored["a"])
+    end = time.monotonic() + 10
+    while not cached(cold)[pages["c"]].all():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert not cached(cold)[pages["b"]].any()
+    ahead.use(stored["b"])  # another pass than before: nothing is known
+    assert not cached(cold)[pages["b"]].any()
 
 
 def test_a_closed_map_lives_as_long_as_its_views(path: Path) -> None:

@@ -120,13 +120,9 @@ def test_ids_of_byte_level_words_are_llama_cpps(tmp_path: Path, pre: str) -> Non
     texts = [*odd, *BITS, *cased, *map("".join, pairwise(BITS)), "a", ""]
     words = byte_level(texts)
     count = len(words["tokens"])
-    known = fields(
-        **{f"tokenizer__ggml__{name}": item for name, item in words.items()},
-        tokenizer__ggml__pre=pre,
-        tokenizer__ggml__token_type=[1] * count,
-        tokenizer__ggml__add_bos_token=False,
-        **{f"tokenizer__ggml__{name}_token_id": None for name in ("eos", "padding")},
-    )
+    words |= {"pre": pre, "token_type": [1] * count, "add_bos_token": False}
+    words |= {"eos_token_id": None, "padding_token_id": None}
+    known = fields(**{f"tokenizer__ggml__{name}": item for name, item in words.items()})
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf(known, tensors("f32", words=count)))
     (tmp_path / "texts.json").write_text(json.dumps(texts))
