@@ -124,7 +124,6 @@ def demo(
         demand(value is None or data is not None, f"{option} says nothing without --data FILE")
     if chat:
         demand(data is None, "--chat has texts of its own; leave out --data")
-        demand(not personal, "--personal compares by accuracy, --chat has none; leave one out")
         demand(opened.shape.is_decoder, f"--base {base} is none; {NO_DECODER}")
         _ = open_tokens(opened).template  # refused where there is none
     elif data is None:

@@ -14,11 +14,12 @@ from edge_client.bases.base import open_base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.choice import Choice, chosen_in
-from edge_client.tables import Column, Table, share
-from edge_client.tasks.kind import kind_of
+from edge_client.tables import Column, Table
+from edge_client.tasks.kind import kind_of, measure_called
+from edge_client.tasks.scores import Measure
 from edge_client.tasks.task import read_task
 from edge_client.texts.examples import Example, read_folder
-from profiling.canvas import PALETTE, accuracy_axis, legend_below, new_figure, plain, save
+from profiling.canvas import PALETTE, legend_below, new_figure, plain, save
 from simulation.demo.setting import (
     ALONE,
     SCORE,
@@ -149,16 +150,17 @@ def choices(setting: Setting, folders: Sequence[Path]) -> dict[str, Choice]:
 
 
 def personal_table(found: Mapping[str, Choice]) -> Table:
-    """Each home's accuracy on its own test texts by either adapter, and which one answers."""
+    """What either adapter does on each home's own test texts, and which one answers."""
+    measure = _measure(found)
     rows = [
-        [name, str(one.test_examples), *map(share, _both(one)), one.use]
+        [name, str(one.test_examples), *map(measure.in_words, _both(one)), one.use]
         for name, one in found.items()
     ]
     columns = [Column("home", "word"), Column("test texts"), Column("shared"), Column("personal")]
     return Table(
         [*columns, Column("answers", "word")],
         rows,
-        "each home on its own test texts: the adapter of all, and its own",
+        f"{measure.name} of each home on its own test texts: the adapter of all, and its own",
         ["personal: trained on from the shared one, as far as texts kept aside said; the better"],
     )
 
@@ -176,20 +178,27 @@ def draw_personal(found: Mapping[str, Choice], path: Path, title: str) -> None:
     """
     figure = new_figure(7, 3.4, title)
     axes = figure.subplots()
+    measure = _measure(found)
+    unit = 100 if measure.higher_is_better else 1
     for place, kind in enumerate(("shared", "personal")):
-        heights = [100 * _both(one)[place] for one in found.values()]
+        heights = [unit * _both(one)[place] for one in found.values()]
         at = [number + 0.4 * (place - 0.5) for number in range(len(found))]
         axes.bar(at, heights, width=0.38, color=PALETTE[place], label=kind)
         for left, height in zip(at, heights, strict=True):
             axes.annotate(f"{height:.0f}", (left, height), ha="center", va="bottom", fontsize=8)
     axes.set_xticks(range(len(found)), list(found))
-    accuracy_axis(axes)
+    axes.set(ylabel=f"{measure.name}{', %' if measure.higher_is_better else ''}")
     plain([axes])
     legend_below(axes, 2)
     save(figure, path)
 
 
-def _both(one: Choice) -> tuple[float, float]:
-    nan = float("nan")
-    shared, personal = one.accuracy_shared, one.accuracy
-    return nan if shared is None else shared, nan if personal is None else personal
+def _measure(found: Mapping[str, Choice]) -> Measure:
+    """What homes compare by; one that could make no adapter of its own does not say it."""
+    keys = [one.measure for one in found.values() if not one.failure]
+    return measure_called(keys[0] if keys else "accuracy")
+
+
+def _both(one: Choice) -> tuple[float, ...]:
+    figures = (one.accuracy_shared, one.accuracy), (one.score_shared, one.score)
+    return tuple(float("nan") if x is None else x for x in figures[one.measure != "accuracy"])

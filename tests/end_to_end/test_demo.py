@@ -173,12 +173,16 @@ def test_a_federated_run_on_real_news_learns(tmp_path: Path) -> None:
 def test_homes_teach_a_causal_language_model_their_commands(tmp_path: Path) -> None:
     base = write_tiny_decoder(tmp_path / "base")
     said = ("--base", str(base), "--rounds", "1", "--tokens", "256", "--engine", "onnx")
-    result = demo(tmp_path / "out", "--chat", *said)
+    result = demo(tmp_path / "out", "--chat", "--personal", *said)
     compared = ("zero_shot", "final", "alone", "alone_own")
     assert {key for key in result if "match" in key} == {f"exact_match_{one}" for one in compared}
     assert (result["clients"], result["rounds"], result["test_texts"]) == (4, 1, 64)
-    assert (tmp_path / "out" / "rounds.png").read_bytes()[:4] == b"\x89PNG"
+    for picture in ("rounds.png", "personal.png"):
+        assert (tmp_path / "out" / picture).read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "out" / "adapter" / "adapter.gguf").is_file()
+    for own in result["personal"].values():
+        assert (own["measure"], own["failure"]) == ("perplexity", "")
+        assert (own["use"] == "personal") == (own["score"] < own["score_shared"])
 
 
 @pytest.mark.slow
@@ -215,7 +219,6 @@ def test_a_chat_demo_cut_off_in_a_round_and_started_again_ends_in_the_same_bytes
     ("template", "options", "said"),
     [
         ("x", (), "asked with a mask between words; add --chat, or --data FILE with --task"),
-        ("x", ("--chat", "--personal"), "--personal compares by accuracy, --chat has none"),
         ("x", ("--chat", "--data", "x.csv"), "--chat has texts of its own; leave out --data"),
         ("", ("--chat",), "has no chat template; take the model's instruction-tuned form"),
     ],
