@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import stat
 import time
@@ -20,6 +21,7 @@ OTHERS = 0o077  # the bits of a mode that are not the owner's
 LATER_NS = 2 * 10**9  # FAT keeps times no finer
 TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # of a lock that another process holds
 
+log = logging.getLogger(__name__)
 Kind = TypeVar("Kind")
 
 
@@ -98,6 +100,17 @@ def from_json(body: bytes, kind: type[Kind]) -> Kind:
         return msgspec.json.decode(body, type=kind)
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deeply") from error
+
+
+def discard(path: Path) -> None:
+    """Delete a file that is of no more use, if it is there.
+
+    A disk that has become read-only keeps it, as flash does that fails: a line in the log.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s is not deleted: %s", path.name, error.strerror)
 
 
 def write_synced(path: Path, body: bytes) -> None:

@@ -33,6 +33,7 @@ from edge_client.adapters.peft_folder import ORIGIN
 from edge_client.files import (
     PRIVATE,
     close_to_others,
+    discard,
     from_json,
     oldest_first,
     told_of,
@@ -288,7 +289,7 @@ class Joined:
 
     def forget(self, run_id: str) -> None:
         """Drop the terms of a run whose adapter is at home."""
-        self._file(run_id).unlink(missing_ok=True)
+        discard(self._file(run_id))
 
     def forget_all(self) -> None:
         for path in self.folder.glob("*.json"):

@@ -49,6 +49,7 @@ from edge_client.errors import WrongInput
 from edge_client.files import (
     PRIVATE,
     close_to_others,
+    discard,
     from_json,
     held_alone,
     make_latest,
@@ -315,12 +316,12 @@ class ClientState:
         own = self._steps / f"{sha256(work_id.encode())}.st"
         others = [path for path in self._steps.glob("*.st") if path != own]
         for path in oldest_first(others)[: 1 - KEPT_STEPS]:
-            path.unlink(missing_ok=True)
+            discard(path)
         return own
 
     def forget_steps(self, work_id: str) -> None:
         """Drop where a piece of training stood, for it is finished."""
-        (self._steps / f"{sha256(work_id.encode())}.st").unlink(missing_ok=True)
+        discard(self._steps / f"{sha256(work_id.encode())}.st")
 
     def adapter(self, digest: str) -> bytes | None:
         """The adapter of this hash, if it was kept whole."""
@@ -366,10 +367,10 @@ class ClientState:
         return found
 
     def forget_finished(self, work_id: str) -> None:
-        """Drop acknowledged work from the outbox."""
+        """Drop acknowledged work from the outbox; what a disk keeps is sent again in vain."""
         stem = self._outbox / sha256(work_id.encode())
         for ending in (".json", ".st"):
-            stem.with_suffix(ending).unlink(missing_ok=True)
+            discard(stem.with_suffix(ending))
 
 
 def older(body: bytes) -> tuple[Identity, Terms | None]:

@@ -39,6 +39,16 @@ OLDEST = {
 }
 
 
+def test_what_a_disk_does_not_delete_any_more_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = ClientState(tmp_path / "state")
+    (state.folder / "outbox").rmdir()
+    (state.folder / "outbox").touch()  # deleting in it fails, as on a disk that is read-only now
+    state.forget_finished("w")
+    assert ["is not deleted" in line for line in caplog.messages] == [True, True]
+
+
 def test_the_key_is_kept_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
     state, mine = ClientState(tmp_path), Identity("http://a", "key", "d1", "hub-01")
     assert state.identity() is None
