@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 OF_REQUEST = ("lost", "late", "cut request", "cut answer", "between", "slow", "repeated")
-OF_OP = ("kill",)
+OF_OP = ("kill", "power", "flip", "full", "read-only", "clock", "pause")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ SAID = {
     "slow": "{who}: the {at} request and its answer take {s} s",
     "repeated": "{who}: the {at} request arrives a second time {s} s later",
     "kill": "{who} dies at its {at} operation, and starts again after {s} s",
+    "power": "{who} loses its power at its {at} operation, and has it again after {s} s",
+    "flip": "{who} dies at its {at} operation, and starts again after {s} s with a bit flipped",
+    "full": "{who}: from its {at} operation on the disk is full, for {s} s",
+    "read-only": "{who}: from its {at} operation on the disk is read-only, for {s} s",
+    "clock": "{who}: at its {at} operation the wall clock is moved by {s} s",
+    "pause": "{who} stands still at its {at} operation, for {s} s",
 }
 
 

@@ -6,9 +6,6 @@ checkpoint at the last close) is lost with the old one, as with `kill -9`.
 """
 
 import asyncio
-import builtins
-import io
-import os
 import shutil
 import time
 from collections import Counter
@@ -19,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-import sqlalchemy as sql
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -32,12 +28,14 @@ from edge_client.client.loop import Client
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
-from tests.stories.clock import Blocking, chance, now, of_greenlet, put
+from tests.stories.clock import Blocking, chance, now, put, unseen
+from tests.stories.disk import Disk
 from tests.stories.faults import Fault
 from tests.stories.network import Link, Stream
 
 TICK_S = 10.0  # of virtual time; each costs real time
 BUSY_S = 0.01  # the longest that a piece of work waits for its thread
+MOST_LIVES = 60  # of a process, before its owner gives up
 MOST_OPS = 2_000_000  # of one process: with more a story goes round in circles
 FREE = shutil.disk_usage("/")._replace(free=1 << 40)
 
@@ -74,6 +72,7 @@ class Machine:
         self.name, self.folder, self.loop, self.met = name, folder, loop, met
         self.ops = self.requests = 0
         self.is_dying, self.down_s, self.skew_s = False, 0.0, 0.0
+        self.disk = Disk(folder, any(one.kind == "power" for one in faults))
         self._of_op = {one.at: one for one in faults if one.is_of_op}
         self._of_request = {one.at: one for one in faults if one.is_of_request}
 
@@ -91,14 +90,34 @@ class Machine:
             self.meet(fault)
 
     def meet(self, fault: Fault) -> None:
-        self.met[fault.kind] += 1
-        self.die(fault.seconds)
-        raise Killed
+        """Something happens at this operation.
 
-    def die(self, down_s: float) -> None:
-        now.is_virtual = False  # nobody's operation
-        shutil.copytree(self.folder, self._copy, symlinks=True)
-        now.is_virtual = True
+        Raises:
+            Killed: The process dies of it.
+        """
+        self.met[fault.kind] += 1
+        if fault.kind in ("full", "read-only"):
+            self.disk.lack = fault.kind  # type: ignore[assignment]
+            self.loop.call_later(fault.seconds, setattr, self.disk, "lack", "")
+        elif fault.kind == "clock":
+            self.skew_s += fault.seconds
+        elif fault.kind == "pause":
+            self.halt(fault.seconds)
+        else:
+            self.die(fault.kind, fault.seconds)
+            raise Killed
+
+    def halt(self, seconds: float) -> None:
+        """Stand still, as a process that was stopped; here with everybody else."""
+        now.monotonic_s += seconds
+
+    def die(self, kind: str, down_s: float) -> None:
+        with unseen():
+            shutil.copytree(self.folder, self._copy, symlinks=True)
+            if kind == "power":
+                self.disk.lose(self._copy)
+            if kind == "flip":
+                self.disk.flip(self._copy)
         self.is_dying, self.down_s = True, down_s
 
     @property
@@ -107,10 +126,9 @@ class Machine:
 
     def swap(self) -> None:
         """Once the dead process is cleared away: its disk as it was at that instant."""
-        now.is_virtual = False
-        shutil.rmtree(self.folder)
-        self._copy.rename(self.folder)
-        now.is_virtual = True
+        with unseen():
+            shutil.rmtree(self.folder)
+            self._copy.rename(self.folder)
         self.is_dying = False
 
 
@@ -129,8 +147,6 @@ class Device(Machine):
         lives: How often it was started.
     """
 
-    MOST_LIVES = 60
-
     def __init__(
         self, settings: Settings, host: "Host", on_end: Callable[[], None], *known: Any
     ) -> None:
@@ -141,18 +157,19 @@ class Device(Machine):
         self.receipts: dict[str, str] = {}
         self._waits_for: Stream | None = None
         self._code: Blocking | None = None
+        self._is_over = False
 
     def start(self) -> None:
         self.lives += 1
         self._code = Blocking(self.loop, self._live, {"process": self})
 
     def _live(self) -> None:
-        pause_s = 5.0
+        pause_s = again_s(self.lives)
         try:
             state = ClientState(self.folder)
             with state.locked():
                 self.summary = Client(self._settings, state).run()
-            if not self.is_dying:
+            if not self.is_dying and self.summary.adapter:  # else it is there for the next life
                 self._on_end()
                 return
         except Killed:
@@ -161,10 +178,12 @@ class Device(Machine):
             self.said = f"{type(error).__name__}: {error}"
         except OSError as error:
             self.said = f"{type(error).__name__}: {error}"
+        if self._is_over:
+            return
         if self.is_dying:
             pause_s = self.down_s
             self.swap()
-        if self.lives < self.MOST_LIVES:
+        if self.lives < MOST_LIVES:
             self.loop.call_later(pause_s, self.start)
         else:
             self._on_end()
@@ -172,7 +191,7 @@ class Device(Machine):
     def end(self) -> None:
         """The story is over."""
         if self._code is not None:
-            self.is_dying = True
+            self.is_dying = self._is_over = True
             self._code.throw(Killed())
 
     # What the network asks
@@ -198,6 +217,9 @@ class Device(Machine):
 
     def sleep(self, seconds: float) -> None:
         self.op("sleeps")
+        self.halt(seconds)
+
+    def halt(self, seconds: float) -> None:
         if self._code is not None:
             self._code.park(seconds)
         if self.is_dying:
@@ -233,8 +255,8 @@ class Host(Machine):
     def accept(self) -> BoundedHttp | None:
         return None if self._protocol is None or self.is_dying else self._protocol()
 
-    def die(self, down_s: float) -> None:
-        super().die(down_s)
+    def die(self, kind: str, down_s: float) -> None:
+        super().die(kind, down_s)
         for link in list(self.links):
             link.cut()
         if self._task is not None:
@@ -259,6 +281,9 @@ class Host(Machine):
                 self.swap()
             await asyncio.sleep(self.down_s)
 
+    def _usage(self, _: Path) -> Any:
+        return FREE._replace(free=0) if self.disk.lack == "full" else FREE
+
     async def _clear(self) -> None:
         """Let nothing of a dead process run on."""
         mine = asyncio.current_task(), self._above
@@ -271,7 +296,7 @@ class Host(Machine):
         try:
             with closing(Store(self.folder, is_new=False)) as store, sole_server(store):
                 limits = DiskLimits()
-                self.service = Service(store, _unix_s(), limits, usage=lambda _: FREE)
+                self.service = Service(store, _unix_s(), limits, usage=self._usage)
                 app = create_app(self.service, tick_s=TICK_S)
                 async with app.router.lifespan_context(app):
                     http: Any = BoundedHttp
@@ -282,72 +307,24 @@ class Host(Machine):
         except Killed:
             pass
         except (Failed, WrongInput, OSError) as error:
-            self.said, self.down_s = f"{type(error).__name__}: {error}", 5.0
+            self.said = f"{type(error).__name__}: {error}"
+            self.down_s = again_s(self.lives)
+
+
+def again_s(lives: int) -> float:
+    """After how long a supervisor starts a process again that has ended with an error."""
+    return min(5.0 * 1.1**lives, 60.0)
 
 
 def _unix_s() -> float:
     return time.time()
 
 
-def _machine(path: Any) -> Machine | None:
-    """Whose disk a path lies on, of the processes that may run now."""
-    if not now.is_virtual:
-        return None
-    machine: Machine | None = of_greenlet("process") or _host[0]
-    if machine is None or not str(path).startswith(f"{machine.folder}/"):
-        return None
-    return machine
-
-
-_host: list[Machine | None] = [None]
-WRITING = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "utime", "open")
-
-
-def hooked(host: Machine | None) -> None:
-    """Say which machine the code on the event loop is of."""
-    _host[0] = host
-
-
-def _by_path(called: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def hook(path: Any, *args: Any, **given: Any) -> Any:
-        if now.is_virtual and (machine := _machine(path)) is not None:
-            machine.op(name)
-        return called(path, *args, **given)
-
-    return hook
-
-
-def _by_number(called: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def hook(number: int, *args: Any) -> Any:
-        if now.is_virtual:
-            path = Path(f"/proc/self/fd/{number}").readlink()
-            if (machine := _machine(path)) is not None:
-                machine.op(name)
-        return called(number, *args)
-
-    return hook
-
-
 def installed() -> None:
-    """Let every file operation of this interpreter be one that a process may die at."""
-    for name in WRITING:
-        put(os, **{name: _by_path(getattr(os, name), name)})
-    for name in ("fsync", "pwrite"):
-        put(os, **{name: _by_number(getattr(os, name), name)})
-    opened = _by_path(io.open, "open")
-    for place in (io, builtins):
-        put(place, open=opened)
-
-    def on_statement(*_: Any) -> None:
-        if now.is_virtual and of_greenlet("process") is None and _host[0] is not None:
-            _host[0].op("statement")
-
-    sql.event.listen(sql.Engine, "before_cursor_execute", on_statement)
-    sql.event.listen(sql.Engine, "commit", on_statement)
+    """Let what threads of this interpreter do be done at once and whole, after others have run."""
     threaded = anyio.to_thread.run_sync
 
     async def run_sync(work: Callable[..., Any], *args: Any, **given: Any) -> Any:
-        """In place of a thread: at once and whole, after a while in which others run."""
         if not now.is_virtual:
             return await threaded(work, *args, **given)
         await asyncio.sleep(chance.uniform(0.0, BUSY_S))

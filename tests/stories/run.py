@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.stories import engine, machines, network
+from tests.stories import disk, engine, machines, network
 from tests.stories.faults import Fault
 from tests.stories.shrink import shrunk
 from tests.stories.story import Shape, calm, drawn, judged, shape_of
@@ -22,6 +22,7 @@ def main() -> int:
     asked.add_argument("--devices", type=int, default=3)
     asked.add_argument("--rounds", type=int, default=3)
     given = asked.parse_args()
+    disk.installed()
     machines.installed()
     network.connected()
     engine.stood_in()

@@ -32,13 +32,13 @@ from edge_client.updates.settings import Updates
 from edge_client.wire.tensors import digest_header
 from edge_client.wire.training import Training
 from tests.coordinator.devices import key_of
-from tests.stories import clock, engine, machines
-from tests.stories.faults import OF_REQUEST, Fault
+from tests.stories import clock, disk, engine, machines
+from tests.stories.faults import OF_OP, OF_REQUEST, Fault
 from tests.stories.machines import Device, Host
 from tests.stories.network import OTHERS
 from tests.tiny import write_tiny_base
 
-HORIZON_S = 20 * 86_400.0  # of virtual time: who is not home by then never will be
+HORIZON_S = 15_000.0  # of virtual time: who is not home by then never will be
 CANARY = "grandma"  # in each device's texts, and nowhere else
 LABELS = ("weather", "family")
 TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {one: one for one in LABELS})
@@ -77,7 +77,9 @@ class Told:
 
     Attributes:
         adapter: SHA-256 of the run's adapter in the end.
-        wrong: What must not be, a line each.
+        wrong: What must never be, a line each.
+        lacks: What may be where the disk was damaged and somebody says so, a line each.
+        is_said: Whether somebody says so.
         met: Faults that happened, by kind.
         ops: Operations by machine.
         requests: Requests by device.
@@ -87,6 +89,8 @@ class Told:
 
     adapter: str = ""
     wrong: list[str] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
+    is_said: bool = False
     met: Counter[str] = field(default_factory=Counter)
     ops: dict[str, int] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
@@ -105,14 +109,18 @@ def drawn(shape: Shape, calm: Told) -> list[Fault]:
     found = {}
     for _ in range(draw.randint(1, 12)):
         who = draw.choice(["coordinator", *calm.requests])
-        is_kill = who == "coordinator" or draw.random() < 0.2
-        one = _kill(who, calm, draw) if is_kill else _of_network(who, calm, draw)
-        found[one.who, one.at, is_kill] = one
+        is_of_op = who == "coordinator" or draw.random() < 0.3
+        one = _of_op(who, calm, draw) if is_of_op else _of_network(who, calm, draw)
+        found[one.who, one.at, is_of_op] = one
     return list(found.values())
 
 
-def _kill(who: str, calm: Told, draw: random.Random) -> Fault:
-    return Fault("kill", who, draw.randint(1, calm.ops[who]), draw.choice([0.1, 5.0, 90.0]))
+def _of_op(who: str, calm: Told, draw: random.Random) -> Fault:
+    kind = draw.choice(("kill", *OF_OP))
+    seconds = draw.choice([0.1, 5.0, 90.0, 400.0])
+    if kind == "clock":
+        seconds = draw.choice([-clock.START_S, -7200.0, 60.0, 86_400.0, 79 * 365.25 * 86_400])
+    return Fault(kind, who, draw.randint(1, calm.ops[who]), seconds)
 
 
 def _of_network(who: str, calm: Told, draw: random.Random) -> Fault:
@@ -169,7 +177,7 @@ def prepared(devices: int, rounds: int, steps: str) -> tuple[Path, str, str]:
         rounds=rounds,
         min_clients=devices,
         min_updates=devices,
-        deadline_s=30_000.0,
+        deadline_s=5_000.0,
         adaptive_deadline=False,
         training=training,
         **more,
@@ -185,9 +193,20 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.said: list[str] = []
+        self.raised: list[str] = []  # what was logged with a traceback
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append(record.getMessage())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not _is_death(error):
+            self.raised.append(f"{record.getMessage()}: {error!r}")
+
+
+def _is_death(error: BaseException) -> bool:
+    """Whether it is how a process died, or a group of nothing else."""
+    inner = getattr(error, "exceptions", None)
+    deaths = machines.Killed, asyncio.CancelledError
+    return isinstance(error, deaths) or (inner is not None and all(map(_is_death, inner)))
 
 
 class Story:
@@ -235,7 +254,7 @@ class Story:
         root = logging.getLogger()
         root.setLevel(logging.INFO)
         root.addHandler(self._lines)
-        machines.hooked(self.host)
+        disk.hooked(self.host)
         clock.now.sleep = self._sleep
         clock.now.wall_s = self._skew_s
         self.loop.set_exception_handler(self._failed)
@@ -260,7 +279,9 @@ class Story:
             while self._at_work or self.host.service is None:
                 await asyncio.sleep(1.0)
                 if self.loop.time() - began_s > HORIZON_S:
-                    self.told.wrong.append("it does not come to an end")
+                    self.told.lacks.append("it does not come to an end")
+                    break
+                if self.host.lives > machines.MOST_LIVES:
                     break
                 if serving.done():
                     serving.result()
@@ -291,7 +312,7 @@ class Story:
 
     def _clear(self) -> None:
         clock.end()
-        machines.hooked(None)
+        disk.hooked(None)
         self.loop.close()
         shutil.rmtree(self.folder)
 
@@ -303,16 +324,27 @@ class Story:
         told.ops = {one.name: one.ops for one in (self.host, *self.devices)}
         told.requests = {one.name: one.requests for one in self.devices}
         if service is None:
-            told.wrong.append(f"the coordinator does not serve: {self.host.said}")
+            told.lacks.append(f"the coordinator does not serve: {self.host.said}")
         else:
             live = service.run(self.run_id)
             told.adapter = kept_of(live.config, live.state)[1]
             if not live.state.is_finished:
-                told.wrong.append("the run is not finished")
+                told.lacks.append("the run is not finished")
             self._look_at_journal(service.store.events(self.run_id))
         for device in self.devices:
             self._look_at_device(device)
         self._look_at_files()
+        said = [*self._lines.said, self.host.said, *(device.said for device in self.devices)]
+        words = ["damaged", "verify"] if told.met["flip"] else []
+        died, lacked = (
+            any(told.met[kind] for kind in kinds)
+            for kinds in (("kill", "power", "flip"), ("full", "read-only", "flip"))
+        )
+        if died and lacked:  # what was held in memory alone
+            words.append("is lost; it begins anew")
+        told.is_said = any(word in line for line in said for word in words)
+        if not any(told.met[kind] for kind in ("flip", "full", "read-only")):
+            told.wrong += self._lines.raised
         clock.now.is_virtual = True
 
     def _look_at_journal(self, events: Sequence[Event]) -> None:
@@ -327,17 +359,17 @@ class Story:
                     self.told.wrong.append(f"{lost} and is not in the journal")
         closed = [e for e in events if isinstance(e, StepClosed)]
         if len(done) != self.shape.devices * self.shape.rounds:
-            self.told.wrong.append(f"{len(done)} updates count in {len(closed)} steps")
+            self.told.lacks.append(f"{len(done)} updates count in {len(closed)} steps")
 
     def _look_at_device(self, device: Device) -> None:
         adapter = device.folder / "adapter" / "adapter_model.safetensors"
         if device.summary is None:
-            self.told.wrong.append(f"{device.name} is not home; it said last: {device.said}")
+            self.told.lacks.append(f"{device.name} is not home; it said last: {device.said}")
         elif not adapter.is_file():
-            self.told.wrong.append(f"{device.name} ended without an adapter")
+            self.told.lacks.append(f"{device.name} ended without an adapter")
         left = [path.name for path in (device.folder / "outbox").iterdir()]
-        if left:
-            self.told.wrong.append(f"{device.name} has kept {len(left)} files in its outbox")
+        if left and not self.told.met["read-only"]:  # it keeps what was to be deleted
+            self.told.lacks.append(f"{device.name} has kept {len(left)} files in its outbox")
 
     def _look_at_files(self) -> None:
         """No folder grows, and neither texts nor keys nor tokens lie where they do not belong."""
@@ -354,7 +386,8 @@ class Story:
             mine = [key for name, key in keys.items() if name != of]
             found = [what for what in (CANARY, self.token, *mine) if what.encode() in body]
             self.told.wrong += [f"{path.name} of {of} holds {what[:9]}..." for what in found]
-            if path.name.endswith(".part") or path.parent.name == "steps":
+            is_half = path.name.endswith(".part") or path.parent.name == "steps"
+            if is_half and not self.told.met["read-only"]:
                 self.told.wrong.append(f"{of} has kept {path.name}")
 
 
@@ -375,9 +408,11 @@ def calm(shape: Shape) -> Told:
 def judged(shape: Shape, faults: Sequence[Fault]) -> Told:
     """Play a story, and compare what came of it with the undisturbed run."""
     told = play(shape, faults)
-    if not told.wrong and told.adapter != calm(shape).adapter:
-        told.wrong.append(f"adapter {told.adapter[:12]}, undisturbed {calm(shape).adapter[:12]}")
+    if not told.lacks and told.adapter != calm(shape).adapter:
+        told.lacks.append(f"adapter {told.adapter[:12]}, undisturbed {calm(shape).adapter[:12]}")
     # A device that parted from a coordinator that was away keeps terms and states of its steps.
-    if not told.wrong and told.files > calm(shape).files + 4 * shape.devices:
-        told.wrong.append(f"{told.files} files are left, undisturbed {calm(shape).files}")
+    if not told.lacks and told.files > calm(shape).files + 4 * shape.devices:
+        told.lacks.append(f"{told.files} files are left, undisturbed {calm(shape).files}")
+    if not told.is_said:
+        told.wrong += told.lacks
     return told
