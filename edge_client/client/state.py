@@ -343,27 +343,35 @@ class ClientState:
             path.unlink()
 
     def keep_finished(self, finished: FinishedWork) -> None:
-        """Put finished work in the outbox; the report is written last and makes it whole."""
+        """Put finished work in the outbox; the report is written last and makes it whole.
+
+        Behind it stands the SHA-256 of both, for a bit that flips would be sent as trained.
+        """
         stem = self._outbox / sha256(finished.report.work_id.encode())
         if finished.update is not None:
             write_atomically(stem.with_suffix(".st"), finished.update, PRIVATE)
         report = encode(finished.report)
-        write_atomically(stem.with_suffix(".json"), report, PRIVATE, is_latest=True)
+        digest = sha256(report + (finished.update or b"")).encode()
+        body = (report, b"\n", digest)
+        write_atomically(stem.with_suffix(".json"), body, PRIVATE, is_latest=True)
 
     def finished(self) -> list[FinishedWork]:
         """Work in the outbox, oldest first; what cannot be read is dropped, to be done again."""
         found = []
         for path in oldest_first(self._outbox.glob("*.json")):
             update = path.with_suffix(".st")
+            said, _, digest = path.read_bytes().rpartition(b"\n")
+            body = update.read_bytes() if update.is_file() else None
             try:
-                body = path.read_bytes()
-                if b'"cost":' not in body:
-                    raise WireError("a report of an older protocol")
-                report = decode(body, Report)
-            except WireError:
+                if sha256(said + (body or b"")).encode() != digest:
+                    raise WireError("damaged, or of an older smidgen")
+                report = decode(said, Report)
+            except WireError as error:
+                log.warning("outbox/%s is done again: %s", path.name, error)
                 path.unlink()
+                update.unlink(missing_ok=True)
                 continue
-            found.append(FinishedWork(report, update.read_bytes() if update.is_file() else None))
+            found.append(FinishedWork(report, body))
         return found
 
     def forget_finished(self, work_id: str) -> None:

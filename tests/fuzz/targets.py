@@ -294,7 +294,7 @@ def identity(ground: Ground, body: bytes) -> None:
 
 def outbox(ground: Ground, body: bytes) -> None:
     state = ClientState(ground.folder / "state")
-    ground.file("state/outbox/work.json", body)
+    ground.file("state/outbox/work.json", body + b"\n" + sha256(body).encode())
     for answer in state.finished():
         messages.encode_brief(answer.report)
 

@@ -145,6 +145,19 @@ def test_half_written_work_is_done_again(tmp_path: Path) -> None:
     assert state.finished() == []
 
 
+@pytest.mark.parametrize("ending", [".json", ".st"])
+def test_finished_work_in_which_a_bit_has_flipped_is_done_again(
+    tmp_path: Path, ending: str
+) -> None:
+    state = ClientState(tmp_path)
+    state.keep_finished(FinishedWork(Report("w", "done", 24), b"tensors"))
+    (path,) = (tmp_path / "outbox").glob(f"*{ending}")
+    body = path.read_bytes()
+    path.write_bytes(body.replace(b"24", b"34").replace(b"tensors", b"tensorq"))
+    assert path.read_bytes() != body and state.finished() == []
+    assert list((tmp_path / "outbox").iterdir()) == []
+
+
 def test_what_runs_of_long_ago_left_is_swept_when_a_client_starts(tmp_path: Path) -> None:
     state, whole = ClientState(tmp_path), FinishedWork(Report("w", "done"), b"tensors")
     state.keep_finished(whole)
