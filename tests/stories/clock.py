@@ -20,6 +20,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
+LEAST_S = 1e-6  # less would be lost in rounding, and time stand still
 START_S = 1_800_000_000.0  # Unix time at which every story begins
 Parked = Callable[[float], None]
 
@@ -34,7 +35,7 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck
-        now.monotonic_s += max(timeout, 0.0)
+        now.monotonic_s += max(timeout, LEAST_S) if timeout else 0.0
         return []
 
 

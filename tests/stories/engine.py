@@ -16,6 +16,7 @@ from edge_client.adapters.spec import AdapterSpec, frozen_layers
 from edge_client.bases.base import Base
 from edge_client.bases.tokenizer import open_tokens
 from edge_client.client import enrolment, worker
+from edge_client.client.answers import answer
 from edge_client.engine.budgeted import workload
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import add_correction
@@ -30,9 +31,11 @@ from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
 from edge_client.updates.step import Correction
+from edge_client.wire.messages import Work
 from edge_client.wire.tensors import AdapterState, check_same_parameters
 from edge_client.wire.training import Training
-from tests.stories.clock import put
+from tests.stories.clock import of_greenlet, put
+from tests.stories.lies import told
 
 step_s = [1.0]  # virtual seconds of one optimizer step, as the story says
 
@@ -142,7 +145,11 @@ def stood_in() -> None:
         encoder = Encoder(tokens(base), task, True, training.tokens, 0)
         return Engine(backend, encoder, base.shape, found[0].plan, cut, budget)
 
-    put(worker, open_within=open_within, let_go_of_code=lambda: 0)
+    def answered(engine: Engine, start: AdapterState, own: Any, work: Work, *more: Any) -> Any:
+        finished, process = answer(engine, start, own, work, *more), of_greenlet("process")
+        return told(lie.kind, finished, work) if (lie := process.fault_of_answer()) else finished
+
+    put(worker, open_within=open_within, let_go_of_code=lambda: 0, answer=answered)
     put(
         enrolment, check_budget=lambda *known: open_within(*known[:2], known[4], *known[2:4]).option
     )

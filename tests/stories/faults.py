@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 OF_REQUEST = ("lost", "late", "cut request", "cut answer", "between", "slow", "repeated")
+OF_RUN = ("paused", "extended", "rolled back", "revoked")
 OF_OP = ("kill", "power", "flip", "full", "read-only", "clock", "pause")
 
 
@@ -11,11 +12,13 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: One of `OF_REQUEST`, `OF_OP`.
-        who: The machine: `coordinator` or a device's name.
-        at: Number of the request or operation of that machine at which it happens, from 1.
+        kind: One of `OF_REQUEST`, `OF_OP`, `OF_RUN`, or a lie.
+        who: The machine: `coordinator` or a device's name; `operator` of an order.
+        at: Number of the request, operation or answer of that machine at which it happens, from 1;
+            of an order the second.
         seconds: How late, or how long.
-        size: Where it is cut: share of a request, byte of an answer; or a status.
+        size: Where it is cut: share of a request, byte of an answer; a status; of an order, which
+            round or device.
     """
 
     kind: str
@@ -33,12 +36,16 @@ class Fault:
         return self.kind in OF_REQUEST
 
     def __str__(self) -> str:
-        return SAID[self.kind].format(
-            who=self.who, at=_th(self.at), s=f"{self.seconds:.3g}", size=self.size
-        )
+        known = {"who": self.who, "s": f"{self.seconds:.3g}", "size": self.size}
+        known |= {"at": _th(self.at), "at_s": self.at, "kind": self.kind}
+        return SAID.get(self.kind, "{who} lies in its {at} answer: {kind}").format(**known)
 
 
 SAID = {
+    "paused": "the operator pauses the run after {at_s} s, for {s} s",
+    "extended": "the operator extends the run to {size:.0f} rounds after {at_s} s",
+    "rolled back": "the operator rolls the run back to round {size:.0f} after {at_s} s",
+    "revoked": "the operator revokes d{size:.0f} after {at_s} s",
     "lost": "{who}: the {at} request is lost; {who} hears nothing, and after {s} s a reset",
     "late": "{who}: the {at} request is cut off here and arrives {s} s later all the same",
     "cut request": "{who}: the {at} request is cut after {size:.0%} of its bytes",

@@ -28,9 +28,11 @@ from edge_client.client.loop import Client
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
+from edge_client.wire.fleet import REVOKED
 from tests.stories.clock import Blocking, chance, now, put, unseen
 from tests.stories.disk import Disk
 from tests.stories.faults import Fault
+from tests.stories.lies import LIES
 from tests.stories.network import Link, Stream
 
 TICK_S = 10.0  # of virtual time; each costs real time
@@ -57,6 +59,7 @@ class Machine:
     Attributes:
         ops: Operations of its processes so far.
         requests: Requests so far.
+        answers: Pieces of work done so far.
         is_dying: Whether its process is dead and not started again yet.
         down_s: For how long.
     """
@@ -70,11 +73,12 @@ class Machine:
         met: Counter[str],
     ) -> None:
         self.name, self.folder, self.loop, self.met = name, folder, loop, met
-        self.ops = self.requests = 0
+        self.ops = self.requests = self.answers = 0
         self.is_dying, self.down_s, self.skew_s = False, 0.0, 0.0
         self.disk = Disk(folder, any(one.kind == "power" for one in faults))
         self._of_op = {one.at: one for one in faults if one.is_of_op}
         self._of_request = {one.at: one for one in faults if one.is_of_request}
+        self._of_answer = {one.at: one for one in faults if one.kind in LIES}
 
     def op(self, what: str) -> None:
         """One operation.
@@ -174,11 +178,12 @@ class Device(Machine):
                 return
         except Killed:
             pass
-        except (Failed, WrongInput) as error:
-            self.said = f"{type(error).__name__}: {error}"
-        except OSError as error:
+        except (Failed, WrongInput, OSError) as error:
             self.said = f"{type(error).__name__}: {error}"
         if self._is_over:
+            return
+        if self.is_revoked:
+            self._on_end()
             return
         if self.is_dying:
             pause_s = self.down_s
@@ -187,6 +192,11 @@ class Device(Machine):
             self.loop.call_later(pause_s, self.start)
         else:
             self._on_end()
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether it has heard that it is; it stays away then."""
+        return self.said.endswith(REVOKED)
 
     def end(self) -> None:
         """The story is over."""
@@ -198,9 +208,14 @@ class Device(Machine):
 
     def fault_of_request(self) -> Fault | None:
         self.requests += 1
-        fault = self._of_request.pop(self.requests, None)
-        if fault is not None:
-            self.met[fault.kind] += 1
+        return self._met(self._of_request.pop(self.requests, None))
+
+    def fault_of_answer(self) -> Fault | None:
+        self.answers += 1
+        return self._met(self._of_answer.pop(self.answers, None))
+
+    def _met(self, fault: Fault | None) -> Fault | None:
+        self.met.update([fault.kind] if fault else [])
         return fault
 
     def park(self, stream: Stream, seconds: float | None) -> bool:

@@ -11,6 +11,7 @@ import logging
 import random
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,26 +20,44 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, StepClosed
 from coordinator.rounds.machine import kept_of
+from coordinator.rounds.orders import OrderKind
+from coordinator.storage.blobs import BlobDamaged
+from coordinator.storage.devices import revoke
+from coordinator.storage.errors import StoreError
+from coordinator.storage.orders import add_order
 from coordinator.storage.runs import create_run
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base, open_base
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
+from edge_client.errors import Failed
 from edge_client.tasks.task import Task
 from edge_client.updates.settings import Updates
-from edge_client.wire.tensors import digest_header
+from edge_client.wire.fleet import device_id_of
+from edge_client.wire.tensors import decode_adapter, digest_header
 from edge_client.wire.training import Training
 from tests.coordinator.devices import key_of
 from tests.stories import clock, disk, engine, machines
-from tests.stories.faults import OF_OP, OF_REQUEST, Fault
+from tests.stories.faults import OF_OP, OF_REQUEST, OF_RUN, Fault
+from tests.stories.lies import LIES
 from tests.stories.machines import Device, Host
 from tests.stories.network import OTHERS
 from tests.tiny import write_tiny_base
 
 HORIZON_S = 15_000.0  # of virtual time: who is not home by then never will be
+LIAR = "liar"
+MOST = 10.0  # of the adapter's numbers; the engine's stand-in gives below 1
+ORDERS: Mapping[str, OrderKind] = {
+    "paused": "pause",
+    "resumed": "resume",
+    "extended": "extend",
+    "rolled back": "rollback",
+}
 CANARY = "grandma"  # in each device's texts, and nowhere else
 LABELS = ("weather", "family")
 TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {one: one for one in LABELS})
@@ -62,6 +81,7 @@ class Shape:
         rounds: How many.
         steps: One of `STEPS`.
         step_s: Virtual seconds of an optimizer step.
+        trouble: `""`, `orders` of an operator, or a device that `lies`, beside the honest ones.
     """
 
     seed: int
@@ -69,6 +89,12 @@ class Shape:
     rounds: int
     steps: str
     step_s: float
+    trouble: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        honest = [f"d{number}" for number in range(self.devices)]
+        return [*honest, LIAR] if self.trouble == "lies" else honest
 
 
 @dataclass
@@ -100,7 +126,9 @@ class Told:
 
 def shape_of(seed: int, devices: int = 3, rounds: int = 3) -> Shape:
     draw = random.Random(f"shape {seed}")
-    return Shape(seed, devices, rounds, draw.choice(list(STEPS)), draw.choice([0.1, 5.0, 40.0]))
+    steps, step_s = draw.choice(list(STEPS)), draw.choice([0.1, 5.0, 40.0])
+    trouble = draw.choice(["", "", "", "orders", "lies"])
+    return Shape(seed, devices, rounds, "plain" if trouble == "lies" else steps, step_s, trouble)
 
 
 def drawn(shape: Shape, calm: Told) -> list[Fault]:
@@ -112,7 +140,19 @@ def drawn(shape: Shape, calm: Told) -> list[Fault]:
         is_of_op = who == "coordinator" or draw.random() < 0.3
         one = _of_op(who, calm, draw) if is_of_op else _of_network(who, calm, draw)
         found[one.who, one.at, is_of_op] = one
+    if shape.trouble:
+        some = [_of_run(shape, calm, draw) for _ in range(draw.randint(1, 4))]
+        found |= {(one.who, one.at, one.kind in OF_OP): one for one in some}
     return list(found.values())
+
+
+def _of_run(shape: Shape, calm: Told, draw: random.Random) -> Fault:
+    if shape.trouble == "lies":
+        return Fault(draw.choice(LIES), LIAR, draw.randint(1, 2 * shape.rounds + 1))
+    kind, seconds = draw.choice(OF_RUN), draw.choice([1.0, 60.0, 600.0])
+    most = shape.devices - 2 if kind == "revoked" else shape.rounds  # one is left
+    size = draw.randint(0, most) + (shape.rounds if kind == "extended" else 0)
+    return Fault(kind, "operator", draw.randint(1, round(calm.virtual_s)), seconds, float(size))
 
 
 def _of_op(who: str, calm: Told, draw: random.Random) -> Fault:
@@ -163,9 +203,9 @@ def texts(number: int) -> Path:
 
 
 @cache
-def prepared(devices: int, rounds: int, steps: str) -> tuple[Path, str, str]:
+def prepared(devices: int, rounds: int, steps: str, trouble: str) -> tuple[Path, str, str]:
     """A store with its run, not served yet; the run's id, and the token."""
-    folder = ground() / "stores" / f"{devices}-{rounds}-{steps}"
+    folder = ground() / "stores" / f"{devices}-{rounds}-{steps}-{trouble}"
     more = dict(STEPS[steps])
     training = Training(epochs=2, batch=2, lr=0.01, tokens=32, optimizer="sgd")
     training = replace(training, **more.pop("training", {}))
@@ -175,9 +215,9 @@ def prepared(devices: int, rounds: int, steps: str) -> tuple[Path, str, str]:
         base=str(base().folder),
         adapter="lora:2",
         rounds=rounds,
-        min_clients=devices,
-        min_updates=devices,
-        deadline_s=5_000.0,
+        min_clients=1 if trouble == "orders" else devices,
+        min_updates=1 if trouble else devices,
+        deadline_s=600.0 if trouble else 5_000.0,
         adaptive_deadline=False,
         training=training,
         **more,
@@ -217,20 +257,21 @@ class Story:
         self._lines = Lines()
         self.loop = clock.begin(shape.seed)
         self.folder = Path(tempfile.mkdtemp(dir=ground()))
-        template, self.run_id, self.token = prepared(shape.devices, shape.rounds, shape.steps)
+        template, self.run_id, self.token = prepared(
+            *(shape.devices, shape.rounds, shape.steps, shape.trouble)
+        )
         clock.now.is_virtual = False
         shutil.copytree(template, self.folder / "store")
         self.host = Host(*self._known("coordinator", "store"))
-        self.devices = [self._device(number) for number in range(shape.devices)]
+        self.devices = [self._device(*one) for one in enumerate(shape.names)]
         clock.now.is_virtual = True
-        self._at_work = len(self.devices)
+        self._at_work = shape.devices
 
     def _known(self, name: str, folder: str) -> tuple[object, ...]:
         own = [fault for fault in self._faults if fault.who == name]
         return name, self.folder / folder, self.loop, own, self.told.met
 
-    def _device(self, number: int) -> Device:
-        name = f"d{number}"
+    def _device(self, number: int, name: str) -> Device:
         settings = Settings(
             url="http://127.0.0.1:8700",
             token=self.token,
@@ -243,7 +284,8 @@ class Story:
             wait_s=50.0,
             is_until_finished=True,
         )
-        device = Device(settings, self.host, self._ended, *self._known(name, name))
+        ended = self._ended if name != LIAR else lambda: None
+        device = Device(settings, self.host, ended, *self._known(name, name))
         ClientState(device.folder).keep_identity(Identity("", key_of(name)))
         return device
 
@@ -274,6 +316,8 @@ class Story:
         serving = asyncio.create_task(self.host.run(above))
         for device in self.devices:
             device.start()
+        for order in (one for one in self._faults if one.who == "operator"):
+            self.loop.call_later(order.at, self._order, order, order.kind)
         try:
             began_s = self.loop.time()
             while self._at_work or self.host.service is None:
@@ -298,6 +342,29 @@ class Story:
         error = context.get("exception")
         if not isinstance(error, machines.Killed):
             self.told.wrong.append(f"{context.get('message')}: {error!r}")
+
+    def _order(self, order: Fault, kind: str) -> None:
+        """An operator asks for something, and again where the coordinator is not there."""
+        service, now_s = self.host.service, time.time()
+        try:
+            if service is None:
+                raise OSError
+            live, device_id = service.run(self.run_id), device_id_of(key_of(f"d{order.size:.0f}"))
+            if live.state.is_finished:
+                return
+            if kind == "revoked":
+                revoke(service.store.database, device_id, now_s)
+            else:
+                rounds = None if kind in ("paused", "resumed") else int(order.size)
+                add_order(service.store, live.run, ORDERS[kind], rounds, now_s)
+            self.told.met[kind] += 1
+        except StoreError:  # it has no effect any more
+            return
+        except (OSError, SQLAlchemyError, Failed):
+            self.loop.call_later(30.0, self._order, order, kind)
+            return
+        if kind == "paused":
+            self.loop.call_later(order.seconds, self._order, order, "resumed")
 
     def _sleep(self, seconds: float) -> None:
         device = clock.of_greenlet("process")
@@ -328,13 +395,19 @@ class Story:
         else:
             live = service.run(self.run_id)
             told.adapter = kept_of(live.config, live.state)[1]
+            self._look_at_adapter(service.store)
             if not live.state.is_finished:
                 told.lacks.append("the run is not finished")
             self._look_at_journal(service.store.events(self.run_id))
         for device in self.devices:
             self._look_at_device(device)
         self._look_at_files()
-        said = [*self._lines.said, self.host.said, *(device.said for device in self.devices)]
+        said = [
+            *self._lines.said,
+            *self._lines.raised,
+            self.host.said,
+            *(device.said for device in self.devices),
+        ]
         words = ["damaged", "verify"] if told.met["flip"] else []
         died, lacked = (
             any(told.met[kind] for kind in kinds)
@@ -347,6 +420,15 @@ class Story:
             told.wrong += self._lines.raised
         clock.now.is_virtual = True
 
+    def _look_at_adapter(self, store: Store) -> None:
+        try:
+            adapter = decode_adapter(store.read(self.told.adapter))
+        except BlobDamaged as error:
+            self.told.lacks.append(str(error))
+            return
+        if any(abs(tensor).max() > MOST for tensor in adapter.values()):
+            self.told.wrong.append(f"the adapter has a number above {MOST}")
+
     def _look_at_journal(self, events: Sequence[Event]) -> None:
         done = [e for e in events if isinstance(e, Answered) and e.update_sha256]
         twice = [work for work, n in Counter(one.work_id for one in done).items() if n > 1]
@@ -358,10 +440,12 @@ class Story:
                     lost = f"{device.name}: the update of work {work_id[:8]} was acknowledged"
                     self.told.wrong.append(f"{lost} and is not in the journal")
         closed = [e for e in events if isinstance(e, StepClosed)]
-        if len(done) != self.shape.devices * self.shape.rounds:
+        if not self.shape.trouble and len(done) != self.shape.devices * self.shape.rounds:
             self.told.lacks.append(f"{len(done)} updates count in {len(closed)} steps")
 
     def _look_at_device(self, device: Device) -> None:
+        if device.name == LIAR or device.is_revoked:
+            return
         adapter = device.folder / "adapter" / "adapter_model.safetensors"
         if device.summary is None:
             self.told.lacks.append(f"{device.name} is not home; it said last: {device.said}")
@@ -396,22 +480,22 @@ def play(shape: Shape, faults: Sequence[Fault]) -> Told:
 
 
 @cache
-def _calm(devices: int, rounds: int, steps: str) -> Told:
-    return play(Shape(0, devices, rounds, steps, 1.0), [])
+def _calm(devices: int, rounds: int, steps: str, trouble: str) -> Told:
+    return play(Shape(0, devices, rounds, steps, 1.0, trouble), [])
 
 
 def calm(shape: Shape) -> Told:
     """The undisturbed run; its bytes hang on neither the seed of chances nor on speed."""
-    return _calm(shape.devices, shape.rounds, shape.steps)
+    return _calm(shape.devices, shape.rounds, shape.steps, shape.trouble)
 
 
 def judged(shape: Shape, faults: Sequence[Fault]) -> Told:
     """Play a story, and compare what came of it with the undisturbed run."""
     told = play(shape, faults)
-    if not told.lacks and told.adapter != calm(shape).adapter:
+    if not (told.lacks or shape.trouble) and told.adapter != calm(shape).adapter:
         told.lacks.append(f"adapter {told.adapter[:12]}, undisturbed {calm(shape).adapter[:12]}")
     # A device that parted from a coordinator that was away keeps terms and states of its steps.
-    if not told.lacks and told.files > calm(shape).files + 4 * shape.devices:
+    if not (told.lacks or shape.trouble) and told.files > calm(shape).files + 4 * shape.devices:
         told.lacks.append(f"{told.files} files are left, undisturbed {calm(shape).files}")
     if not told.is_said:
         told.wrong += told.lacks
