@@ -4,7 +4,9 @@ By that header devices tell the coordinator's own answers from those of a proxy 
 """
 
 import errno
+import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Literal
@@ -40,6 +42,7 @@ from edge_client.wire.messages import (
 )
 from edge_client.wire.reports import Cost
 
+LOG = logging.getLogger(__name__)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 FULL_AGAIN_S = 20  # after which a device asks a full disk again
 BUSY_AGAIN_S = 5
@@ -149,6 +152,7 @@ def add_handlers(app: FastAPI, attempts: TokenBuckets | None = None) -> None:
                 return _detail(429, "too many attempts from this address; try again", again_s)
         return _detail(error.status, error.detail, error.again_s)
 
+    damaged = _damaged(set())
     app.add_middleware(Drained)
     app.add_middleware(Signed)
     app.add_exception_handler(Refusal, refused)
@@ -156,8 +160,8 @@ def add_handlers(app: FastAPI, attempts: TokenBuckets | None = None) -> None:
     app.add_exception_handler(RequestValidationError, _no_parameters)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(DatabaseBusy, _no_database)
-    app.add_exception_handler(DatabaseDamaged, _damaged)
-    app.add_exception_handler(BlobDamaged, _damaged)
+    for damage in (DatabaseDamaged, BlobDamaged):
+        app.add_exception_handler(damage, damaged)
     app.add_exception_handler(DatabaseAway, _away)
     app.add_exception_handler(BadValue, _no_value)
     app.add_exception_handler(BlobsAway, _away)
@@ -239,10 +243,17 @@ async def _no_database(_: Request, error: Exception) -> Response:
     raise error
 
 
-async def _damaged(_: Request, __: Exception) -> Response:
+def _damaged(said: set[str]) -> Callable[[Request, Exception], Awaitable[Response]]:
     """The log says more, once and not for each that asks; what is damaged is for the operator."""
-    told = "the coordinator's store is damaged; try again once its operator has restored it"
-    return _detail(503, told, FULL_AGAIN_S)
+
+    async def damaged(_: Request, error: Exception) -> Response:
+        if isinstance(error, BlobDamaged) and str(error) not in said:  # of a database ticks say it
+            said.add(str(error))
+            LOG.error("%s", error)
+        told = "the coordinator's store is damaged; try again once its operator has restored it"
+        return _detail(503, told, FULL_AGAIN_S)
+
+    return damaged
 
 
 async def _away(_: Request, error: Exception) -> Response:
