@@ -12,6 +12,7 @@ from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import decode_update, encode_update
 from simulation.experiments.hostile import Attack, forged
 
+LIAR = "liar"  # the name of the device that lies
 NAN = np.float32(np.nan).tobytes()
 
 

@@ -24,6 +24,7 @@ from coordinator.serving.server import create_app, sole_server
 from coordinator.serving.service import Service
 from coordinator.storage.store import Store
 from coordinator.upkeep.disk_space import DiskLimits
+from coordinator.upkeep.rollback import check_needed
 from edge_client.client.loop import Client
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import ClientState
@@ -32,7 +33,7 @@ from edge_client.wire.fleet import REVOKED
 from tests.stories.clock import Blocking, chance, now, put, unseen
 from tests.stories.disk import Disk
 from tests.stories.faults import Fault
-from tests.stories.lies import LIES
+from tests.stories.lies import LIAR, LIES
 from tests.stories.network import Link, Stream
 
 TICK_S = 10.0  # of virtual time; each costs real time
@@ -156,6 +157,8 @@ class Device(Machine):
     ) -> None:
         super().__init__(*known)
         self._settings, self.host, self._on_end = settings, host, on_end
+        # What a client ends with in good order; one that lies may stumble over its lies.
+        self._ends = (Exception,) if self.name == LIAR else (Failed, WrongInput, OSError)
         self.summary: Summary | None = None
         self.said, self.lives = "", 0
         self.receipts: dict[str, str] = {}
@@ -178,7 +181,7 @@ class Device(Machine):
                 return
         except Killed:
             pass
-        except (Failed, WrongInput, OSError) as error:
+        except self._ends as error:
             self.said = f"{type(error).__name__}: {error}"
         if self._is_over:
             return
@@ -252,14 +255,18 @@ class Device(Machine):
 class Host(Machine):
     """The coordinator's machine: service, application and HTTP protocol, all of them real.
 
+    Args:
+        on_start: Called with each service before it serves.
+
     Attributes:
         service: Of its process, while that serves.
         links: Connections that are open.
         said: Why its last process ended, where that was an error.
     """
 
-    def __init__(self, *known: Any) -> None:
+    def __init__(self, on_start: Callable[[Service], None], *known: Any) -> None:
         super().__init__(*known)
+        self._on_start = on_start
         self.service: Service | None = None
         self.links: dict[Link, None] = {}
         self.said, self.lives = "", 0
@@ -312,6 +319,11 @@ class Host(Machine):
             with closing(Store(self.folder, is_new=False)) as store, sole_server(store):
                 limits = DiskLimits()
                 self.service = Service(store, _unix_s(), limits, usage=self._usage)
+                for live in self.service.runs():
+                    if not live.state.is_finished:
+                        check_needed(store, live.config.name, live.state)
+                with unseen():
+                    self._on_start(self.service)
                 app = create_app(self.service, tick_s=TICK_S)
                 async with app.router.lifespan_context(app):
                     http: Any = BoundedHttp

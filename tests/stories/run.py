@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.stories import disk, engine, machines, network
+from tests.stories.bugs import BUGS
 from tests.stories.faults import Fault
 from tests.stories.shrink import shrunk
 from tests.stories.story import Shape, calm, drawn, judged, shape_of
@@ -21,11 +22,14 @@ def main() -> int:
     asked.add_argument("--minutes", type=float, default=0.0, help="no story starts after these")
     asked.add_argument("--devices", type=int, default=3)
     asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--bug", choices=sorted(BUGS), help="planted; the first failure ends it")
     given = asked.parse_args()
     disk.installed()
     machines.installed()
     network.connected()
     engine.stood_in()
+    if given.bug:
+        BUGS[given.bug]()
     gc.set_threshold(100_000, 50, 100)
     met, failed, virtual_s, number = Counter[str](), list[int](), 0.0, 0
     began_s = shown_s = time.perf_counter()
@@ -37,6 +41,8 @@ def main() -> int:
         if told.wrong:
             failed.append(shape.seed)
             show(shape, faults)
+        if told.wrong and given.bug:
+            break
         now_s = time.perf_counter()
         if now_s - shown_s > SHOWN_S:
             shown_s = now_s
@@ -65,5 +71,5 @@ def show(shape: Shape, faults: Sequence[Fault]) -> None:
     for line in map(str, few) if few else ["nothing happens at all"]:
         print(f"  - {line}")
     for line in told.wrong or judged(shape, faults).wrong:
-        print(f"  wrong: {line}")
+        print(f"  wrong: {line[:300]}")
     print(f"  {few!r}", flush=True)

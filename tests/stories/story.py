@@ -26,6 +26,7 @@ from coordinator.config import RunConfig
 from coordinator.rounds.events import Answered, Event, StepClosed
 from coordinator.rounds.machine import kept_of
 from coordinator.rounds.orders import OrderKind
+from coordinator.serving.service import Service
 from coordinator.storage.blobs import BlobDamaged
 from coordinator.storage.devices import revoke
 from coordinator.storage.errors import StoreError
@@ -44,13 +45,12 @@ from edge_client.wire.training import Training
 from tests.coordinator.devices import key_of
 from tests.stories import clock, disk, engine, machines
 from tests.stories.faults import OF_OP, OF_REQUEST, OF_RUN, Fault
-from tests.stories.lies import LIES
+from tests.stories.lies import LIAR, LIES
 from tests.stories.machines import Device, Host
 from tests.stories.network import OTHERS
 from tests.tiny import write_tiny_base
 
 HORIZON_S = 15_000.0  # of virtual time: who is not home by then never will be
-LIAR = "liar"
 MOST = 10.0  # of the adapter's numbers; the engine's stand-in gives below 1
 ORDERS: Mapping[str, OrderKind] = {
     "paused": "pause",
@@ -262,7 +262,8 @@ class Story:
         )
         clock.now.is_virtual = False
         shutil.copytree(template, self.folder / "store")
-        self.host = Host(*self._known("coordinator", "store"))
+        self.devices = list[Device]()
+        self.host = Host(self._look_at_receipts, *self._known("coordinator", "store"))
         self.devices = [self._device(*one) for one in enumerate(shape.names)]
         clock.now.is_virtual = True
         self._at_work = shape.devices
@@ -399,6 +400,7 @@ class Story:
             if not live.state.is_finished:
                 told.lacks.append("the run is not finished")
             self._look_at_journal(service.store.events(self.run_id))
+            self._look_at_receipts(service)
         for device in self.devices:
             self._look_at_device(device)
         self._look_at_files()
@@ -433,15 +435,20 @@ class Story:
         done = [e for e in events if isinstance(e, Answered) and e.update_sha256]
         twice = [work for work, n in Counter(one.work_id for one in done).items() if n > 1]
         self.told.wrong += [f"the update of work {work[:8]} counts twice" for work in twice]
+        closed = [e for e in events if isinstance(e, StepClosed)]
+        if not self.shape.trouble and len(done) != self.shape.devices * self.shape.rounds:
+            self.told.lacks.append(f"{len(done)} updates count in {len(closed)} steps")
+
+    def _look_at_receipts(self, service: Service) -> None:
+        """At each start of the coordinator and in the end: nothing acknowledged is lost."""
+        events = service.store.events(self.run_id)
+        done = [e for e in events if isinstance(e, Answered) and e.update_sha256]
         journal = {one.work_id: digest_header(str(one.update_sha256)).lower() for one in done}
         for device in self.devices:
             for work_id, digest in device.receipts.items():
                 if journal.get(work_id) != digest:
                     lost = f"{device.name}: the update of work {work_id[:8]} was acknowledged"
                     self.told.wrong.append(f"{lost} and is not in the journal")
-        closed = [e for e in events if isinstance(e, StepClosed)]
-        if not self.shape.trouble and len(done) != self.shape.devices * self.shape.rounds:
-            self.told.lacks.append(f"{len(done)} updates count in {len(closed)} steps")
 
     def _look_at_device(self, device: Device) -> None:
         if device.name == LIAR or device.is_revoked:

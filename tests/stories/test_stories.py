@@ -15,12 +15,12 @@ SLOW = 500  # stories of each of two processes
 SLOW_MINUTES = 5.0
 
 
-def told(*arguments: str) -> str:
+def told(*arguments: str, fails: bool = False) -> str:
     """What the command prints; it runs apart, for it replaces clocks, sockets and files."""
     line = [sys.executable, "-m", "tests.stories", *arguments]
     known = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, cwd=ROOT, env=known, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == int(fails), done.stdout + done.stderr
     return done.stdout
 
 
@@ -33,6 +33,14 @@ def test_the_fewest_faults_that_fail_together_are_found() -> None:
     faults = [Fault("kill", "d0", at) for at in range(1, 12)]
     bad = {faults[2], faults[7], faults[8]}
     assert set(shrunk(faults, lambda some: bad <= set(some))) == bad
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["executor", "journal", "outbox", "uploads"])
+def test_a_bug_that_is_planted_is_found_within_a_thousand_stories(bug: str) -> None:
+    said = told("--seed", "7000", "--stories", "1000", "--bug", bug, fails=True)
+    assert "  wrong: " in said
+    print(said)
 
 
 @pytest.mark.slow
