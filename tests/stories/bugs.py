@@ -52,12 +52,20 @@ def outbox() -> None:
 
 def executor() -> None:
     """A new adapter is in the journal before it is on the disk."""
-    landed, written = executing._landed, Store.put
+    aggregated, landed, written = executing.aggregate, executing._landed, Store.put
     late = list[Callable[[], object]]()
 
     def store(place: Store, body: bytes, name: str = "") -> str:
         late.append(lambda: written(place, body, name))
         return name or sha256(body)
+
+    def aggregate(*known: Any) -> Any:
+        late.clear()
+        put(Store, put=store)
+        try:
+            return aggregated(*known)
+        finally:
+            put(Store, put=written)
 
     def land(*known: Any) -> bool:
         is_landed = landed(*known)
@@ -65,8 +73,7 @@ def executor() -> None:
             late.pop()()
         return is_landed
 
-    put(Store, put=store)
-    put(executing, _landed=land)
+    put(executing, aggregate=aggregate, _landed=land)
 
 
 def uploads() -> None:
