@@ -215,7 +215,7 @@ def prepared(devices: int, rounds: int, steps: str, trouble: str) -> tuple[Path,
         base=str(base().folder),
         adapter="lora:2",
         rounds=rounds,
-        min_clients=1 if trouble == "orders" else devices,
+        min_clients=devices,
         min_updates=1 if trouble else devices,
         deadline_s=600.0 if trouble else 5_000.0,
         adaptive_deadline=False,
@@ -353,6 +353,8 @@ class Story:
             live, device_id = service.run(self.run_id), device_id_of(key_of(f"d{order.size:.0f}"))
             if live.state.is_finished:
                 return
+            if kind == "revoked" and not live.state.round_index:
+                raise OSError  # without it the run would never begin
             if kind == "revoked":
                 revoke(service.store.database, device_id, now_s)
             else:
