@@ -19,7 +19,7 @@ def told(*arguments: str, fails: bool = False) -> str:
     """What the command prints; it runs apart, for it replaces clocks, sockets and files."""
     line = [sys.executable, "-m", "tests.stories", *arguments]
     known = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(line, cwd=ROOT, env=known, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(line, cwd=ROOT, env=known, capture_output=True, text=True, timeout=1800)
     assert done.returncode == int(fails), done.stdout + done.stderr
     return done.stdout
 
