@@ -23,11 +23,12 @@ from edge_client.engine.frozen_layers_cache import is_kept
 from edge_client.engine.limits import Watched
 from edge_client.engine.opening import engine_name
 from edge_client.guest.guest import Guest
-from edge_client.guest.process import let_go_of_code, waiting
+from edge_client.guest.process import waiting
 from edge_client.guest.steps import Keeper, StepFile
 from edge_client.labelling.label_journal import FileNotes
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.metering.work import WorkMeter
+from edge_client.planning.allocator import let_go_of_code
 from edge_client.planning.planner import plan_in_words
 from edge_client.tasks.encoder import cuts_in_words, usable
 from edge_client.texts.data_folder import DataFolder

@@ -11,11 +11,9 @@ nobody has seen yet, work is cut `CUT_S` after the signal. Without `listening` n
             look()
 
 `tell("READY=1", "STATUS=waiting for work")` is sd_notify(3): it does nothing without NOTIFY_SOCKET
-and ignores failures. `let_go_of_code` unmaps library code pages while idle; they stay in the
-kernel's page cache while memory lasts, and are mapped again on use.
+and ignores failures.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -24,10 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
-
-from edge_client.metering import memory
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 CUT_S = 4.0  # after the signal: a step that is over by then is whole
@@ -230,28 +225,3 @@ class WatchdogNotifier:
         if now_s - self._told_s >= LEAST_S:
             self._told_s = now_s
             tell("WATCHDOG=1")
-
-
-DONT_NEED = 4  # MADV_DONTNEED, madvise(2), the same on x86-64 and arm64
-LEAST_BYTES = 1 << 20
-
-
-def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
-    """Unmap resident pages of executable file mappings, which nobody can have written to.
-
-    Args:
-        maps: See proc(5).
-
-    Returns:
-        Bytes of the mappings that were let go of, whether resident or not.
-    """
-    libc, let_go = ctypes.CDLL(None), 0
-    for line in memory.text(maps).splitlines():
-        place, mode, *rest = line.split(maxsplit=5)
-        first, last = (int(end, 16) for end in place.split("-"))
-        is_file = len(rest) == 4 and rest[3].startswith("/")
-        if mode == "r-xp" and is_file and last - first >= LEAST_BYTES:
-            size = last - first
-            address, length = ctypes.c_void_p(first), ctypes.c_size_t(size)
-            let_go += 0 if libc.madvise(address, length, DONT_NEED) else size
-    return let_go

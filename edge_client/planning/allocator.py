@@ -1,4 +1,4 @@
-"""C library allocator settings: one arena, and free memory returned to the system on demand.
+"""C library allocator settings: one arena, and memory returned to the system on demand.
 
 No threshold is set: glibc's own adaptive ones were as small and as fast as any that were tried, and
 mapping every large block by itself cost 40 % of a step (docs/decisions/005-allocator.md).
@@ -12,9 +12,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from edge_client.metering.memory import text
+
 ARENA_MAX = -8  # mallopt(3)
 TORCH_LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 STATM = Path("/proc/self/statm")
+DONT_NEED = 4  # MADV_DONTNEED, madvise(2), the same on x86-64 and arm64
 
 
 def is_glibc_linux() -> bool:
@@ -50,6 +53,29 @@ def trim() -> bool:
         Whether some was given back; False where there is no such call.
     """
     return is_glibc_linux() and bool(_libc().malloc_trim(0))
+
+
+def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
+    """Unmap resident pages of executable file mappings, which nobody can have written to.
+
+    They stay in the kernel's page cache while memory lasts, and are mapped again on use: what only
+    a start touches is not.
+
+    Args:
+        maps: See proc(5).
+
+    Returns:
+        Bytes of the mappings that were let go of, whether resident or not.
+    """
+    libc, let_go = _libc(), 0
+    for line in text(maps).splitlines():
+        place, mode, *rest = line.split(maxsplit=5)
+        first, last = (int(end, 16) for end in place.split("-"))
+        is_file = len(rest) == 4 and rest[3].startswith("/")
+        if mode == "r-xp" and is_file:
+            address, size = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
+            let_go += 0 if libc.madvise(address, size, DONT_NEED) else size.value
+    return let_go
 
 
 def trim_above(ceiling_bytes: int) -> bool:

@@ -23,6 +23,7 @@ import onnxruntime
 
 from edge_client.engine.engine import EngineError
 from edge_client.engine.onnx_backend.model import Graph
+from edge_client.planning.allocator import let_go_of_code
 
 OLDEST = (1, 23)  # the last that runs on Python 3.10
 FATAL = 4  # logged; what is less comes as an exception
@@ -64,6 +65,7 @@ class Runtime:
         session = self._sessions.get(key)
         if session is None:
             session = self._sessions[key] = self.open(build().model())
+            let_go_of_code()  # half of it has made sessions, or read the base, and runs no more
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
