@@ -268,9 +268,10 @@ def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
     """
     row = ENGINES[engine]
     if row.module in sys.modules:
-        if engine == "onnx":
-            let_go_of_code()  # as above
-        return _rounded_up(resident_bytes(), row.step_bytes) or row.runtime_bytes
+        if engine == "torch":
+            return _rounded_up(resident_bytes(), row.step_bytes) or row.runtime_bytes
+        let_go_of_code()  # as above; others' code comes back in part, the more the more there is
+        return _rounded_up(resident_bytes() * 33 // 32, row.step_bytes) or row.runtime_bytes
     code = READY.format(engine=engine, warm_up=row.warm_up)
     try:
         done = subprocess.run(

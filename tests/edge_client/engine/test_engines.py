@@ -264,7 +264,7 @@ OPENING = """
 import json, resource, sys
 import numpy as np
 from edge_client.adapters.spec import parse_adapter
-from edge_client.planning.allocator import resident_bytes, trim
+from edge_client.planning.allocator import let_go_of_code, resident_bytes, trim
 from edge_client.bases.base import open_base
 from edge_client.engine.opening import load_engine, open_engine
 from edge_client.planning.guard import is_allocation_failure
@@ -286,6 +286,7 @@ every = engine.encoder.batch(prompts)
 GIVING_BACK = """
 def resting():
     trim()
+    let_go_of_code()  # of which another step touches more
     return resident_bytes()
 
 engine.train_step(few)
