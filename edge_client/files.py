@@ -93,13 +93,13 @@ def from_json(body: bytes, kind: type[Kind]) -> Kind:
         kind: Of value.
 
     Raises:
-        msgspec.DecodeError: It holds no such value, or is nested deeper than Python goes. (A
-            ValueError.)
+        msgspec.DecodeError: It holds no such value, is nested deeper than Python goes, or has a
+            text that is not UTF-8. (A ValueError.)
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except RecursionError as error:
-        raise msgspec.DecodeError("nested too deeply") from error
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise msgspec.DecodeError("nested too deeply, or not UTF-8") from error
 
 
 def discard(path: Path) -> None:

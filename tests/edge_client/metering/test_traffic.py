@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from edge_client.metering import traffic
-from edge_client.metering.traffic import NOTHING, TcpBytes, Traffic, read_tcp
+from edge_client.metering.traffic import NOTHING, Link, TcpBytes, Traffic, read_tcp
 from tests.edge_client.client.servers import Relay
 
 BODY = bytes(100_000)
@@ -125,3 +125,9 @@ def test_without_tcp_info_nothing_is_made_up(monkeypatch: pytest.MonkeyPatch) ->
     with socket.socket() as opened:
         assert read_tcp(opened) == TcpBytes(None, None, None, 1)
     assert NOTHING.plus(TcpBytes(None, 5, None, 1)) == TcpBytes(None, 5, None, 1)
+
+
+def test_a_rate_whose_name_is_not_utf_8_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "link.json"
+    path.write_bytes(b'{"bytes_pe\xf2_s":40152.9}')  # a bit has flipped
+    assert Link(path).rate() is None
