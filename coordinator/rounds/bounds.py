@@ -2,7 +2,8 @@
 
 Bounds are fixed and journaled when a training step opens, from rounds closed by then. So no answer
 affects the bounds of its own round, neither order of arrival nor a restart changes a byte, and
-updates still stream.
+updates still stream. Where no round says anything yet, a wide bound opens the step, and the lower
+medians of its own updates, which the journal holds too, narrow it as it closes (`narrowed`).
 
 An update above the norm bound is scaled down to it, not refused, so that an honest device with much
 to say is heard. Norm clipping: Sun et al. 2019 (arXiv:1911.07963), section 4; a bound that adapts
@@ -11,8 +12,8 @@ loses weight, so that no device pulls harder than three median ones.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median, median_low
 
 import numpy as np
@@ -43,34 +44,42 @@ class Medians:
     Attributes:
         norms: The median norm of each round's updates, none counted longer than its bound.
         examples: Their median weight, bounded alike.
+        few: Device -> norm and weight of its last update in a round of few. Once they are of enough
+            devices, they stand for a round.
     """
 
     norms: tuple[float, ...] = ()
     examples: tuple[float, ...] = ()
+    few: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def after(self, opened: StepOpened, done: Iterable[Answered]) -> "Medians":
-        """With a round that is closed now; one of few updates says nothing.
+    def after(self, opened: StepOpened, done: Iterable[tuple[str, Answered]]) -> "Medians":
+        """With a round that is closed now.
 
         Args:
             opened: Its step.
-            done: Answers that brought an update.
+            done: Devices and their answers that brought an update.
         """
         bounds, answers = bounds_of(opened), list(done)
+        told = {
+            name: (norm * bounds.share(norm), bounds.weight(one.num_examples, norm))
+            for name, one in answers
+            if (norm := one.norm) is not None
+        }
         if len(answers) < FEWEST:
-            return self
-        norms = [one.norm for one in answers if one.norm is not None]
-        norms = [norm * bounds.share(norm) for norm in norms]
-        weights = [
-            bounds.weight(one.num_examples, one.norm or 0.0) for one in answers if one.num_examples
-        ]
+            told = {**self.few, **told}
+        if len(told) < FEWEST:
+            return replace(self, few=told)
+        weights = [weight for _, weight in told.values() if weight]
         return Medians(
-            _with(self.norms, median(norms)) if norms else self.norms,
+            _with(self.norms, median(norm for norm, _ in told.values())),
             # The lower one: of two devices, what one claims is not the other's bound.
             _with(self.examples, median_low(weights)) if weights else self.examples,
         )
 
     def without(self, rounds: int) -> "Medians":
-        return Medians(*(one[: max(0, len(one) - rounds)] for one in (self.norms, self.examples)))
+        """Without those of the last rounds, but for the oldest known: it stays a bound."""
+        norms, examples = (one[: max(1, len(one) - rounds)] for one in (self.norms, self.examples))
+        return replace(self, norms=norms, examples=examples)
 
 
 def _with(known: tuple[float, ...], newest: float) -> tuple[float, ...]:

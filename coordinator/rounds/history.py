@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from coordinator.rounds.events import Event, Folded, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.scoring import Score, is_below
+from coordinator.rounds.scoring import Score, is_as_good
 from coordinator.rounds.state import State, evolve
 
 KNOWN_ROUNDS = 1000  # of the newest, of which a folded journal still tells
@@ -80,11 +80,6 @@ class History:
         """A round's adapter; of the best one what was evaluated, wherever the run went since."""
         is_known = index == self.best and self.best_sha256
         return self.best_sha256 if is_known else self.adapters[index]
-
-
-def is_as_good(newer: Score, older: Score) -> bool:
-    """Whether a share is at least another; in whole numbers, so exact."""
-    return not is_below(newer, older)
 
 
 def better(

@@ -8,8 +8,15 @@ and the devices present come in as arguments.
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from statistics import median_low
 
-from coordinator.rounds.bounds import next_most_examples, next_norm_bound, pull_bound, wide_bound
+from coordinator.rounds.bounds import (
+    FEWEST,
+    next_most_examples,
+    next_norm_bound,
+    pull_bound,
+    wide_bound,
+)
 from coordinator.rounds.events import (
     AlsoAsked,
     Event,
@@ -209,6 +216,31 @@ def bounded(
     return replace(opened, norm_bound=bound, most_examples=most, most_pull=pull)
 
 
+def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
+    """A training step that closes, bounded by its own updates in what no round before it says.
+
+    By their lower medians, so by the shorter and lighter of two; one by itself stays as it is. With
+    `scaffold` nothing is narrowed: which control variates count was decided as updates came.
+
+    Args:
+        config: The run.
+        state: The state as it closes.
+        step: The open step.
+    """
+    opened, answers = step.opened, [answer for _, answer in step.updates()]
+    norms = [one.norm for one in answers if one.norm is not None]
+    if state.medians.norms or config.training.scaffold or not norms:
+        return opened
+    bound, most = opened.norm_bound, opened.most_examples
+    if config.norm_bound == "adaptive" and bound is not None:
+        bound = min(bound, next_norm_bound([median_low(norms)], bound))
+    if config.max_examples == "adaptive":
+        most = most or next_most_examples([one.num_examples for one in answers])
+    is_told = config.norm_bound == config.max_examples == "adaptive"
+    pull = pull_bound(bound or 0.0, most) if is_told else None
+    return replace(opened, norm_bound=bound, most_examples=most, most_pull=pull)
+
+
 def closes_at_s(config: Schedule, step: Step) -> float:
     """Unix time at which an open step stops waiting, as it stands."""
     opened = step.opened
@@ -281,6 +313,9 @@ def _next_step(
         return None
     if is_due:
         return _evaluate(config, state, alive, secret, now_s, state.dropped + 1)
+    if _began_with_few(config, state, alive):
+        # More attempts than steps there never were.
+        return _evaluate(config, state, alive, secret, now_s, state.steps + 1, is_first=True)
     labelling = config.labelling
     is_labelled = state.labelled > state.round_index
     if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
@@ -293,6 +328,16 @@ def _next_step(
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
     return _evaluate_anew(config, state, alive, secret, now_s) if opened is None else opened
+
+
+def _began_with_few(config: Schedule, state: State, alive: Collection[str]) -> bool:
+    """Whether the first adapter's score, to go back by, is one or two devices' and more are here.
+
+    Who begins alone may ruin the adapter and say that it was worse before.
+    """
+    first, there = state.scores.get(0), len(_free(state, alive))
+    asked = min(config.evaluate_cohort or there, there)
+    return state.round_index > 0 and first is not None and first.is_of_few and asked >= FEWEST
 
 
 def _evaluate_anew(
@@ -320,11 +365,12 @@ def _evaluate(
     secret: str,
     now_s: float,
     attempt: int,
+    is_first: bool = False,
 ) -> StepOpened:
-    index, size = state.round_index, config.evaluate_cohort
-    there = _free(state, alive)
+    index, size = 0 if is_first else state.round_index, config.evaluate_cohort
+    there, sha256 = _free(state, alive), state.first_sha256 if is_first else state.adapter_sha256
     chosen, population = evaluators(there, state.without_tests, size, secret, index, attempt)
-    opened = open_step(state.adapter_sha256, "evaluate", index, attempt, chosen, secret, now_s)
+    opened = open_step(sha256, "evaluate", index, attempt, chosen, secret, now_s)
     share = 1.0 if index >= rounds_of(config, state) else config.evaluate_share
     opened = replace(opened, population=population, test_share=share)
     # What a share took says little of how long all texts take: the decisive evaluation waits.

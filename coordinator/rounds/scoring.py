@@ -169,6 +169,7 @@ class Score(NamedTuple):
             said. One device's word, however false, moves it little.
         loss: Mean cross-entropy in nats, of tagging and of masked words; else None.
         median_loss: The median device's loss; None where `loss` is.
+        devices: How many were asked; 0 where not said.
     """
 
     right: int
@@ -177,6 +178,12 @@ class Score(NamedTuple):
     median: float | None = None
     loss: float | None = None
     median_loss: float | None = None
+    devices: int = 0
+
+    @property
+    def is_of_few(self) -> bool:
+        """Whether one device may have led it."""
+        return 0 < self.devices < FEWEST
 
     @property
     def accuracy(self) -> float:
@@ -230,6 +237,7 @@ def scored(opened: StepOpened, done: Iterable[Answered]) -> Score:
         median=median(shares) if shares else None,
         loss=mean_loss(losses),
         median_loss=median(loss for loss, _ in losses) if losses else None,
+        devices=len(opened.members),
     )
 
 
@@ -327,6 +335,7 @@ def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:
     too, so that false reports of less than half of the devices do not make it so. And not where
     the median device's loss, if devices told it, is no worse: a head that was drawn finds entities
     by luck, one that begins to learn finds none at first, and fits the texts better all the same.
+    Nor where one or two devices' word would stand against that of more.
 
     Args:
         newer: Of the newest adapter.
@@ -334,6 +343,8 @@ def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:
         chance: Share that guessing answers right.
     """
     if newer.error is None or best.error is None or not newer.texts or not best.texts:
+        return False
+    if newer.is_of_few and not best.is_of_few:
         return False
     losses = newer.median_loss, best.median_loss
     if losses[0] is not None and losses[1] is not None and losses[0] <= losses[1]:
@@ -347,9 +358,16 @@ def is_collapsed(newer: Score, best: Score, chance: float = 0.0) -> bool:
 
 def better(known: Good | None, newer: Good) -> Good | None:
     """The better one of two adapters, of equals the newer; one without texts is none."""
-    if not newer.score.texts or (known and is_below(newer.score, known.score)):
+    if not newer.score.texts or (known and not is_as_good(newer.score, known.score)):
         return known
     return newer
+
+
+def is_as_good(newer: Score, older: Score) -> bool:
+    """Whether a share is at least another; that of one or two devices never is one of more's."""
+    if newer.is_of_few != older.is_of_few:
+        return older.is_of_few
+    return not is_below(newer, older)
 
 
 def _error(score: Score) -> float:

@@ -373,7 +373,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         closed = replace(closed, underway=step.left_over(is_closed=True), heard=heard)
         if event.refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
-        medians = state.medians.after(step.opened, [answer for _, answer in step.updates()])
+        medians = state.medians.after(step.opened, step.updates())
         adapter_sha256 = event.adapter_sha256 or closed.adapter_sha256
         return replace(
             closed,
@@ -391,6 +391,10 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
     done = [answer for _, answer in step.updates()]
     prior = prior_of(answer for answer in done if has_tests(answer))
     score = scored(step.opened, done)
+    if round_index < state.evaluated:  # the first adapter once more, by more devices
+        others = {key: one for key, one in state.scores.items() if key}
+        again = Good(round_index, step.opened.adapter_sha256, score, prior)
+        return with_score(replace(state, step=None, scores=others), again)
     is_new = round_index > state.evaluated  # one that is asked for again is not another
     closed = replace(
         state,
@@ -405,7 +409,8 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
 
 def with_score(state: State, found: Good) -> State:
     """What an evaluation found, whoever heard it: the gate, roll-backs and the best go by it."""
-    decides = (0, found.round_index)  # the gate compares the newest adapter with the first
+    # The gate compares the newest adapter with the first.
+    decides = (0, max(found.round_index, state.evaluated))
     scores = {key: one for key, one in state.scores.items() if key in decides}
     priors = {key: one for key, one in state.priors.items() if key in decides}
     scores |= {found.round_index: found.score} if found.score.texts else {}

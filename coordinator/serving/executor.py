@@ -14,7 +14,7 @@ from coordinator.rounds.guidance import context_of
 from coordinator.rounds.learning.exact import handed, spec_at_rank
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.machine import NOBODY, bounded, decide
+from coordinator.rounds.machine import NOBODY, bounded, decide, narrowed
 from coordinator.rounds.orders import OrderError, event_of
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.selection import Facts
@@ -168,7 +168,7 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     remembered = state.memory_sha256 and store.read(state.memory_sha256)
     found = learn(
         live.config.learning,
-        opened,
+        narrowed(live.config, state, step),
         live.rounds,
         answers,
         adapter,

@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from coordinator.rounds.events import Answered, Event, Folded, StepClosed, StepOpened
-from coordinator.rounds.history import KNOWN_ROUNDS, is_as_good, past_of
+from coordinator.rounds.history import KNOWN_ROUNDS, past_of
 from coordinator.rounds.scheduling.asking import asynchronous
-from coordinator.rounds.scoring import Score
+from coordinator.rounds.scoring import Score, is_as_good
 from coordinator.rounds.state import State, evolve
 from coordinator.storage.reports import forget_old
 from coordinator.storage.store import Run, Store

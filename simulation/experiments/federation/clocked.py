@@ -19,7 +19,7 @@ from coordinator.rounds.guidance import step_orders
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
 from coordinator.rounds.learning.server_update import learn
-from coordinator.rounds.machine import bounded, decide
+from coordinator.rounds.machine import bounded, decide, narrowed
 from coordinator.rounds.scheduling.asking import is_asked
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.state import State, evolve
@@ -209,6 +209,7 @@ def closed(
     )
     memory = decode_memory(blobs[state.memory_sha256] if state.memory_sha256 else b"")
     before = decode_adapter(blobs[opened.adapter_sha256])
+    opened = narrowed(schedule, state, step)
     known = (opened, schedule.rounds, answers, before, memory, state.medians.norms)
     found = learn(schedule.learning, *known, schedule.is_guarded)
     if found.lack:

@@ -9,7 +9,7 @@ ends in the same bytes as the same run over HTTP.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from coordinator.rounds.admission import counted
@@ -33,6 +33,7 @@ from coordinator.rounds.machine import (
     bounded,
     decide,
     kept_of,
+    narrowed,
     thresholds_before,
 )
 from coordinator.rounds.scheduling.participation import after_score
@@ -257,8 +258,13 @@ class _Run:
 
         try:
             remembers, norms = decode_memory(self._carried.server), self._state.medians.norms
-            known = (opened, schedule.rounds, updates(), reference, remembers, norms)
+            cohort: Iterable[Admitted] = updates()
             context = context_of(schedule, self._state, opened)
+            if not norms and "adaptive" in (schedule.norm_bound, schedule.max_examples):
+                cohort = list(cohort)  # in a file, in a coordinator
+                assert self._state.step is not None
+                opened = narrowed(schedule, self._state, self._state.step)
+            known = (opened, schedule.rounds, cohort, reference, remembers, norms)
             how = schedule.is_guarded, context, schedule.updates.down
             found = learn(schedule.learning, *known, *how)
             lack, lost, step = found.lack, found.lost, found.step

@@ -22,14 +22,15 @@ from coordinator.rounds.bounds import (
 from coordinator.rounds.events import (
     Answered,
     Event,
+    RolledBack,
     StepClosed,
     StepOpened,
     decode_event,
     encode_event,
 )
 from coordinator.rounds.learning.registry import WeightedMean, weighted_mean
-from coordinator.rounds.learning.server_update import AdmittedUpdate, contributions
-from coordinator.rounds.machine import bounded, decide
+from coordinator.rounds.learning.server_update import AdmittedUpdate, contributions, learn
+from coordinator.rounds.machine import bounded, decide, narrowed
 from coordinator.rounds.state import State, evolve, replay
 from edge_client.updates.clip import Clip, UpdateBounds
 from edge_client.updates.step import ServerContext
@@ -236,3 +237,82 @@ def test_bounds_are_replayed_and_do_not_hang_on_the_order_of_answers(data: st.Da
 def test_what_is_known_of_norms_does_not_grow_with_the_rounds() -> None:
     state, _ = played(replace(CONFIG, rounds=30), [[1.0] * 5] * 20)
     assert len(state.medians.norms) == len(state.medians.examples) == REMEMBERED
+
+
+FLEET = tuple("abcdefghij")
+FIRST: AdapterState = {"a": np.zeros((10, 10), np.float32)}
+
+
+def honest(device_id: str, round_index: int) -> AdapterState:
+    """An update as long as others': 0.4 of what the learning rate allows, half of it one way."""
+    draw = np.random.Generator(np.random.PCG64(ord(device_id) * 1000 + round_index))
+    own = draw.normal(0, 1, (10, 10)) / 10 + 0.1
+    reach = CONFIG.training.lr * 10 * CONFIG.training.epochs * math.ceil(60 / CONFIG.training.batch)
+    return {"a": (0.4 * reach / math.sqrt(2) * own).astype(np.float32)}
+
+
+def moved_by_one(cohort: int, texts: int | None, back_after: int = 0) -> list[float]:
+    """How much further than honest updates' mean each round goes, in honest updates' lengths.
+
+    The last device sends 3e38 in every cell, of 10^9 texts, whenever it is asked.
+
+    Args:
+        cohort: How many are asked in a round.
+        texts: What each honest device says it holds.
+        back_after: The round after which the run goes back to its first adapter.
+    """
+    config = replace(CONFIG, rounds=12, max_cohort=cohort, min_clients=2)
+    state, moved = State("first"), list[float]()
+    while not state.is_finished:
+        event = decide(config, state, FLEET, "secret", 0.0)
+        assert event is not None
+        if isinstance(event, StepOpened):
+            event = bounded(event, config, state, lambda: FIRST)
+            sent = dict[str, tuple[str, Update]]()
+            state = evolve(state, event)
+            for work_id, name in event.members:
+                told = (10**9 if name == FLEET[-1] else texts) if texts else None
+                answer = Answered(work_id, "done", None, 10, labelled=told, right=5)
+                if event.kind == "train":
+                    delta = honest(name, event.round_index)
+                    update = Update(work_id, 60, delta)
+                    if name == FLEET[-1]:
+                        update = Update(work_id, 10**9, {"a": np.full((10, 10), 3e38, np.float32)})
+                    sent[name] = work_id, update
+                    norm = norm_of(update.delta)
+                    answer = Answered(work_id, "done", name, update.num_examples, norm=norm)
+                state = evolve(state, answer)
+            continue
+        if isinstance(event, StepClosed) and event.adapter_sha256 is None:
+            assert state.step is not None
+            opened = narrowed(config, state, state.step)
+            cohort_of = [AdmittedUpdate(name, one) for name, (_, one) in sorted(sent.items())]
+            norms = state.medians.norms
+            gave = learn(config.learning, opened, 12, cohort_of, FIRST, {}, norms)
+            others = [one.update.delta["a"] for one in cohort_of if one.device_id != FLEET[-1]]
+            plain = np.mean(others, axis=0) if others else 0.0
+            usual = norm_of(honest("a", 1))
+            assert not gave.lack
+            moved.append(float(np.linalg.norm(gave.adapter["a"] - plain)) / usual)
+            event = replace(event, adapter_sha256=f"adapter-{opened.round_index}")
+            state = evolve(state, event)
+            if opened.round_index == back_after:
+                state = evolve(state, RolledBack(0, "first", "", 0.0))
+            continue
+        state = evolve(state, event)
+    return moved
+
+
+@pytest.mark.parametrize("texts", [60, None])
+@pytest.mark.parametrize(("cohort", "first", "later"), [(10, 0.3, 0.3), (2, 1.5, 1.5), (1, 12, 4)])
+@pytest.mark.parametrize("back_after", [0, 1, 8])
+def test_one_device_of_ten_moves_the_adapter_by_a_few_honest_updates_in_any_round(
+    cohort: int, first: float, later: float, texts: int | None, back_after: int
+) -> None:
+    moved = moved_by_one(cohort, texts, back_after)
+    print(
+        f"cohorts of {cohort}, texts {'told' if texts else 'untold'}, back after {back_after}: one "
+        f"device of 10 moves round 1 by {moved[0]:.2f} honest updates, a later one by "
+        f"{max(moved[1:]):.2f} at most"
+    )
+    assert max(moved[:3]) <= first and max(moved[3:]) <= later

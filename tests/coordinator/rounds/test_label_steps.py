@@ -198,7 +198,7 @@ def test_scores_are_sums_over_those_that_keep_texts() -> None:
     state, log = run(PACED, partly)
     stands = [replay("first", log[:end]) for end in range(len(log) + 1)]
     found = {one.evaluated: one.scores[one.evaluated] for one in stands if one.evaluated >= 0}
-    assert found == {index: Score(index, 7, median=index / 7) for index in range(4)}
+    assert found == {index: Score(index, 7, median=index / 7, devices=3) for index in range(4)}
     assert state.scores == {index: found[index] for index in (0, 3)}  # all that the gate compares
 
 

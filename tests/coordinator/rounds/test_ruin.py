@@ -167,6 +167,35 @@ def test_false_reports_of_two_of_five_do_not_take_a_run_back() -> None:
     assert not Run(replace(CONFIG, rounds=4)).play(lying).backs()
 
 
+@pytest.mark.parametrize("says", [(0, 100), (100, 100), (0, 0)])
+def test_what_one_device_made_alone_is_judged_beside_the_first_adapter_once_others_come(
+    says: tuple[int, int],
+) -> None:
+    """It says what it likes of the adapter before and after; for the others it is ruined."""
+
+    def told(opened: StepOpened, work_id: str, device_id: str) -> Answered:
+        is_start = opened.adapter_sha256 == "adapter-0"
+        right = says[not is_start] if device_id == "e" else 42 if is_start else 15
+        return right_of({opened.round_index: right})(opened, work_id, device_id)
+
+    run = Run(replace(CONFIG, rounds=6, min_clients=1), "e").play(told, steps=5)
+    assert run.state.step is not None and run.state.step.opened.kind == "evaluate"
+    run.devices = DEVICES
+    run.play(told)
+    assert [back.round_index for back in run.backs()][:1] == [0]
+    assert len(set(run.works())) == len(run.works())
+    again = [one for one in run.log if isinstance(one, StepOpened) and one.round_index == 0]
+    assert [len(one.members) for one in again] == [1, 5]
+
+
+def test_who_trained_alone_and_well_goes_on_when_others_come() -> None:
+    config = replace(CONFIG, rounds=6, min_clients=1)
+    answer = right_of({index: 40 + 5 * index for index in range(7)})
+    run = Run(config, "a").play(answer, steps=5)
+    run.devices = DEVICES
+    assert not run.play(answer).backs() and kept_of(config, run.state) == (6, "adapter-6")
+
+
 @pytest.mark.parametrize(
     ("devices", "liars"), [("abcd", "d"), ("abcde", "e"), ("abcdefghi", "bei")]
 )

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.api.export import export
 from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import RolledBack, StepOpened
+from coordinator.rounds.events import Answered, RolledBack, StepOpened
 from coordinator.storage.orders import add_order
 from coordinator.storage.reports import accuracies, rows
 from edge_client.errors import WrongInput
@@ -22,6 +22,7 @@ from edge_client.wire.tensors import (
     encode_adapter,
     encode_update,
 )
+from edge_client.wire.training import Training
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, wait_for
 
@@ -42,11 +43,13 @@ def claimed(adapter: AdapterState) -> tuple[AdapterState, int]:
     return {key: np.full(one.shape, 0.1, np.float32) for key, one in adapter.items()}, 10**9
 
 
-def trained(live: Live, devices: list[Device], hostile: Device, harm: Harm) -> AdapterState:
+def trained(
+    live: Live, devices: list[Device], hostile: Device, harm: Harm, labelled: int | None = 8
+) -> AdapterState:
     """The adapter after a round in which one device does harm."""
     for device in [*devices, hostile]:
         work = device.work()
-        device.report(Report(work.work_id, "done", 4, accuracy=0.5, labelled=8))
+        device.report(Report(work.work_id, "done", 4, accuracy=0.5, labelled=labelled))
     for device in devices:
         device.do(device.work())
     work = hostile.work()
@@ -74,6 +77,25 @@ def test_a_hostile_update_moves_the_adapter_no_further_than_its_bounds(
     assert opened.norm_bound is not None and opened.most_examples == 24
     moved = norm_of({key: after[key].astype(np.float64) - before[key] for key in after})
     assert moved <= opened.norm_bound
+
+
+@pytest.mark.parametrize("labelled", [8, None])
+@pytest.mark.parametrize("harm", [huge, long_noise, claimed])
+def test_in_round_1_a_hostile_update_pulls_no_harder_than_three_honest_ones(
+    start: Start, harm: Harm, labelled: int | None
+) -> None:
+    live = start(min_clients=4, rounds=1, training=Training(lr=0.1))  # the formula's bound is wide
+    *honest, hostile = live.join("a", "b", "c", "d")
+    before = hostile.adapter(hostile.work())
+    after = trained(live, honest, hostile, harm, labelled)
+    norms = [
+        one.norm
+        for one in live.store.journal(live.run_id)
+        if isinstance(one, Answered) and one.norm
+    ]
+    moved = norm_of({key: after[key].astype(np.float64) - before[key] for key in after})
+    print(f"one device of 4 moves round 1 by {moved / min(norms):.2f} honest updates")
+    assert moved <= 3 * sorted(norms)[1]
 
 
 def test_without_bounds_an_adapter_nobody_can_compute_with_is_not_taken(start: Start) -> None:
