@@ -32,6 +32,7 @@ from coordinator.rounds.schedule import (
     Schedule,
     check_kind,
     check_net,
+    check_shares,
     check_together,
 )
 from coordinator.rounds.scheduling.step import Asynchronous
@@ -104,6 +105,7 @@ class RunConfig(Schedule):
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
+            check_shares(self.learning, self.over_selection, self.asynchronous is not None)
             if spec.net:
                 is_labelling = self.labelling is not None
                 rest = self.training, is_labelling, self.patience, self.keep

@@ -1,7 +1,8 @@
 """Selection policies: `random`, `coverage`, `memory`, `balance:TAG`, `utility` (Oort), extensions.
 
-Every policy but `random` gives each device a weight between 1 and `MOST` and samples by weight. So
-a device that lies gets at most `MOST` to 1 odds; nobody is certain and nobody excluded.
+Every policy but `random` gives each device a weight between 1 and `MOST_ODDS` and samples by
+weight. So a device that lies gets at most `MOST_ODDS` to 1 odds; nobody is certain and nobody
+excluded.
 
     drawn_by({"a": 8.0, "b": 1.0, "c": 1.0}, 2, secret, "cohort", 1, 1)
 
@@ -29,13 +30,12 @@ from statistics import median
 
 from coordinator.rounds.events import Passed
 from coordinator.rounds.extensions import CheckedSelection, made, split
-from coordinator.rounds.schedule import Learning, Schedule
+from coordinator.rounds.schedule import MOST_ODDS, Learning, Schedule
 from coordinator.rounds.scheduling.participation import Heard, awake
 from coordinator.rounds.selection import Asking, Chosen, Facts, Selection, drawn
 from coordinator.rounds.state import State
 from edge_client.wire.seeds import derive_seed
 
-MOST = 8.0
 NOT_DRAWN = "not drawn"
 
 
@@ -49,7 +49,7 @@ def drawn_by(
     does not matter.
 
     Args:
-        weights: Devices and their weights, which are held to 1 to `MOST`.
+        weights: Devices and their weights, which are held to 1 to `MOST_ODDS`.
         size: How many are drawn.
         secret: The run's.
         purpose: What for.
@@ -66,12 +66,12 @@ def drawn_by(
 
 
 def within(weight: float) -> float:
-    """A weight held to 1 to `MOST`; what is not a number counts least."""
-    return min(max(weight, 1.0), MOST) if weight == weight else 1.0
+    """A weight held to 1 to `MOST_ODDS`; what is not a number counts least."""
+    return min(max(weight, 1.0), MOST_ODDS) if weight == weight else 1.0
 
 
 def beside_median(values: Mapping[str, float]) -> dict[str, float]:
-    """Weights of figures: 2 for the median's, and in proportion within 1 to `MOST`."""
+    """Weights of figures: 2 for the median's, and in proportion within 1 to `MOST_ODDS`."""
     middle = median(values.values()) if values else 0.0
     if not 0.0 < middle < math.inf:
         return {name: 2.0 if value > 0.0 else 1.0 for name, value in values.items()}
@@ -116,9 +116,9 @@ def _labels(asking: Asking, name: str) -> set[int]:
 
 def _weight(gold: int | None, rare: float, rarest: float) -> float:
     if gold:
-        return MOST
+        return MOST_ODDS
     known = UNKNOWN if gold is None else 1.0
-    return max(known, 1.0 + (MOST / 2 - 1.0) * rare / rarest if rarest else 1.0)
+    return max(known, 1.0 + (MOST_ODDS / 2 - 1.0) * rare / rarest if rarest else 1.0)
 
 
 def _why_not(
@@ -191,7 +191,7 @@ class Utility:
 
 
 def weights_of(known: Mapping[str, Heard], round_index: int) -> dict[str, float]:
-    """Weights of devices that were asked, from 1 to `MOST`, whatever they claim or fail at.
+    """Weights of devices that were asked, from 1 to `MOST_ODDS`, whatever they claim or fail at.
 
     More loss, or more texts, never lowers a weight where the others stay; more time never raises
     it. Of whom the last try has not counted it is 1, and what it claimed before moves no other's.
@@ -209,7 +209,7 @@ def weights_of(known: Mapping[str, Heard], round_index: int) -> dict[str, float]
         is_slow = one.took_s is not None and 0.0 < preferred_s < one.took_s
         speed = (preferred_s / one.took_s) ** SLOW if is_slow and one.took_s else 1.0
         bonus = math.sqrt(BONUS * math.log(max(1, round_index)) / max(1, one.round_index))
-        found[name] = min(MOST, max(1.0, (usual[name] + bonus) * speed))
+        found[name] = min(MOST_ODDS, max(1.0, (usual[name] + bonus) * speed))
     return found
 
 

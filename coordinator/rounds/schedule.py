@@ -29,6 +29,7 @@ SELECTIONS = ("random", "coverage", "utility", "memory", "balance")
 SELECTION_FORMS = (*SELECTIONS[:-1], "balance:TAG")  # as they are typed
 LORA_MEANS = ("factors", "product")
 WRONG_MEANS = ("padded", "apart")  # that simulations compare with
+MOST_ODDS = 8.0  # of a device to be asked, times another's, whatever a selection goes by
 NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
 
 
@@ -197,6 +198,37 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
         f"updates: {what} of factors; leave lora_mean = product out",
     )
     check_decay(learning, rounds)
+
+
+def check_shares(learning: Learning, over_selection: float, is_asynchronous: bool) -> None:
+    """Refuse a mean that bears a share of the cohort where speed or claims multiply a share.
+
+    `krum` bears a number of devices, each of which is in a cohort once at most.
+
+    Raises:
+        ValueError: Says by how much, and what to leave out.
+    """
+    mean, arguments = split(learning.mean)
+    if mean not in ("trimmed", "median", "geometric"):
+        return
+    share = float(arguments[0]) if arguments else 0.5
+    demand(
+        over_selection == 1.0,
+        f"mean {learning.mean} bears {share:.0%} of the updates that count; with over_selection = "
+        f"{over_selection:g} the first to answer are {over_selection:g} times as many of those as "
+        f"of the devices asked, so {share / over_selection:.0%} of them: leave one of the two out",
+    )
+    demand(
+        not is_asynchronous,
+        f"mean {learning.mean} bears {share:.0%} of a buffer; in asynchronous rounds whoever "
+        "answers at once is in each, 1 of 2 by itself with a buffer of 2: leave one of the two out",
+    )
+    demand(
+        split(learning.selection)[0] not in SELECTIONS[1:],
+        f"mean {learning.mean} bears {share:.0%} of a cohort; with selection {learning.selection} "
+        f"what devices say of themselves gives one up to {MOST_ODDS:g} times another's odds to be "
+        "in it: leave one of the two out",
+    )
 
 
 def check_decay(learning: Learning, rounds: int) -> None:

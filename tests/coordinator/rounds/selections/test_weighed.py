@@ -21,14 +21,13 @@ from coordinator.rounds.events import (
 from coordinator.rounds.history import Past, folded_from
 from coordinator.rounds.machine import decide
 from coordinator.rounds.policies import (
-    MOST,
     beside_median,
     drawn_by,
     selection_of,
     weights_of,
     within,
 )
-from coordinator.rounds.schedule import Learning
+from coordinator.rounds.schedule import MOST_ODDS, Learning
 from coordinator.rounds.scheduling.participation import Heard, Silence
 from coordinator.rounds.selection import Asking, drawn
 from coordinator.rounds.state import State, evolve
@@ -83,9 +82,9 @@ def test_equal_weights_draw_as_random_does(names: set[str], size: int, purpose: 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.floats(allow_nan=True)))
 def test_a_weight_stays_within_its_bound(told: dict[str, float]) -> None:
-    assert all(1.0 <= within(weight) <= MOST for weight in told.values())
+    assert all(1.0 <= within(weight) <= MOST_ODDS for weight in told.values())
     honest = {name: abs(weight) for name, weight in told.items() if weight == weight}
-    assert all(1.0 <= weight <= MOST for weight in beside_median(honest).values())
+    assert all(1.0 <= weight <= MOST_ODDS for weight in beside_median(honest).values())
 
 
 def test_odds_are_as_the_weights_say() -> None:
@@ -196,7 +195,7 @@ def test_whatever_devices_claim_or_fail_at_their_odds_are_within_8_to_1(
 ) -> None:
     weights = weights_of(heard, round_index)
     assert set(weights) == set(heard)
-    assert all(1.0 <= weight <= MOST for weight in weights.values())
+    assert all(1.0 <= weight <= MOST_ODDS for weight in weights.values())
     assert all(weights[name] == 1.0 for name, one in heard.items() if one.tries)
 
 
