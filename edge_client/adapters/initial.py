@@ -182,6 +182,24 @@ def first_adapter(
     return state
 
 
+def most_bytes(spec: AdapterSpec, base: Base, task: Task) -> int:
+    """The longest file of a run's adapter, or of a state with its tensors, that can be right.
+
+    Four bytes for each number, and what names and shapes take; whatever a coordinator says.
+
+    Args:
+        spec: The adapter.
+        base: The frozen base.
+        task: Says what a head tells apart.
+
+    Raises:
+        AdapterError: The base has no such adapter.
+    """
+    head = kind_of(task).head(task)
+    state = initial_adapter(spec, base, head.rows, seed=0, is_of_words=head.is_of_words)
+    return 4096 + sum(one.nbytes + len(name) + 128 for name, one in state.items())
+
+
 def takes_net(spec: AdapterSpec, kind: TaskKind) -> bool:
     """Whether a net of this spec learns from texts of a kind: rates go by labels."""
     return kind.is_one_label or (kind.is_causal and spec.net == "generator")

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import httpx
 
 from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
-from edge_client.errors import WrongInput
+from edge_client.errors import WrongInput, demand
 from edge_client.metering.traffic import Traffic
 from edge_client.metering.work import WorkMeter
 from edge_client.proxies import named_proxies
@@ -271,12 +271,14 @@ def pieces(response: httpx.Response, meter: WorkMeter, most_bytes: int) -> Itera
     packed = response.headers.get("Content-Encoding", "identity")
     if packed != "identity":
         raise WireError(f"an answer in {packed[:20]!r}, which was not asked for")
-    length = 0
+    said = response.headers.get("Content-Length", "")
+    length, more = 0, f"an answer of more than {most_bytes} bytes"
+    is_told = said.isdecimal() and (len(said) > len(str(most_bytes)) or int(said) > most_bytes)
+    demand(not is_told, more, WireError)
     for piece in response.iter_raw():
         meter.payload_down_bytes += len(piece)
         length += len(piece)
-        if length > most_bytes:
-            raise WireError(f"an answer of more than {most_bytes} bytes")
+        demand(length <= most_bytes, more, WireError)
         yield piece
 
 

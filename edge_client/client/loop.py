@@ -293,6 +293,7 @@ class Client:
         base_name = standing.terms.base_name if standing.terms else "of that run"
         orders = [order for order in work.updates if order.shared_sha256]
         most = len(self._standings.joined) * (1 + len(orders))
+        self._worker.check_sizes(work, base_name)
         with meter.phase("download"), waiting():
             fetch, body_of = partial(coordinator.adapter, meter=meter), self._adapters.body
             known = work.adapter_sha256, work.adapter_bytes
@@ -301,7 +302,7 @@ class Client:
                 order.name: body_of(order.shared_sha256, order.shared_bytes, fetch, most)
                 for order in orders
             }
-        return self._worker.do(work, base_name, self._me.device_id, start, meter, shared)
+        return self._worker.do(work, self._me.device_id, start, meter, shared)
 
     def _count(
         self, run_id: str, standing: RunMembership, error: Exception | None, finished: FinishedWork

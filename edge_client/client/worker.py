@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from weakref import ReferenceType, ref
 
+from edge_client.adapters.initial import most_bytes
 from edge_client.adapters.spec import net_in, parse_adapter
 from edge_client.client.answers import answer
 from edge_client.client.enrolment import check_base, check_ready, check_texts
@@ -36,7 +37,7 @@ from edge_client.texts.examples import ClientData
 from edge_client.texts.parts import Labels, wanted_by
 from edge_client.updates.states import StepInputs
 from edge_client.wire.fleet import Membership, Terms
-from edge_client.wire.messages import Work
+from edge_client.wire.messages import WireError, Work
 from edge_client.wire.tensors import AdapterState
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Worker:
         self._is_told = False  # which of these texts are not read
         self._cut: dict[str, ReferenceType[ClientData]] = {}  # whose cuts are told, by run
         self._notes: tuple[str, FileNotes] | None = None  # of one run
+        self._longest: tuple[tuple[object, ...], int] = ((), 0)  # file of an adapter, in bytes
 
     def look(self, terms: Terms) -> Membership:
         """See whether this device can do what a run asks, and how it takes part.
@@ -78,10 +80,36 @@ class Worker:
         self._folders[wanted] = folder
         return joined
 
+    def check_sizes(self, work: Work, base_name: str) -> None:
+        """Refuse work whose files are longer than its adapter can be, before any is fetched.
+
+        Args:
+            work: What is asked.
+            base_name: What the run's owner calls its base.
+
+        Raises:
+            OtherBase: It is of another base than is here.
+            WireError: Names the file, and how long it may be.
+        """
+        here = self._settings.on_base(work.base_id)
+        check_base(here, work.base_id, base_name)
+        known = work.base_id, work.adapter_spec, work.task
+        if self._longest[0] != known:
+            spec = parse_adapter(work.adapter_spec)
+            self._longest = known, most_bytes(spec, here.base, work.task)
+        most, sizes = self._longest[1], {"adapter": work.adapter_bytes}
+        sizes |= {f"state of update step {one.name}": one.shared_bytes for one in work.updates}
+        sizes |= {"step": max((one.step_bytes for one in work.steps), default=0)}
+        for what, size in sizes.items():
+            if size > most:
+                raise WireError(
+                    f"the coordinator names a file of {size} bytes as {what}; with adapter "
+                    f"{work.adapter_spec} it is at most {most}, so nothing is fetched"
+                )
+
     def do(
         self,
         work: Work,
-        base_name: str,
         device_id: str,
         start: AdapterState,
         meter: WorkMeter,
@@ -91,7 +119,6 @@ class Worker:
 
         Args:
             work: What is asked.
-            base_name: What the run's owner calls its base.
             device_id: The device's.
             start: The adapter to start from; only read.
             meter: Counts.
@@ -103,7 +130,6 @@ class Worker:
             Ended: This process is to end; what was done of it is kept.
             Paused: It may not go on now; likewise.
         """
-        check_base(self._settings.on_base(work.base_id), work.base_id, base_name)
         limits = self._settings.limits
         limits.check(work.training)
         with meter.phase("load"):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge_client.adapters.initial import most_bytes
 from edge_client.adapters.peft_folder import read_peft_folder
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.client.failures import (
@@ -222,9 +223,12 @@ class Homecoming:
                 raise Refused(404, "its terms are not here any more")
             fetch = partial(self._coordinator.adapter, meter=WorkMeter())
             # Beside those of the runs that go on.
-            known, runs = (over.adapter_sha256, MOST_ADAPTER_BYTES), len(standings.joined) + 1
-            body = self._adapters.body(*known, fetch, runs, PARTING_S)
             settings = self._settings.on_base(terms.base_id)
+            most = MOST_ADAPTER_BYTES
+            if settings.base.base_id == terms.base_id:
+                most = most_bytes(parse_adapter(terms.adapter_spec), settings.base, terms.task)
+            known, runs = (over.adapter_sha256, most), len(standings.joined) + 1
+            body = self._adapters.body(*known, fetch, runs, PARTING_S)
             self.folder = take_home(self._state, terms, settings, over, body)
             kept = self._state.finished_run(terms.run_name)  # the next run does not write over it
             self._own.follows(terms, str(kept) if kept.is_dir() else self.folder)

@@ -185,6 +185,15 @@ def test_an_endless_answer_is_left_after_its_limit() -> None:
         assert meter.payload_down_bytes < 1 << 17
 
 
+def test_an_answer_that_says_that_it_is_too_long_is_not_read() -> None:
+    body = answer(200, bytes(1 << 20), f"{OWN}: 6")
+    with saying(body) as url, closing(Coordinator(url)) as coordinator:
+        meter = WorkMeter()
+        with pytest.raises(WireError, match="more than 1000 bytes"):
+            coordinator.adapter(NAME, meter, 1000)
+        assert meter.payload_down_bytes == 0
+
+
 def test_an_adapter_that_is_packed_is_not_unpacked() -> None:
     bomb = answer(200, gzip.compress(bytes(1 << 20)), "Content-Encoding: gzip")
     with (

@@ -1,6 +1,7 @@
 """What a hostile coordinator asks for is bounded on the device: scripted answers, a real client."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,12 @@ from edge_client.client.loop import Client
 from edge_client.engine.limits import Limits, OverLimits
 from edge_client.tasks.task import Task
 from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import PROTOCOL, Next, Waiting, Work
+from edge_client.wire.messages import PROTOCOL, CodedStep, Next, StepOrder, Waiting, Work
 from edge_client.wire.tensors import encode_adapter, sha256
 from edge_client.wire.training import Training
 from tests.breadth import first_fast
 from tests.edge_client.client.servers import http_server
-from tests.edge_client.client.terms import terms_for
+from tests.edge_client.client.terms import over, terms_for
 from tests.edge_client.client.test_enrolment import Home
 from tests.edge_client.client.test_loop import Turns
 
@@ -89,6 +90,43 @@ def test_work_that_is_over_a_limit_of_its_run_fails_by_that_name(
     turns = Turns([Next(terms=home.terms), asked(home.terms, weights, **how)], (200, weights))
     turns.serve(home)
     assert told(turns) == [("failed", "limits", True)]
+
+
+LONG = 300_000_000
+
+
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("adapter", {"adapter_bytes": LONG}),
+        ("step", {"steps": (CodedStep("0" * 64, "1" * 64, LONG),)}),
+        (
+            "state of update step scaffold",
+            {"updates": (StepOrder("scaffold", 0, "1" * 64, LONG),)},
+        ),
+    ],
+)
+def test_a_file_longer_than_its_adapter_can_be_is_refused_before_it_is_fetched(
+    home: Home, weights: bytes, what: str, named: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    order = asked(home.terms, weights)
+    assert order.work is not None
+    turns = Turns([Next(terms=home.terms), Next(work=replace(order.work, **named))], (200, weights))
+    with caplog.at_level(logging.WARNING):
+        turns.serve(home)
+    [said] = re.findall(
+        f"a file of {LONG} bytes as {what}; with adapter .* at most [0-9]+", caplog.text
+    )
+    print(f"{said}: fetched {turns.fetched} files")
+    assert told(turns) == [("failed", "transfer", False)] and turns.fetched == 0
+    assert len(weights) < int(said.split()[-1]) < len(weights) + 8192
+
+
+def test_a_finished_adapter_longer_than_it_can_be_is_not_read(home: Home) -> None:
+    body = bytes(LONG)
+    turns = Turns([Next(terms=home.terms), *[Next(over=over(sha256(body)))] * 3], (200, body))
+    turns.serve(home)
+    assert not list(home.state.folder.glob("**/*.safetensors")) and turns.fetched == 3
 
 
 def serve(home: Home, turns: Turns, limits: Limits, **more: object) -> None:
