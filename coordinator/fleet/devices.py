@@ -113,9 +113,7 @@ def wants(config: RunConfig, secret: str, device: Device) -> bool:
     """Whether a run, by its configuration and its secret, may ask a device."""
     if device.revoked_at_s is not None:
         return False
-    choice = config.devices
-    tags = device.all_tags if choice.tags else {}  # for a million, making them takes a second
-    return is_chosen(choice, secret, device.device_id, tags, device.facts)
+    return is_chosen(config.devices, secret, device.device_id, device.tags, device.facts)
 
 
 NONE = frozenset[str]()

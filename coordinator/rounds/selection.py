@@ -24,7 +24,7 @@ class DeviceFilter:
     """What a device must be like to be asked into a run; by default every one is.
 
     Attributes:
-        tags: Tags that it must have, with these values.
+        tags: Tags that an operator or a token must have given it, with these values.
         least_memory_bytes: Memory that it must have at least: its budget, or where it names none,
             all of its machine's.
         engine: What it must compute with; empty for either.
@@ -54,7 +54,7 @@ def is_chosen(
         choice: The run's.
         secret: The run's, that no device knows.
         device_id: The device.
-        tags: Its tags, those of its owner and of the operator.
+        tags: Those that the operator gave it, or the token that it came with; its own word is none.
         facts: What it said of itself.
     """
     # What a run does not ask for is not looked at: a step of a large fleet asks of every device.
@@ -80,7 +80,7 @@ def lack_of_tags(
 
     Args:
         choice: What a run asks for.
-        fleet: The tags of each device.
+        fleet: The tags that each device was given.
         promised: The tags that devices yet to come are given, by each token that lets some in.
     """
     known = list(fleet)
@@ -90,8 +90,10 @@ def lack_of_tags(
     there = sorted({f"{key}={value}" for tags in known for key, value in tags.items()})
     said = " ".join(f"{key}={value}" for key, value in sorted(wanted))
     more = f" and {len(there) - 20} more" if len(there) > 20 else ""
-    names = f"the tags there are: {', '.join(there[:20])}{more}" if there else "none has a tag"
-    return f"no device has the tags {said}; {names}"
+    names = (
+        f"the tags given are: {', '.join(there[:20])}{more}" if there else "none was given a tag"
+    )
+    return f"no device was given the tags {said}; {names}"
 
 
 def cohort_size(fraction: float, population: int) -> int:

@@ -183,7 +183,7 @@ def _check_tags(store: Store, config: RunConfig, now_s: float) -> None:
     Raises:
         StoreError: Names the tags there are.
     """
-    fleet = [device.all_tags for device in devices(store.database) if not device.revoked_at_s]
+    fleet = [device.tags for device in devices(store.database) if not device.revoked_at_s]
     promised = [token.tags for token in tokens(store.database) if not token.lack(now_s)]
     if lack := lack_of_tags(config.devices, fleet, promised):
         raise StoreError(

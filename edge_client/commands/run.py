@@ -49,7 +49,9 @@ def run(
     call: Callable[..., "Summary"],
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="What runs may choose by, such as site=kitchen; may be repeated."),
+        typer.Option(
+            help="Said of this device to the operator, such as site=kitchen; may be repeated."
+        ),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:

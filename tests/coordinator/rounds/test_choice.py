@@ -84,8 +84,10 @@ def test_a_choice_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 def test_what_no_device_has_is_named_with_what_there_is() -> None:
     choice = DeviceFilter({"site": "hall"})
     assert lack_of_tags(choice, []) == "" == lack_of_tags(choice, [{}, {"site": "hall"}])
-    assert lack_of_tags(choice, [{}]) == "no device has the tags site=hall; none has a tag"
+    assert (
+        lack_of_tags(choice, [{}]) == "no device was given the tags site=hall; none was given a tag"
+    )
     many = [{"n": f"{number:02}"} for number in range(25)]
     said = lack_of_tags(choice, many)
-    assert said.startswith("no device has the tags site=hall; the tags there are: n=00, n=01")
+    assert said.startswith("no device was given the tags site=hall; the tags given are: n=00, n=01")
     assert said.endswith("n=19 and 5 more")

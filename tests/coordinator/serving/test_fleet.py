@@ -57,8 +57,9 @@ def test_an_answer_that_is_lost_repeats_into_the_same_device(start: Start) -> No
 
 def test_a_run_asks_only_the_devices_that_it_chooses(start: Start) -> None:
     live = start(min_clients=1)
-    hall = enrol(live.http, live.token, "hall", tags={"site": "hall"})
-    attic = enrol(live.http, live.token, "attic", tags={"site": "attic"})
+    hall, attic = (enrol(live.http, live.token, name) for name in ("hall", "attic"))
+    for device, site in ((hall, "hall"), (attic, "attic")):
+        tag(live.store.database, device.device_id, {"site": site})
     choice = replace(live.service.run(live.run_id).config.devices, tags={"site": "hall"})
     chosen = another(live, "of the hall", devices=choice)
     wait_for(lambda: len(live.service.runs()) == 2)
@@ -66,6 +67,25 @@ def test_a_run_asks_only_the_devices_that_it_chooses(start: Start) -> None:
     assert {terms.run_id for terms in attic.join()} == {live.run_id}
     refused = attic.tell(chosen, JOINED)
     assert refused.status_code == 403 and "does not ask this device" in refused.json()["detail"]
+
+
+def test_what_a_device_says_of_itself_lets_it_into_no_run_that_asks_for_tags(start: Start) -> None:
+    live = start(min_clients=1)
+    cleared, liar = (
+        enrol(live.http, live.token, name, tags={"clearance": said})
+        for name, said in (("cleared", "low"), ("liar", "high"))
+    )
+    tag(live.store.database, cleared.device_id, {"clearance": "high"})
+    choice = replace(live.service.run(live.run_id).config.devices, tags={"clearance": "high"})
+    chosen = another(live, "cleared", devices=choice)
+    wait_for(lambda: len(live.service.runs()) == 2)
+    assert {terms.run_id for terms in cleared.join()} == {live.run_id, chosen}
+    assert {terms.run_id for terms in liar.join()} == {live.run_id}
+    assert liar.tell(chosen, JOINED).status_code == 403
+    adapter = f"/v1/adapters/{live.service.run(chosen).run.adapter_sha256}"
+    codes = [live.http.get(adapter, headers=one.headers).status_code for one in (cleared, liar)]
+    print(f"an adapter of a run for clearance=high: {codes[0]} to a device that the operator gave ")
+    print(f"the tag, {codes[1]} to one that says it of itself")
 
 
 def test_a_poll_that_waits_hears_of_a_new_run_and_of_a_new_tag(start: Start) -> None:

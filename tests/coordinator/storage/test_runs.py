@@ -114,9 +114,11 @@ def test_a_run_whose_label_word_is_unknown_is_refused(tmp_path: Path, tiny_base:
 
 def enrolled(store: Store, name: str, **tags: str) -> None:
     token = f"s{name:_>30}"
-    store.database.write(insert_token(token, 0.0)[1])
+    store.database.write(insert_token(token, 0.0, uses=1, tags=tags)[1])
     facts = DeviceFacts("test", 1, 1 << 30, "3.11", "0")
-    enrol(store, Enrol(PROTOCOL, name, facts, token, tags), f"k{name:_>30}", 0.0)
+    enrol(
+        store, Enrol(PROTOCOL, name, facts, token, {"site": "its own word"}), f"k{name:_>30}", 0.0
+    )
 
 
 def test_a_tag_that_no_device_has_is_refused_with_the_tags_there_are(
@@ -126,10 +128,10 @@ def test_a_tag_that_no_device_has_is_refused_with_the_tags_there_are(
     store = Store(tmp_path / "store")
     enrolled(store, "pi", site="hall")
     enrolled(store, "hub", site="attic", language="en")
-    said = r"no device has the tags site=kitchen; the tags there are: language=en, site=att"
+    said = r"no device was given the tags site=kitchen; the tags given are: language=en, site=att"
     with pytest.raises(StoreError, match=said):
         create(tmp_path, tiny_base, name="second", tags={"site": "kitchen"})
-    with pytest.raises(StoreError, match=r"no device has the tags language=en site=hall"):
+    with pytest.raises(StoreError, match=r"no device was given the tags language=en site=hall"):
         create(tmp_path, tiny_base, name="second", tags={"site": "hall", "language": "en"})
     create(tmp_path, tiny_base, name="second", tags={"site": "hall"})
     assert {config_of(run).name for run in store.runs()} == {"first", "second"}
@@ -144,5 +146,7 @@ def test_the_tags_of_revoked_devices_do_not_count(tmp_path: Path, tiny_base: Bas
     enrolled(store, "pi", site="hall")
     revoke(store.database, devices(store.database)[0].device_id, 1.0)
     enrolled(store, "hub")
-    with pytest.raises(StoreError, match="no device has the tags site=hall; none has a tag"):
+    with pytest.raises(
+        StoreError, match="no device was given the tags site=hall; none was given a tag"
+    ):
         create(tmp_path, tiny_base, name="second", tags={"site": "hall"})
