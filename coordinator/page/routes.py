@@ -25,7 +25,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from coordinator.operator.asking import BEARER, CARRIED, COOKIE, check_header, role_of, welcome
+from coordinator.operator.asking import (
+    BEARER,
+    CARRIED,
+    COOKIE,
+    NOBODY,
+    check_header,
+    role_of,
+    welcome,
+)
 from coordinator.operator.routes import PREFIX, Bounded
 from coordinator.operator.schemas import LogIn, Session
 from coordinator.page.board import PageState, event
@@ -33,7 +41,13 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.handlers import refusals
 from coordinator.serving.http.polls import Bells, heard
 from coordinator.serving.service import Service
-from coordinator.storage.credentials import SESSION_S, Role, close_session, open_session
+from coordinator.storage.credentials import (
+    SESSION_S,
+    Role,
+    close_session,
+    open_session,
+    role_of_session,
+)
 from coordinator.storage.dialects.postgres import DatabaseAway
 from coordinator.watch.metrics import CONTENT_TYPE, CoordinatorStatus, Counted, Metrics
 
@@ -297,10 +311,15 @@ def _add_session(app: FastAPI, service: Service) -> None:
         told = Session(role=role, version=_version() if role else None)
         return Response(told.model_dump_json(), media_type="application/json")
 
-    @router.get("/session", tags=["page"], response_model=Session, responses=refusals(408, 413))
+    @router.get(
+        "/session", tags=["page"], response_model=Session, responses=refusals(401, 408, 413, 429)
+    )
     def who(request: Request) -> Response:
-        """Who is logged in; a role of null where nobody is."""
-        return session(role_of(service.store, request, time.time()))
+        """Who is logged in; a role of null where nobody is, 401 where a secret is nobody's."""
+        role = role_of(service.store, request, time.time())
+        if role is None and (COOKIE in request.cookies or "authorization" in request.headers):
+            raise Refusal(401, NOBODY)
+        return session(role)
 
     @router.post(
         "/session",
@@ -327,12 +346,17 @@ def _add_session(app: FastAPI, service: Service) -> None:
         return answer
 
     @router.delete(
-        "/session", tags=["page"], response_model=Session, responses=refusals(403, 408, 413)
+        "/session",
+        tags=["page"],
+        response_model=Session,
+        responses=refusals(401, 403, 408, 413, 429),
     )
     def log_out(request: Request) -> Response:
         """Log out; who is not logged in may do that too."""
         check_header(request)
         if secret := request.cookies.get(COOKIE):
+            if role_of_session(service.store, secret, time.time()) is None:
+                raise Refusal(401, "nobody is logged in by this cookie; it may be over")
             close_session(service.store, secret)
         answer = session(None)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")

@@ -55,7 +55,7 @@ function enter(told) {
 async function check() {
   try {
     const answer = await ask("GET", SESSION);
-    if (!answer.ok || (await answer.json()).role) return true;
+    if (answer.status !== 401 && (!answer.ok || (await answer.json()).role)) return true;
   } catch {
     return true;
   }

@@ -4,6 +4,7 @@ The table is held against the application's own routes: a route that is not in i
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ pytest.importorskip("fastapi")
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from coordinator.api.ready import parts
+from coordinator.operator.asking import COOKIE
+from coordinator.serving import server
 from coordinator.serving.http.handlers import OF_WORK
 from coordinator.serving.server import create_app
 from coordinator.storage.credentials import add_operator, operator_of_token
@@ -29,6 +32,7 @@ Start = Callable[..., Served]
 Options = dict[str, Any]
 Route = tuple[str, str]
 ALL = {*PEOPLE, *STRANGERS, *DEVICES}
+OVER = ("cookie that is over", "cookie of a revoked operator")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 API = "/v1/operator"
 
@@ -94,9 +98,9 @@ EXPECTED: dict[Route, dict[str, int]] = {
     ("POST", f"{API}/tokens/{{token_id}}/revoke"): CHANGED,
     ("POST", f"{API}/operators/{{operator_id}}/revoke"): CHANGED,
     ("POST", f"{API}/devices/{{device_id:path}}/revoke"): CHANGED,
-    ("GET", f"{API}/session"): everybody(200),
+    ("GET", f"{API}/session"): READ | {"nobody": 200},
     ("POST", f"{API}/session"): everybody(401),  # a token that nobody has
-    ("DELETE", f"{API}/session"): everybody(200),
+    ("DELETE", f"{API}/session"): everybody(200) | dict.fromkeys(OVER, 401),
 }
 
 
@@ -218,6 +222,37 @@ def test_everybody_is_let_in_or_told_why_not_on_every_route(
             if answer.status_code != expected[who]:
                 wrong.append((*route, who, answer.status_code, expected[who]))
     assert wrong == []
+
+
+OPEN = {"/", "/page/{name}", "/openapi.json", "/healthz", "/readyz", "/v1/ca"}  # no secret counts
+
+
+def test_wrong_secrets_are_held_up_on_every_route_that_looks_one_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "ATTEMPTS", 3)
+    monkeypatch.setattr(server, "ATTEMPTS_PER_S", 0.001)
+    served = start()
+    there = scene(served)
+    names, open_routes = places(served, there), list[Route]()
+    cookie = {"Cookie": f"{COOKIE}={'w' * 43}"} | PAGE
+    told = Counter[int]()
+    for headers in (served.bearer("w" * 43), cookie):
+        for route in EXPECTED:
+            if (API not in route[1] and headers is cookie) or route[1] in OPEN:
+                continue
+            more = sent(there, route, "nobody")
+            codes = [
+                asked(served, route[0], place(route, names, there), headers, more).status_code
+                for _ in range(5)
+            ]
+            if route == ("DELETE", f"{API}/session") and headers is not cookie:
+                assert codes == [200] * 5  # it looks nothing up
+            elif codes[-1] != 429:
+                open_routes.append(route)
+            told.update(codes)
+    print(f"answers to wrong secrets on every route that looks one up: {dict(told)}")
+    assert open_routes == []
 
 
 @pytest.mark.parametrize("who", first_fast(["operator's cookie", "viewer's cookie"]))
