@@ -291,7 +291,8 @@ class Folded:
         past: What is still known of its rounds, `rounds.history.Past`, as plain JSON.
         shelf: Its adapters that somebody may still want, `upkeep.retention.Shelf`.
         steps: The newest steps, whose answers may still come.
-        counted: Work ids of those steps whose answers counted.
+        counted: Work ids of those steps whose answers counted, each with `:` and the SHA-256 of its
+            update, if it had one.
         run_link: What the journal's chain begins with; the store fills it in.
         link: The link of the event before it; the store fills it in.
     """

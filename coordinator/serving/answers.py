@@ -217,7 +217,7 @@ class AnswerIntake:
         return Judge(size + MAX_UPDATE_OVERHEAD_BYTES, known, accept)
 
     def _known(self, asked: OpenWork, work_id: str, name: str) -> Receipt | None:
-        if over := self._ledger.over(asked.run_id, work_id):
+        if over := self._ledger.over(asked.run_id, work_id, name):
             return over
         answer = answer_to(self._live(asked).state, work_id)
         if answer is None:

@@ -134,7 +134,7 @@ class Ledger:
         self._lock = RLock()
         self._live: dict[str, Live] = {}
         self._asked: dict[str, OpenWork] = {}
-        self._counted: set[str] = set()
+        self._counted: dict[str, str] = {}  # work id -> its update's SHA-256, empty of a report
         self._steps: dict[str, deque[StepOpened]] = {}  # of each run, whose work is in `_asked`
         self._adapters: dict[str, set[str]] = {}  # of each run, that are not gone
         self._shelf = RetainedAdapters(keep_rounds)
@@ -220,18 +220,20 @@ class Ledger:
             self.follow()
         return work_id in self._counted
 
-    def over(self, run_id: str, work_id: str, more: int = 0) -> Receipt | None:
+    def over(self, run_id: str, work_id: str, name: str, more: int = 0) -> Receipt | None:
         """What an answer to work gets that waits for none any more; None where it waits, or has it.
 
         Args:
             run_id: The run.
             work_id: Work that it asked for.
+            name: SHA-256 of the update; empty of a report.
             more: Updates that are just being taken.
         """
         state = self._live[run_id].state
         if not is_asked(state, work_id):
             if work_id in self._counted:
-                return Receipt(True)
+                is_same = self._counted[work_id] in ("", name)
+                return Receipt(is_same, "" if is_same else "answered already: done")
             asked = self._asked.get(work_id)
             return OUT_OF_DATE if asked and asked.opened.is_asynchronous else CLOSED
         step, is_open = state.step, answer_to(state, work_id) is None
@@ -295,7 +297,8 @@ class Ledger:
             live, steps = self._live[run_id], tuple(self._steps.get(run_id, ()))
             if not is_long(live.seq - live.first, steps):
                 return False
-            counted = [key for one in steps for key, _ in one.members if key in self._counted]
+            keys = [key for one in steps for key, _ in one.members if key in self._counted]
+            counted = [f"{key}:{self._counted[key]}" for key in keys]
             known = live.state, live.past, to_plain(live.shelf)
             event = folded_from(live.seq, *known, steps, counted)
             again = self._recalled(live, event)
@@ -355,7 +358,7 @@ class Ledger:
             step = self._live[run_id].state.step
             some = new.values() if step is not None and step.opened.enough else ()
             more = sum(run == run_id and one.outcome == "done" for run, one in some)
-            if over := self.over(run_id, answer.work_id, more):
+            if over := self.over(run_id, answer.work_id, answer.update_sha256 or "", more):
                 return over
         known = answer_to(self._live[run_id].state, answer.work_id)
         if known is None and answer.work_id in new:
@@ -371,10 +374,10 @@ class Ledger:
             state = evolve(live.state, event)
             for opened in event.steps:
                 self._note(run_id, opened, asynchronous(state).keys())
-            self._counted.update(event.counted)
+            self._counted.update(one.partition(":")[::2] for one in event.counted)
             return self._recalled(live, event)
         if isinstance(event, Answered) and event.outcome == "done" and event.work_id in self._asked:
-            self._counted.add(event.work_id)
+            self._counted[event.work_id] = event.update_sha256 or ""
         state = evolve(live.state, event)
         if isinstance(event, StepOpened):
             self._note(run_id, event, asynchronous(state).keys())
@@ -421,7 +424,7 @@ class Ledger:
     def _forget(self, opened: StepOpened) -> None:
         for work_id, _ in opened.members:
             self._asked.pop(work_id, None)
-            self._counted.discard(work_id)
+            self._counted.pop(work_id, None)
 
 
 def is_work_id(text: str) -> bool:

@@ -196,6 +196,8 @@ def test_the_same_update_twice_counts_once(start: Start) -> None:
     b.do(b.work())
     a.work()
     assert a.put(work.work_id, body).json()["accepted"]  # its step is closed, but it counts
+    told = a.put(work.work_id, other).json()
+    assert told == {"accepted": False, "reason": "answered already: done"}
 
 
 def test_what_is_not_yours_is_refused(start: Start) -> None:
