@@ -337,9 +337,14 @@ def is_told(record: logging.LogRecord) -> bool:
     """Whether a line of uvicorn's is worth reading: not of a stop that cut no request short.
 
     It waits for connections, too: a device at work does not hear that its idle one is closed. Nor
-    of what is not HTTP, which `BoundedHttp` tells with its address.
+    of what is not HTTP, which `BoundedHttp` tells with its address. Nor how what was cut short
+    ended: how many were cut is a line of its own.
     """
-    return (record.msg, record.args) != NONE_CANCELLED and record.msg != UVICORNS
+    error = record.exc_info[1] if record.exc_info else None
+    is_cut = isinstance(error, asyncio.CancelledError)
+    is_cut = is_cut or record.getMessage().rstrip().endswith("asyncio.exceptions.CancelledError")
+    is_idle = (record.msg, record.args) == NONE_CANCELLED
+    return not (is_cut or is_idle or record.msg == UVICORNS)
 
 
 def allow_files(most: int = MOST_FILES) -> int:

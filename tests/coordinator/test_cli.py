@@ -236,6 +236,28 @@ def held_up_s(folder: Path, number: signal.Signals) -> float:
     return spent_s[1] - spent_s[0]
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_request_that_is_cut_short_at_the_end_leaves_no_traceback(
+    tmp_path: Path, tiny_base: Base, signals: int
+) -> None:
+    token = created(tmp_path, tiny_base, 1)
+    with server(tmp_path, "--port", "0") as (process, url):
+        with httpx.Client(base_url=url, timeout=60) as http:
+            device = joined(http, token, "a")
+        host, port = url.removeprefix("http://").split(":")
+        head = f"POST /v1/runs/r/membership HTTP/1.1\r\nHost: {host}\r\n"
+        head += f"Authorization: Bearer {device.key}\r\nContent-Length: 100\r\n\r\n{{"
+        with socket.create_connection((host, int(port))) as half:
+            half.sendall(head.encode())
+            time.sleep(0.5)  # it waits for the rest of the body
+            for _ in range(signals):
+                process.terminate()
+                time.sleep(0.2)
+            assert process.wait(30) == 0
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said and "CancelledError" not in said
+
+
 def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> None:
     created(tmp_path, tiny_base, rounds=1)
     with server(tmp_path, "--port", "0"):
