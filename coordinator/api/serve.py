@@ -125,7 +125,7 @@ def serve_together(
         What one of them said at its end.
 
     Raises:
-        Failed: One of them could not serve, and none in its place ever could.
+        Failed: One of them could not serve, and none of all ever could.
     """
     ending = threading.Event()
     children: list[Worker] = []
@@ -167,7 +167,7 @@ def _look_after(
     while not ending.is_set() and any(child.process.poll() != 0 for child in children):
         for place, child in enumerate(children):
             status = child.process.poll()
-            if status in (1, 2) and not child.is_well:  # it said why
+            if status in (1, 2) and not any(one.is_well for one in children):  # it said why
                 raise Failed("one of the processes cannot serve; its own line says why")
             if status and not ending.wait(AGAIN_S):
                 children[place] = _started(bound, arguments, child.is_well)

@@ -16,7 +16,14 @@ import typer
 
 from coordinator.api.create import NewRun, create_run, join_line
 from coordinator.api.ready import PORT, Serving, listening, ready
-from coordinator.api.serve import check_workers, end_with_parent, inherited, serve, serve_together
+from coordinator.api.serve import (
+    SOCKET,
+    check_workers,
+    end_with_parent,
+    inherited,
+    serve,
+    serve_together,
+)
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, answer, at_store, tags_of
 from coordinator.storage.place import StorePlace
@@ -124,7 +131,7 @@ def serve_command(
         with listening(store, serving, run) as (bound, url, created):
             if created is not None:
                 announce(created, as_json)
-            said = serve_together(bound, sys.argv[1:], workers, partial(_say, url))
+            said = serve_together(bound, sys.argv[1:], workers, partial(_say, url, stop))
             print(said, end="", flush=True)
         return
     if bound is not None:
@@ -132,11 +139,17 @@ def serve_command(
     with ready(store, serving, run, bound) as prepared:
         if prepared.created is not None:
             announce(prepared.created, as_json)
-        prepared.serve(partial(_say, prepared.url), stop, exit_when_finished)
+        prepared.serve(partial(_say, prepared.url, stop), stop, exit_when_finished)
         if as_json:
             runs = [status_of(prepared.store, item) for item in prepared.store.runs()]
             print(json.dumps({"url": prepared.url, "runs": runs}, sort_keys=True), flush=True)
 
 
-def _say(url: str) -> None:
-    print(f"listening on {url}\n", end="", flush=True)  # whole, beside the log
+def _say(url: str, stop: threading.Event) -> None:
+    """Say where it listens; who has nobody to say it to serves on, but for a child."""
+    try:
+        print(f"listening on {url}\n", end="", flush=True)  # whole, beside the log
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if SOCKET in os.environ:  # its parent has ended
+            stop.set()

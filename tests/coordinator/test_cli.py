@@ -1,6 +1,7 @@
 """Real processes: commands as a person types them, and `kill -9` of a real server."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coordinator.api.serve import SOCKET
 from coordinator.storage.blobs import FolderBlobs
 from coordinator.storage.store import Store
 from edge_client.adapters.peft_folder import read_peft_folder
@@ -23,7 +25,7 @@ from edge_client.bases.base import Base
 from tests.breadth import first_fast
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served
-from tests.coordinator.devices import Device, joined
+from tests.coordinator.devices import Device, joined, wait_for
 
 SMIDGEN = [sys.executable, "-m", "smidgen", "coordinator"]
 TASK = """
@@ -256,6 +258,43 @@ def test_a_request_that_is_cut_short_at_the_end_leaves_no_traceback(
             assert process.wait(30) == 0
     said = (tmp_path / "log").read_text()
     assert "Traceback" not in said and "CancelledError" not in said
+
+
+def test_who_has_nobody_to_say_where_it_listens_serves_on_and_without_its_parent_ends(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    created(tmp_path, tiny_base, 1)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        number, (_, port) = bound.fileno(), bound.getsockname()
+        orphan = unheard(tmp_path, {SOCKET: str(number)}, number)
+        assert orphan.wait(60) == 0
+    alone = unheard(tmp_path, {}, port=port)
+    wait_for(lambda: is_up(f"http://127.0.0.1:{port}"))
+    alone.terminate()
+    assert alone.wait(60) == 0
+    assert "Broken" not in (tmp_path / "log").read_text()
+
+
+def unheard(
+    folder: Path, more: dict[str, str], *inherited: int, port: int = 0
+) -> "subprocess.Popen[bytes]":
+    """A `serve` whose standard output nobody reads."""
+    line = [*SMIDGEN, "serve", "--store", str(folder / "store"), "--port", str(port)]
+    reads, writes = os.pipe()
+    os.close(reads)
+    with (folder / "log").open("a") as log:
+        environment = os.environ | more
+        process = subprocess.Popen(
+            line, stdout=writes, stderr=log, env=environment, pass_fds=inherited
+        )
+    os.close(writes)
+    return process
+
+
+def is_up(url: str) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{url}/healthz", timeout=10).status_code == 200
+    return False
 
 
 def test_two_servers_do_not_share_a_store(tmp_path: Path, tiny_base: Base) -> None:

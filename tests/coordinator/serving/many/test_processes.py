@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -122,6 +123,39 @@ def test_a_worker_that_is_killed_while_the_database_is_away_comes_back_with_it(
         wait_for(lambda: httpx.get(f"{url}/readyz", timeout=30).text == "ready")
         parent.terminate()
         assert parent.wait(30) == 0
+
+
+def test_a_worker_that_starts_while_the_database_is_away_comes_with_it_where_another_serves(
+    tmp_path: Path, place: StorePlace, postgres: Postgres, tiny_base: Base
+) -> None:
+    shared = ("--database", place.database, "--blobs", place.blobs)
+    created(tmp_path, tiny_base, 3, *shared)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    line = [*SMIDGEN, "serve", "--store", str(tmp_path / "store"), *shared, "--workers", "2"]
+    with (tmp_path / "log").open("w") as log:
+        parent = subprocess.Popen([*line, "--port", str(port)], stderr=log)
+    try:
+        wait_for(lambda: len(children_of(parent.pid)) == 2)
+        _, late = children_of(parent.pid)
+        os.kill(late, signal.SIGSTOP)  # before it has opened the store
+        wait_for(lambda: httpx.get(f"{url}/readyz", timeout=30).text == "ready")
+        postgres.stop(signal.SIGQUIT)
+        try:
+            os.kill(late, signal.SIGCONT)
+            wait_for(lambda: late not in children_of(parent.pid))
+            time.sleep(3.0)
+            assert parent.poll() is None
+        finally:
+            postgres.start()
+        wait_for(lambda: len(children_of(parent.pid)) == 2)
+        wait_for(lambda: httpx.get(f"{url}/readyz", timeout=30).text == "ready")
+        parent.terminate()
+        assert parent.wait(30) == 0
+    finally:
+        parent.kill()
+        parent.wait()
 
 
 def test_workers_drain_together_and_a_second_signal_ends_all(
