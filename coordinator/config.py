@@ -47,7 +47,7 @@ from edge_client.tasks.task import Task, small_text, task_from_mapping
 from edge_client.updates.forms import steps_of
 from edge_client.updates.registry import made
 from edge_client.updates.settings import Updates
-from edge_client.wire.fleet import MOST_MIRRORS, check_mirror
+from edge_client.wire.fleet import MOST_MIRRORS, NAME, check_mirror, is_name
 from edge_client.wire.training import Labelling, Training
 
 if sys.version_info >= (3, 11):
@@ -68,7 +68,7 @@ class RunConfig(Schedule):
     """One run, as its owner described it; see `Schedule` and `RunSpec` for what is not said here.
 
     Attributes:
-        name: The run's name; 1 to 64 characters.
+        name: The run's name, see `is_name`.
         task: What devices are asked: labels, tags of words, or masked words.
         base: `embedded`, a folder or a hub name, as typed.
         tell_names: Whether a waiting device is told the names of those that are waited for.
@@ -88,7 +88,7 @@ class RunConfig(Schedule):
     devices: DeviceFilter = field(default_factory=DeviceFilter)
 
     def __post_init__(self) -> None:
-        _demand(0 < len(self.name) <= 64 and self.name.isprintable(), "name: 1 to 64 characters")
+        _demand(is_name(self.name), f"name: {NAME} are expected")
         self.check_spec(ConfigError)
         _demand(bool(self.base), "base: a folder, a hub name or `embedded`")
         spec, lora_mean = parse_adapter(self.adapter), self.learning.lora_mean

@@ -23,7 +23,7 @@ from edge_client.planning.cuda.accelerator import CPU
 from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
 from edge_client.tasks.kind import every_files
 from edge_client.texts.data_folder import check_folder
-from edge_client.wire.fleet import LONGEST_NAME, check_tags
+from edge_client.wire.fleet import LONGEST_NAME, NAME, check_tags, is_name
 
 if TYPE_CHECKING:
     from edge_client.client.settings import Summary
@@ -234,13 +234,11 @@ def check_name(name: str, *, is_folder: bool) -> None:
     Raises:
         WrongInput: Says what is expected.
     """
-    is_short = len(name) <= LONGEST_NAME
-    told = f"of {len(name)} characters" if not is_short else repr(name)
-    fits = not is_folder or ("/" not in name and name not in (".", ".."))
-    slash = " without a slash" if is_folder else ""
+    told = f"of {len(name)} characters" if len(name) > LONGEST_NAME else repr(name)
+    slash = " and no slash" if is_folder else ""
     demand(
-        is_short and fits and name != "" and name.isprintable(),
-        f"--name {told}: 1 to {LONGEST_NAME} printable characters{slash} are expected",
+        is_name(name) and not (is_folder and "/" in name),
+        f"--name {told}: {NAME}{slash} are expected",
     )
 
 

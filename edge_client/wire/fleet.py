@@ -12,6 +12,7 @@ trusted: every file is checked by its SHA-256, and all of them together by the r
 import hashlib
 import re
 import secrets
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -86,8 +87,8 @@ class Pack:
         _check_shown("pack: licence", self.licence, LONGEST_LICENCE)
         demand(len(self.files) <= MOST_FILES, f"pack: at most {MOST_FILES} files")
         for name in self.files:
-            is_name = FILE_NAME.fullmatch(name) is not None
-            demand(is_name, "pack: a file's name: letters, digits, `_`, `-` and `.`, up to 64")
+            fits = FILE_NAME.fullmatch(name) is not None
+            demand(fits, "pack: a file's name: letters, digits, `_`, `-` and `.`, up to 64")
         manifest = self.files.get(MANIFEST)
         is_small = manifest is not None and manifest.bytes <= MOST_MANIFEST_BYTES
         demand(is_small, f"pack: {MANIFEST} of at most {MOST_MANIFEST_BYTES} bytes is expected")
@@ -186,6 +187,21 @@ def check_shown(what: str, text: str, most: int = LONGEST_NAME) -> None:
     demand(is_fine, f"{what}: at most {most} printable characters are expected")
 
 
+NAME = f"1 to {LONGEST_NAME} printable characters of one script, a letter or digit first, no `..`"
+LIKE = ("LATIN", "GREEK", "CYRILLIC")  # scripts whose letters are mistaken for another's
+
+
+def is_name(text: str) -> bool:
+    """Whether people can tell a device or a run by a name (`NAME`), wherever it is shown.
+
+    It is no option of a command, no formula of a spreadsheet, leads out of no folder, and its
+    letters are of one of the scripts that look alike.
+    """
+    is_short = 0 < len(text) <= LONGEST_NAME and text.isprintable() and ".." not in text
+    words = {unicodedata.name(letter, "").partition(" ")[0] for letter in text if letter.isalpha()}
+    return is_short and text[0].isalnum() and len(words.intersection(LIKE)) <= 1
+
+
 def check_tags(tags: Mapping[str, str]) -> None:
     """Refuse tags that are not short printable words.
 
@@ -251,7 +267,7 @@ class Enrol:
 
     Attributes:
         protocol: Version of this contract the client speaks.
-        name: What it calls itself, 1 to 64 characters; the coordinator numbers equal names.
+        name: What it calls itself, see `is_name`; the coordinator numbers equal names.
         facts: What the coordinator's list of devices shows, and runs choose by.
         token: Enrolment token, given to the device by the coordinator's operator; may be empty.
         tags: What its owner says of it, such as `site=kitchen`; the operator's own win.
@@ -266,8 +282,7 @@ class Enrol:
     life: str = ""
 
     def __post_init__(self) -> None:
-        is_name = 0 < len(self.name) <= LONGEST_NAME and self.name.isprintable()
-        demand(is_name, f"name: 1 to {LONGEST_NAME} characters")
+        demand(is_name(self.name), f"name: {NAME} are expected")
         demand(len(self.token) <= 200, "token: at most 200 characters")
         check_shown("life", self.life, LONGEST_LIFE)
         check_tags(self.tags)

@@ -32,7 +32,7 @@ from tests.coordinator.page.conftest import Served, serving
 
 pytestmark = needs_chromium
 Start = Callable[..., Served]
-HOSTILE = "<img src=x onerror=alert(1)>"
+HOSTILE = "x<img src=x onerror=alert(1)>"
 LONG = "a-device-with-a-name-as-long-as-" + "x" * 32
 WAIT_MS = 60_000
 TOLD = ("#ask-error", "#news", "#link", "#runs tbody", "#devices tbody")

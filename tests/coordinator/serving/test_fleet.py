@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from coordinator.storage.devices import devices, revoke, tag
 from coordinator.storage.runs import create_run
 from coordinator.storage.schema import DEVICES
 from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Report, encode
+from edge_client.wire.messages import PROTOCOL, Report, encode
 from edge_client.wire.training import Labelling
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import FACTS, Device, ask_to_enrol, enrol, key_of, wait_for
@@ -53,6 +53,45 @@ def test_an_answer_that_is_lost_repeats_into_the_same_device(start: Start) -> No
     first = ask_to_enrol(live.http, live.token, "hub", key_of("hub")).json()
     assert ask_to_enrol(live.http, live.token, "hub", key_of("hub")).json() == first
     assert len(devices(live.store.database)) == 1
+
+
+ODD = [
+    "=HYPERLINK(1)",
+    "+1",
+    "@sum",
+    "-rf",
+    "..",
+    "a/../b",
+    ".ssh",
+    " pi",
+    "pi\u0441am",
+    "\u202epi",
+]
+
+
+def test_no_device_is_let_in_under_a_name_that_is_something_else_elsewhere(start: Start) -> None:
+    live = start()
+    told = {"protocol": PROTOCOL, "token": live.token, "facts": asdict(FACTS)}
+    answers = [
+        live.http.post(
+            "/v1/enrol",
+            json={**told, "name": name},
+            headers={"Authorization": f"Bearer {key_of(name)}"},
+        )
+        for name in ODD
+    ]
+    print(f"{sum(one.status_code == 422 for one in answers)} of {len(ODD)} odd names are refused")
+    assert {one.status_code for one in answers} == {422} and not devices(live.store.database)
+    assert all("1 to 64 printable characters" in one.json()["detail"] for one in answers)
+    for name in (
+        "pi",
+        "pi (kitchen)",
+        "\u0434\u043e\u043c 2",
+        "\u53f0\u6240 pi",
+        "b\u00fcro_2.a",
+        "7",
+    ):
+        assert enrol(live.http, live.token, name).name == name
 
 
 def test_a_run_asks_only_the_devices_that_it_chooses(start: Start) -> None:

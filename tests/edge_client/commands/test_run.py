@@ -83,7 +83,7 @@ def test_a_name_that_is_no_folder_name_is_refused(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     done, names = run(tiny_base, tmp_path, "--name", name)
-    assert done.exit_code == 2 and "characters without a slash" in done.output and not names
+    assert done.exit_code == 2 and "no `..` and no slash" in done.output and not names
 
 
 @pytest.mark.parametrize("name", [*NAMES, ""])
