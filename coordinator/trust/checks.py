@@ -237,9 +237,10 @@ def proxy_of(option: str, text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Ne
     except ValueError:
         found = None
     if found is None or not found.prefixlen:
+        shown = text.rpartition("@")[2][:60]  # what stands before may be a password
         raise WrongInput(
-            f"{option} {text[:60]!r}: the address of a proxy is expected, such as 127.0.0.1, or "
-            "its network, such as 10.0.0.0/24"
+            f"{option} {shown!r}: the address of a proxy is expected, such as 127.0.0.1, or its "
+            "network, such as 10.0.0.0/24"
         )
     return found
 

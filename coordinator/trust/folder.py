@@ -137,7 +137,7 @@ def _san(name: str) -> x509.GeneralName:
     Raises:
         HostError: It is neither a host name nor an address.
     """
-    shown = repr(name[:80])
+    shown = repr(name.rpartition("@")[2][:80])  # what stands before may be a password
     try:
         address = ipaddress.ip_address(name)
     except ValueError:

@@ -8,8 +8,9 @@ pytest.importorskip("cryptography")
 
 from cryptography import x509
 
-from coordinator.trust.checks import names_of
+from coordinator.trust.checks import names_of, proxy_of
 from coordinator.trust.folder import HostError, draw_authority, sign_server
+from edge_client.errors import WrongInput
 from edge_client.wire.pins import certificates, pin_of, read_pin
 
 NOW = datetime.now(timezone.utc)
@@ -60,6 +61,14 @@ def test_a_certificate_ends_no_later_than_its_authority() -> None:
 def test_what_is_no_host_is_told(name: str) -> None:
     with pytest.raises(HostError, match=r"--host .* is expected"):
         sign_server(draw_authority(NOW), [name], NOW, 9)
+
+
+def test_what_may_be_a_password_is_not_shown() -> None:
+    with pytest.raises(HostError, match="--host 'pi:8700': a host name") as told:
+        sign_server(draw_authority(NOW), ["https://me:sEcReT@pi:8700"], NOW, 9)
+    with pytest.raises(WrongInput, match="--trusted-proxy 'proxy': the address") as also:
+        proxy_of("--trusted-proxy", "me:sEcReT@proxy")
+    assert "sEcReT" not in f"{told.value} {also.value}"
 
 
 def test_a_pin_is_the_hash_of_one_certificate() -> None:
