@@ -1,7 +1,6 @@
 """A coordinator that other machines can use: its store, its certificates, and who may come in."""
 
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from edge_client.errors import demand
 
 TOKEN_DAYS = 30  # of the first enrolment token
 DAY_S = 24 * 3600.0
+FIRST_YEAR = 2025  # that a clock shows which was set; boards without a battery start in 1970
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,17 @@ def init(
     Raises:
         WrongInput: It has certificates, or a value, a name or a given file cannot be used.
     """
-    place, now_s = place_of(store), time.time()
+    place, now = place_of(store), _now()
+    now_s = now.timestamp()
     folder = place.folder
     _check_numbers(port, days, given)
     check_new(folder)
     told = PORT if port is None else port
     with closing(new_store(place)) as opened:
         if given is None:
-            trust = make(folder, hosts or _own_names(), told, days or SERVER_DAYS, _now())
+            trust = make(folder, hosts or _own_names(), told, days or SERVER_DAYS, now)
         else:
-            trust = take(folder, given, hosts, told, _now())
+            trust = take(folder, given, hosts, told, now)
         opened.marks.secure(True)
         token, until_s = draw_secret(), now_s + TOKEN_DAYS * DAY_S
         opened.database.write(insert_token(token, now_s, expires_at_s=until_s)[1])
@@ -143,4 +144,15 @@ def _own_names() -> list[str]:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    """The time, of which certificates are made.
+
+    Raises:
+        WrongInput: The clock was never set, as that of a board without a battery.
+    """
+    now = datetime.now(timezone.utc)
+    demand(
+        now.year >= FIRST_YEAR,
+        f"this machine's clock says {now:%Y-%m-%d}, so its certificates would end before devices "
+        f"believe them; set it (`timedatectl`), to {FIRST_YEAR} or later",
+    )
+    return now

@@ -176,7 +176,7 @@ class Coordinator:
         """Send an update; after a cut the next call sends only what has not arrived.
 
         The same body may be sent again and counts once. One that is damaged on the way is sent
-        once more.
+        once more at once, and then again as one that did not arrive.
 
         Args:
             work_id: The work it answers.
@@ -200,8 +200,10 @@ class Coordinator:
                 try:
                     given = self._put(path, digest, body, offset, meter)
                 except Refused as error:
-                    if error.status != 400 or is_damaged:
+                    if error.status != 400:
                         raise
+                    if is_damaged:
+                        raise Unreachable(f"{self.url}: {error}", is_own=True) from error
                     given, is_damaged = 0, True
                 if isinstance(given, Receipt):
                     del self._begun[name]

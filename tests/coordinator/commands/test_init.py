@@ -1,5 +1,9 @@
 import json
+import os
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from coordinator.trust.folder import draw_authority, folder_of, sign_server
 from edge_client.wire.pins import pin_of
 from tests.command_line import smidgen
 from tests.coordinator.trust.test_making import NOW
+from tests.end_to_end.disturbed.wall_clock import WallClock
 
 
 def test_init_makes_all_and_its_last_line_is_what_is_pasted(tmp_path: Path) -> None:
@@ -76,3 +81,14 @@ def test_create_tells_devices_of_the_coordinator_as_init_did(tmp_path: Path) -> 
     assert f"--ca {ca} --data FOLDER\n" in made.stdout
     plain = smidgen("coordinator", "create", "--store", f"{tmp_path}/p", "--task", "agnews")
     assert "--coordinator http://127.0.0.1:8700" in plain.stdout
+
+
+def test_a_clock_that_was_never_set_makes_no_certificates(tmp_path: Path) -> None:
+    clock = WallClock(tmp_path)
+    clock.set(-int(time.time()) + 86400)
+    line = [sys.executable, "-m", "smidgen", "coordinator", "init", "--store", f"{tmp_path}/s"]
+    environment = {**os.environ, **clock.environment}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and not (tmp_path / "s").exists()
+    assert "this machine's clock says 1970-01-0" in done.stderr and "set it" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

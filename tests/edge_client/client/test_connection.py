@@ -204,16 +204,18 @@ def test_an_adapter_that_is_packed_is_not_unpacked() -> None:
         coordinator.adapter(NAME, WorkMeter(), 1 << 20)
 
 
-def test_a_damaged_update_is_sent_once_more_and_then_given_up() -> None:
+def test_a_damaged_update_is_sent_once_more_and_then_again_later() -> None:
     damaged = answer(400, json.dumps({"detail": "damaged; send it again"}).encode())
     taken = answer(200, b'{"accepted":true}')
     with saying(damaged, taken) as url, closing(Coordinator(url)) as coordinator:
         assert coordinator.upload("w", b"body", WorkMeter()).accepted
-    with saying(damaged) as url, closing(Coordinator(url)) as coordinator:
+    nothing = answer(200, b"", "Upload-Offset: 0")
+    answers = damaged, damaged, nothing, taken
+    with saying(*answers) as url, closing(Coordinator(url)) as coordinator:
         meter = WorkMeter()
-        with pytest.raises(Refused, match="send it again"):
+        with pytest.raises(Unreachable, match="send it again"):
             coordinator.upload("w", b"body", meter)
-        assert meter.requests == 2
+        assert meter.requests == 2 and coordinator.upload("w", b"body", meter).accepted
 
 
 def test_a_server_that_wants_another_part_for_ever_is_waited_out() -> None:
