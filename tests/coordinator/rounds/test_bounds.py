@@ -239,6 +239,17 @@ def test_what_is_known_of_norms_does_not_grow_with_the_rounds() -> None:
     assert len(state.medians.norms) == len(state.medians.examples) == REMEMBERED
 
 
+def test_medians_that_were_known_before_survive_a_roll_back() -> None:
+    state, _ = played(replace(CONFIG, rounds=9), [[1.0] * 5, *[[2.0] * 5] * 3])
+    for back_to, left in ((2, (1.0, 2.0)), (0, (1.0,))):
+        back = evolve(state, RolledBack(back_to, f"adapter-{back_to}", "", 0.0))
+        assert back.medians.norms == left and len(back.medians.examples) == len(left)
+        opened = decide(replace(CONFIG, rounds=9), back, DEVICES, "secret", 0.0)
+        assert isinstance(opened, StepOpened) and opened.kind == "train"
+        bound = bounded(opened, replace(CONFIG, rounds=9), back, adapter)
+        assert bound.norm_bound == pytest.approx(NORM_FACTOR * np.median(left))
+
+
 FLEET = tuple("abcdefghij")
 FIRST: AdapterState = {"a": np.zeros((10, 10), np.float32)}
 
