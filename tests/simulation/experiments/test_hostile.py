@@ -130,10 +130,9 @@ def test_a_cohort_too_small_for_its_mean_stands_still_and_says_so() -> None:
     assert length(seen[-1]) == 0.0
 
 
-def test_false_evaluations_are_not_all_that_is_heard() -> None:
-    by_round = [closed.reported or 0.0 for closed in rounds_with("evaluations", is_resisted=True)]
-    assert by_round[0] > 0.5 > by_round[1]  # all right and all wrong by turns
-    assert all(abs(reported - 0.5) < 0.15 for reported in by_round)
+def test_false_evaluations_of_one_in_ten_are_not_heard() -> None:
+    by_round = [closed.reported for closed in rounds_with("evaluations", is_resisted=True)]
+    assert by_round == [0.5] * len(by_round)  # where all the others say 0.5
 
 
 def test_without_a_lie_what_is_reported_is_the_truth() -> None:
