@@ -39,7 +39,7 @@ CLAIMED = 10**9  # the most that an update's header may say
 CLAIMED_TESTS = 2**53 - 1  # the most that a report may say
 
 Attack = Literal[
-    "absent", "huge", "scaled", "noise", "flipped", "claims", "evaluations", "together"
+    "absent", "huge", "scaled", "noise", "flipped", "claims", "losses", "evaluations", "together"
 ]
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 
@@ -55,7 +55,8 @@ class Hostile:
         devices: How many: the last ones by name.
         attack: `absent`, they take no part; `huge`, 3e38 in every cell; `scaled`, what they trained
             times 1,000; `noise`, noise 1,000 times as long; `flipped`, minus what they trained;
-            `claims`, noise as long as an honest update that is said to be of 10^9 texts;
+            `claims`, noise as long as an honest update that is said to be of 10^9 texts; `losses`,
+            minus what they trained, with a training loss of 3e38, by which `utility` asks;
             `evaluations`, honest updates, and all of 2^53 - 1 texts right and wrong by turns;
             `together`, flipped times 1,000 with 10^9 texts and false evaluations.
     """
@@ -99,7 +100,7 @@ def forged(update: Update, attack: Attack, seed: int) -> Update:
         delta = _times(delta, TIMES)
     elif attack == "noise":
         delta = _times(_noise(delta, seed), TIMES)
-    elif attack == "flipped":
+    elif attack in ("flipped", "losses"):
         delta = _times(delta, -1.0)
     elif attack == "claims":
         delta, claimed = _noise(delta, seed), CLAIMED
@@ -138,6 +139,7 @@ def forged_answer(
     seed = derive_seed(work.seed, "hostile", name, str(work.round_index))
     sent = forged(honest, attack, seed)
     report = replace(answer.report, outcome="done", failure=None, num_examples=sent.num_examples)
+    report = replace(report, loss=HUGE) if attack == "losses" else report
     return FinishedWork(report, encode_update(sent))
 
 
