@@ -1,4 +1,4 @@
-"""Tables of the store, and a copy of all their rows; a change raises `REVISION`."""
+"""Tables of the store, and a copy of all rows; a change, of an event too, raises `REVISION`."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import sqlalchemy as sql
 from coordinator.storage.database import Database
 from coordinator.storage.dialects.postgres import begin_long
 
-REVISION = "0008"
+REVISION = "0009"
 METADATA = sql.MetaData()
 # The same order and room everywhere: PostgreSQL would sort texts by its language, and hold numbers
 # up to 2^31.

@@ -105,7 +105,7 @@ def test_a_store_of_another_schema_is_refused_in_one_line(tmp_path: Path) -> Non
     Store(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '0099'")
-    said = r"schema 0099, and this smidgen knows 0008 alone; use the smidgen that wrote it"
+    said = r"schema 0099, and this smidgen knows 0009 alone; use the smidgen that wrote it"
     with pytest.raises(StoreError, match=said):
         Store(tmp_path)
 
