@@ -20,13 +20,7 @@ from edge_client.engine.engine import Engine, EngineError
 from edge_client.engine.linear import with_core
 from edge_client.errors import installing
 from edge_client.metering.memory import sizes
-from edge_client.planning.allocator import (
-    ask_for_large_pages,
-    let_go_of_code,
-    resident_bytes,
-    trim,
-    use_one_arena,
-)
+from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
 from edge_client.planning.budget import Budget
 from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
 from edge_client.planning.guard import Guard, PeakGuard
@@ -103,16 +97,13 @@ class Installation:
         module: Its backend, reached by name so that nothing is imported before it computes.
         runtime_bytes: Resident bytes of a process that has loaded the library and nothing else,
             where they cannot be measured.
-        step_bytes: What measured ones are rounded up to, so that the small differences between two
-            starts do not change the plan.
-        warm_up: Python that brings its memory to where a first step finds it.
+        warm_up: Python that touches what a first step would load.
     """
 
     library: str
     extra: str
     module: str
     runtime_bytes: int
-    step_bytes: int
     warm_up: str = ""
 
 
@@ -122,7 +113,6 @@ ENGINES = {
         extra="torch",
         module="edge_client.engine.torch_backend.backend",
         runtime_bytes=240 << 20,
-        step_bytes=8 << 20,
         warm_up="""
 import torch
 x = torch.ones(64, 64)
@@ -134,15 +124,11 @@ for dtype in (torch.float32, torch.bfloat16):
         library="onnxruntime",
         extra="",
         module="edge_client.engine.onnx_backend.backend",
-        runtime_bytes=56 << 20,
-        step_bytes=2 << 20,
-        warm_up="""
-from edge_client.planning.allocator import let_go_of_code
-let_go_of_code()  # as its sessions do: what a step touches again counts as the step's
-""",
+        runtime_bytes=80 << 20,
     ),
 }
 ENGINE_HELP = "auto, torch or onnx; auto is torch where it is installed."
+RUNTIME_STEP_BYTES = 8 << 20
 READY = """
 from edge_client.engine.opening import load_engine
 load_engine("{engine}")
@@ -260,7 +246,8 @@ def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
     """Resident bytes of a process that is ready to compute but has opened no base.
 
     This process's where it has loaded the engine; else measured in a fresh one; else, where the
-    engine is not installed, a constant.
+    engine is not installed, a constant. Rounded up, so that the small differences between two
+    starts do not change the plan.
 
     Args:
         engine: `torch` or `onnx`.
@@ -268,10 +255,7 @@ def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
     """
     row = ENGINES[engine]
     if row.module in sys.modules:
-        if engine == "torch":
-            return _rounded_up(resident_bytes(), row.step_bytes) or row.runtime_bytes
-        let_go_of_code()  # as above; others' code comes back in part, the more the more there is
-        return _rounded_up(resident_bytes() * 33 // 32, row.step_bytes) or row.runtime_bytes
+        return _rounded_up(resident_bytes()) or row.runtime_bytes
     code = READY.format(engine=engine, warm_up=row.warm_up)
     try:
         done = subprocess.run(
@@ -279,8 +263,8 @@ def runtime_bytes(engine: str = "torch", python: str = sys.executable) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return row.runtime_bytes
-    return _rounded_up(sizes(done.stdout).get("VmRSS", 0), row.step_bytes) or row.runtime_bytes
+    return _rounded_up(sizes(done.stdout).get("VmRSS", 0)) or row.runtime_bytes
 
 
-def _rounded_up(size_bytes: int, step_bytes: int) -> int:
-    return -(-size_bytes // step_bytes) * step_bytes
+def _rounded_up(size_bytes: int) -> int:
+    return -(-size_bytes // RUNTIME_STEP_BYTES) * RUNTIME_STEP_BYTES
