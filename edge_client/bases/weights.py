@@ -183,10 +183,11 @@ class Weights:
                 self._map.madvise(mmap.MADV_DONTNEED, first, length)
 
     def _advise(self, advice: int, spans: Iterable[tuple[int, int]]) -> None:
-        """Tell the kernel about all pages on which there is a byte of a span."""
+        """Tell the kernel about all pages on which there is a byte of a span, if it listens."""
         for start, end in spans:
             first = start - start % mmap.PAGESIZE
-            self._map.madvise(advice, first, end - first)
+            with suppress(OSError):  # a file system that takes no advice
+                self._map.madvise(advice, first, end - first)
 
     def close(self) -> None:
         """Unmap the file, once no view of it is left."""

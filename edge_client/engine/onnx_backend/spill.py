@@ -6,7 +6,7 @@ ONNX Runtime is not imported here, for an optimizer serves other backends too.
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from tempfile import TemporaryFile
 from typing import IO
@@ -58,7 +58,8 @@ class Spill:
             if self._file is None:
                 self._file = TemporaryFile(dir=folder)  # noqa: SIM115
                 self._closing = finalize(self, self._file.close)
-                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+                with suppress(OSError):  # a file system that takes no advice
+                    os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             yield self._file.fileno()
         except OSError as error:
             raise EngineError(
