@@ -36,6 +36,7 @@ from edge_client.files import (
     discard,
     from_json,
     oldest_first,
+    sync_folder,
     told_of,
     write_atomically,
 )
@@ -258,6 +259,7 @@ class StepStates:
 
 
 KEPT_TERMS = 64  # of runs, the newest
+TERMS, HOME = ".json", ".home"  # what files of terms end in; the other, once the adapter is at home
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -273,26 +275,38 @@ class Joined:
 
     def keep(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins."""
-        write_atomically(self._file(terms.run_id), encode(terms), PRIVATE, is_latest=True)
+        path = self._file(terms.run_id)
+        write_atomically(path, encode(terms), PRIVATE, is_latest=True)
+        discard(path.with_suffix(HOME))
 
     def terms(self, run_id: str) -> Terms | None:
         """The terms of a run that this device joined, or None."""
         path = self._file(run_id)
-        try:
-            return decode(path.read_bytes(), Terms) if path.is_file() else None
-        except WireError:
-            return None
+        return _terms_in(path) or _terms_in(path.with_suffix(HOME))
 
-    def base_ids(self) -> set[str]:
-        found = (self.terms(path.stem) for path in self.folder.glob("*.json"))
-        return {terms.base_id for terms in found if terms is not None}
+    def all(self, ending: str = TERMS) -> list[Terms]:
+        """Terms that are here; by the ending `HOME` those of runs whose adapter is at home."""
+        found = map(_terms_in, self.folder.glob(f"*{ending}"))
+        return [terms for terms in found if terms is not None]
+
+    def note_home(self, run_id: str, *, is_home: bool = True) -> None:
+        """Note whether a run's adapter is at home, until its terms are forgotten."""
+        path = self._file(run_id)
+        before, after = (path, path.with_suffix(HOME))[:: 1 if is_home else -1]
+        try:
+            if before.is_file():
+                before.replace(after)
+                sync_folder(self.folder)
+        except OSError as error:  # its terms stay as they are
+            log.warning("%s is not renamed: %s", before.name, error.strerror)
 
     def forget(self, run_id: str) -> None:
-        """Drop the terms of a run whose adapter is at home."""
-        discard(self._file(run_id))
+        """Drop the terms of a run that is over."""
+        for path in (self._file(run_id), self._file(run_id).with_suffix(HOME)):
+            discard(path)
 
     def forget_all(self) -> None:
-        for path in self.folder.glob("*.json"):
+        for path in self._files():
             path.unlink()
 
     def sweep(self) -> list[str]:
@@ -302,13 +316,23 @@ class Joined:
             File names, without their endings, of all that were there, oldest first; the last
             `KEPT_TERMS` of them are kept.
         """
-        terms = oldest_first(self.folder.glob("*.json"))
+        terms = oldest_first(self._files())
         for old in terms[:-KEPT_TERMS]:
             old.unlink()
         return [path.stem for path in terms]
 
+    def _files(self) -> list[Path]:
+        return [path for ending in (TERMS, HOME) for path in self.folder.glob(f"*{ending}")]
+
     def _file(self, run_id: str) -> Path:
-        return self.folder / f"{file_name(run_id)}.json"
+        return self.folder / f"{file_name(run_id)}{TERMS}"
+
+
+def _terms_in(path: Path) -> Terms | None:
+    try:
+        return decode(path.read_bytes(), Terms) if path.is_file() else None
+    except WireError:
+        return None
 
 
 def file_name(word: str) -> str:

@@ -116,6 +116,8 @@ class Client:
             served.close()
             self._fetching.close()
             self._worker.close()
+        if not is_stopped:
+            self._homecoming.forget()
         me, runs = self._me, tuple(standings.finished.values())
         done, adapter = (self._works, self._failures), self._homecoming.folder
         return Summary(me.device_id, me.name, *done, runs, adapter, is_stopped, self._own.folder)
@@ -160,6 +162,8 @@ class Client:
                 self._work(coordinator, given.work, meter)
                 wait_s = 0.0 if self._fetching.is_under_way else self._settings.wait_s
             elif given.waiting is not None:
+                if given.waiting.phase == "idle":
+                    self._homecoming.recall()
                 if self._is_done():
                     return
                 self._teller.waiting(given.waiting)

@@ -121,14 +121,14 @@ class ClientState:
     def __init__(self, folder: Path, given: Iterable[Path] = ()) -> None:
         self.folder = folder
         self._adapters, self._outbox = folder / "adapters", folder / "outbox"
-        self._joined, self._steps = Joined(folder / "runs"), folder / "steps"
+        self.joined, self._steps = Joined(folder / "runs"), folder / "steps"
         self.updates = StepStates(folder / "updates")
         self.link = Link(folder / "link.json")
         try:
             if (held := foreign_in(folder, given)) is not None:
                 raise StateError(f"{in_words(folder, held)}; {TODO}")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
-            for part in (self._adapters, self._outbox, self._joined.folder):
+            for part in (self._adapters, self._outbox, self.joined.folder):
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
@@ -172,7 +172,7 @@ class ClientState:
         for update in self._outbox.glob("*.st"):
             if not update.with_suffix(".json").is_file():
                 update.unlink(missing_ok=True)
-        joined = self._joined.sweep()
+        joined = self.joined.sweep()
         labels = oldest_first(self.folder.glob("labels-*.jsonl"))
         places = {f"labels-{name}.jsonl": place for place, name in enumerate(joined)}
         labels.sort(key=lambda path: places.get(path.name, -1))  # in equal places as before
@@ -252,7 +252,7 @@ class ClientState:
             if before is not None and before.key != identity.key:
                 for finished in self.finished():
                     self.forget_finished(finished.report.work_id)
-                self._joined.forget_all()
+                self.joined.forget_all()
                 for path in self._steps.glob("*.st"):
                     path.unlink()
                 self.updates.forget_all_but(())
@@ -268,18 +268,18 @@ class ClientState:
 
     def keep_terms(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins; its end is understood by them."""
-        self._joined.keep(terms)
+        self.joined.keep(terms)
 
     def terms(self, run_id: str) -> Terms | None:
         """The terms of a run that this device joined, or None."""
-        return self._joined.terms(run_id)
+        return self.joined.terms(run_id)
 
     def base_ids(self) -> set[str]:
-        return self._joined.base_ids()
+        return {terms.base_id for terms in self.joined.all()}
 
     def forget_terms(self, run_id: str) -> None:
-        """Drop the terms of a run whose adapter is at home."""
-        self._joined.forget(run_id)
+        """Drop the terms of a run that is over."""
+        self.joined.forget(run_id)
         self.updates.forget(file_name(run_id))
 
     def labels(self, run_id: str) -> Path:

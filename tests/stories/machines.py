@@ -26,6 +26,7 @@ from coordinator.storage.store import Store
 from coordinator.upkeep.disk_space import DiskLimits
 from coordinator.upkeep.rollback import check_needed
 from edge_client.client.loop import Client
+from edge_client.client.runs.own import MISSED
 from edge_client.client.settings import Settings, Summary
 from edge_client.client.state import ClientState
 from edge_client.errors import Failed, WrongInput
@@ -149,6 +150,7 @@ class Device(Machine):
         summary: Of its last life, once it is done.
         said: Why its last life ended, where that was an error; in one line.
         receipts: SHA-256 of each update that the coordinator said counts, by work.
+        has_joined: Whether the run has taken it in; who comes after its end waits for another.
         lives: How often it was started.
     """
 
@@ -162,6 +164,7 @@ class Device(Machine):
         self.summary: Summary | None = None
         self.said, self.lives = "", 0
         self.receipts: dict[str, str] = {}
+        self.has_joined = False
         self._waits_for: Stream | None = None
         self._code: Blocking | None = None
         self._is_over = False
@@ -185,7 +188,7 @@ class Device(Machine):
             self.said = f"{type(error).__name__}: {error}"
         if self._is_over:
             return
-        if self.is_revoked:
+        if self.is_revoked or self.has_missed_it:
             self._on_end()
             return
         if self.is_dying:
@@ -200,6 +203,11 @@ class Device(Machine):
     def is_revoked(self) -> bool:
         """Whether it has heard that it is; it stays away then."""
         return self.said.endswith(REVOKED)
+
+    @property
+    def has_missed_it(self) -> bool:
+        """Whether it has heard that the run ended while it was away."""
+        return self.said.endswith(MISSED)
 
     def end(self) -> None:
         """The story is over."""
@@ -250,6 +258,8 @@ class Device(Machine):
             head = request.partition(b"\r\n\r\n")[0].decode("latin-1")
             lines = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:])
             self.receipts[head.split("/")[3]] = lines["repr-digest"]
+        if request.startswith(b"POST /v1/runs/") and answer.endswith(b'{"accepted":true}'):
+            self.has_joined = True
 
 
 class Host(Machine):

@@ -266,7 +266,7 @@ class Story:
         self.host = Host(self._look_at_receipts, *self._known("coordinator", "store"))
         self.devices = [self._device(*one) for one in enumerate(shape.names)]
         clock.now.is_virtual = True
-        self._at_work = shape.devices
+        self._at_work = {device.name for device in self.devices} - {LIAR}
 
     def _known(self, name: str, folder: str) -> tuple[object, ...]:
         own = [fault for fault in self._faults if fault.who == name]
@@ -285,13 +285,19 @@ class Story:
             wait_s=50.0,
             is_until_finished=True,
         )
-        ended = self._ended if name != LIAR else lambda: None
-        device = Device(settings, self.host, ended, *self._known(name, name))
+        known = self._known(name, name)
+        device = Device(settings, self.host, lambda: self._at_work.discard(name), *known)
         ClientState(device.folder).keep_identity(Identity("", key_of(name)))
         return device
 
-    def _ended(self) -> None:
-        self._at_work -= 1
+    def _is_over(self) -> bool:
+        """Whether nobody works any more, nor waits for what this run still owes."""
+        service = self.host.service
+        if service is None:
+            return False
+        is_finished = service.run(self.run_id).state.is_finished
+        late = {one.name for one in self.devices if is_finished and not one.has_joined}
+        return not self._at_work - late
 
     def tell(self) -> Told:
         root = logging.getLogger()
@@ -321,7 +327,7 @@ class Story:
             self.loop.call_later(order.at, self._order, order, order.kind)
         try:
             began_s = self.loop.time()
-            while self._at_work or self.host.service is None:
+            while not self._is_over():
                 await asyncio.sleep(1.0)
                 if self.loop.time() - began_s > HORIZON_S:
                     self.told.lacks.append("it does not come to an end")
@@ -453,7 +459,8 @@ class Story:
                     self.told.wrong.append(f"{lost} and is not in the journal")
 
     def _look_at_device(self, device: Device) -> None:
-        if device.name == LIAR or device.is_revoked:
+        is_told = device.is_revoked or device.has_missed_it
+        if device.name == LIAR or is_told or not device.has_joined:
             return
         adapter = device.folder / "adapter" / "adapter_model.safetensors"
         if device.summary is None:

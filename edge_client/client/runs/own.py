@@ -5,6 +5,7 @@ at its next start. Which of the two adapters answers afterwards is recorded besi
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +22,13 @@ from edge_client.client.failures import (
     ERRORS,
     MOST_IN_A_ROW,
     PASSING,
+    Declined,
+    GaveUp,
     RunMembership,
     code_of,
     is_lasting,
 )
+from edge_client.client.folder import HOME
 from edge_client.client.runs.adapters import Adapters, take_home
 from edge_client.client.runs.joining import Standings
 from edge_client.client.settings import Settings
@@ -177,6 +181,7 @@ def rate_of(spec: AdapterSpec, training: Training) -> float:
 
 PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 LONGEST_PAUSE_S = 30.0
+MISSED = "was over before this device had its adapter; coordinator export has it"
 
 
 class Homecoming:
@@ -206,6 +211,7 @@ class Homecoming:
         self._coordinator, self._settings, self._state = coordinator, settings, state
         self._standings, self._adapters, self._own, self.folder = standings, adapters, own, ""
         self._tries: dict[str, int] = {}  # in vain, by run
+        self._parted_from: list[str] = []
 
     def of(self, over: Over) -> bool:
         """Fetch a finished run's adapter and say so; what fails is tried again.
@@ -235,13 +241,52 @@ class Homecoming:
         except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
             self.folder = ""
             return self._not_had(over, error)
+        self._state.joined.note_home(run_id)  # before the coordinator hears of it, and forgets
         receipt = self._say(run_id, Membership("home"))
         if receipt is not None and not receipt.accepted:  # it goes on, for its operator extended it
+            self._state.joined.note_home(run_id, is_home=False)
             del standings.finished[run_id]
             standings.joined[run_id] = RunMembership(terms)
         elif receipt is not None:
-            self._state.forget_terms(run_id)
+            self._parted(run_id)
         return receipt is not None
+
+    def recall(self) -> None:
+        """Note that runs are over which an earlier life joined, and which want this device no more.
+
+        Without it a client that ends with its runs would wait for ever.
+        """
+        if not self._settings.is_until_finished:
+            return
+        standings, state = self._standings, self._state
+        known = {*standings.joined, *standings.declined, *standings.finished}
+        for terms in state.joined.all(HOME):
+            if terms.run_id not in known:
+                self._parted(terms.run_id)
+                standings.finished[terms.run_id] = run = terms.run_name
+                kept, newest = state.finished_run(run), self._settings.out or state.folder / ADAPTER
+                self.folder = str(kept if kept.is_dir() else newest)
+                log.info("run %s was over before; its adapter is in %s", run, self.folder)
+        for terms in state.joined.all():
+            if terms.run_id not in known:
+                error = GaveUp(f"run {terms.run_name} {MISSED}")
+                log.error("%s", error)
+                standings.declined[terms.run_id] = Declined(terms, error, math.inf)
+                state.forget_terms(terms.run_id)  # the next start waits for another run
+
+    def _parted(self, run_id: str) -> None:
+        """The coordinator knows that a run is over here."""
+        self._parted_from.append(run_id)
+        if not self._settings.is_until_finished:
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the terms of runs that are over; a client that ends with its runs does as it ends.
+
+        If it is killed before, its next life sees by them that it has nothing more to wait for.
+        """
+        while self._parted_from:
+            self._state.forget_terms(self._parted_from.pop())
 
     def _not_had(self, over: Over, error: Exception) -> bool:
         """A finished adapter is not to be had: now, or at all where the coordinator refuses.
@@ -260,7 +305,7 @@ class Homecoming:
             code: Failure = "transfer" if isinstance(error, TransportError) else code_of(error)
             told = self._say(run_id, Membership("declined", code))
             if told is not None:
-                self._state.forget_terms(run_id)
+                self._parted(run_id)
             return told is not None
         if tries >= MOST_IN_A_ROW and self._settings.is_until_finished:
             return False  # it is there for the next life

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,9 +12,10 @@ import pytest
 from edge_client.adapters.spec import AdapterError
 from edge_client.bases.base import Base, open_base
 from edge_client.client.enrolment import check_ready
-from edge_client.client.failures import ClientError, OtherBase, code_of
+from edge_client.client.failures import ClientError, GaveUp, OtherBase, code_of
 from edge_client.client.loop import Client
 from edge_client.client.runs.joining import _rank_text
+from edge_client.client.runs.own import MISSED
 from edge_client.client.settings import Settings
 from edge_client.client.state import ClientState, Identity
 from edge_client.client.state import FinishedWork as Kept
@@ -381,3 +382,20 @@ def test_a_run_with_an_update_step_that_is_not_installed_is_declined_in_one_line
 def test_a_run_of_a_rank_that_the_base_does_not_have_is_declined_in_one_line(home: Home) -> None:
     with pytest.raises(AdapterError, match=r"0\.q: rank 17; its matrix has 16 at most"):
         stands(home, "lora:17")
+
+
+def _idle(method: str, path: str, body: bytes) -> Answer:
+    return Door().answer(path, body) or IDLE
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_run_that_ended_in_an_earlier_life_is_not_waited_for(home: Home, has_it: bool) -> None:
+    home.state.keep_terms(home.terms)
+    if has_it:
+        home.state.joined.note_home("run")
+    missed = nullcontext() if has_it else pytest.raises(GaveUp, match=MISSED)
+    with http_server(_idle) as url, missed:
+        summary = Client(home.settings(url), home.state).run()
+        assert summary.runs == ("mail",)
+        assert summary.adapter == str(home.state.folder / "adapter")
+    assert home.state.terms("run") is None
