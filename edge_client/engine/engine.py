@@ -201,8 +201,10 @@ class Engine:
         """By the plan in use, or the largest smaller one that there is memory for."""
         if self.budget is None:
             return compute(batch, self.plan)
-        held = self.option.predicted_peak_bytes + self.option.work.let_go_bytes
-        if held > self.budget_bytes and self.encoder.tokens.let_go(self.rest):
+        option = self.option
+        more = 0 if option.is_vocabulary_held else option.work.let_go_bytes
+        is_short = option.predicted_peak_bytes + more > self.budget_bytes
+        if is_short and self.encoder.tokens.let_go(self.rest):
             trim()
         while (found := self._tried(compute, batch, self.budget)) is None:
             self._take(self.budget.after_failure())

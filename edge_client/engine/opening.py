@@ -128,7 +128,7 @@ for dtype in (torch.float32, torch.bfloat16):
     ),
 }
 ENGINE_HELP = "auto, torch or onnx; auto is torch where it is installed."
-RUNTIME_STEP_BYTES = 8 << 20
+RUNTIME_STEP_BYTES = 1 << 20
 READY = """
 from edge_client.engine.opening import load_engine
 load_engine("{engine}")

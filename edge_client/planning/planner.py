@@ -38,6 +38,8 @@ class Option:
         memory: Where the bytes go, by formula alone.
         predicted_peak_bytes: The formula's total, corrected by what this device has measured.
         nominal_step_s: Seconds of a step at nominal rates; what plans are compared by.
+        is_vocabulary_held: Whether memory counts a large tokenizer whole, which a budget has room
+            for; else it is let go before a step.
     """
 
     work: Workload
@@ -45,6 +47,17 @@ class Option:
     memory: MemoryEstimate
     predicted_peak_bytes: int
     nominal_step_s: float
+    is_vocabulary_held: bool = False
+
+    @property
+    def with_vocabulary(self) -> "Option":
+        """The same, where the tokenizer stays; on a card itself, whose memory has none."""
+        more = self.work.let_go_bytes
+        if not more or self.is_vocabulary_held or self.work.device != CPU:
+            return self
+        memory = replace(self.memory, slack=self.memory.slack + more)
+        held, peak = True, self.predicted_peak_bytes + more
+        return replace(self, memory=memory, predicted_peak_bytes=peak, is_vocabulary_held=held)
 
     @property
     def ceiling_bytes(self) -> int:
@@ -202,7 +215,9 @@ def choose(options: Sequence[Option], budget_bytes: int, is_auto: bool = False) 
     """
     fitting = [option for option in options if option.predicted_peak_bytes <= budget_bytes]
     if fitting:
-        return min(fitting, key=preference)
+        best = min(fitting, key=preference)
+        roomy = best.with_vocabulary
+        return roomy if roomy.predicted_peak_bytes <= budget_bytes else best
     smallest = min(options, key=_size)
     said = size_text(budget_bytes, math.floor)
     said = f"auto ({said}, {AUTO_PERCENT} % of what is free here)" if is_auto else said

@@ -45,7 +45,7 @@ def test_an_engines_runtime_is_measured_in_a_fresh_process(
 ) -> None:
     pytest.importorskip(ENGINES[engine].library)
     size = measured(engine, sys.executable, 0)
-    assert least < size < most and size % (8 * MIB) == 0
+    assert least < size < most and size % MIB == 0
 
 
 def test_an_engine_that_nobody_knows_is_told() -> None:
