@@ -49,33 +49,23 @@ from simulation.population.deal import Deal
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
 LABELLED_VERSION = 2  # of those that label; since 2 the gate takes texts without labels alone
-ADDED_LATER = (
-    "norm_bound",
-    "max_examples",
-    "is_guarded",
-    "hostile",
-    "learning",
-    "ranks",
-    "updates",
-    "patience",
-    "evaluate_share",
-    "keep",
-    "personal",
-    "is_judged_by_all",
-    "fewer",
-    "dev_texts",
-    "pattern",
-    "alone",
-)
 OF_FACTS = ("memory", "balance")  # selections by what only real devices have
-ADDED_TO_TRAINING = (
-    *("optimizer", "momentum", "proximal", "scaffold", "adjusted"),
-    *("least_samples", "sample_share"),
-)
-ADDED_TO_LABELLING = ("known_first", "stops_when_found", "settled_after")
+# Settings that came after the first results, by their table; by default they change no number.
+ADDED = {
+    "training": (
+        *("optimizer", "momentum", "proximal", "scaffold", "adjusted"),
+        *("least_samples", "sample_share"),
+    ),
+    "labelling": ("known_first", "stops_when_found", "settled_after"),
+    "updates": ("down", "steps"),
+    "personal": ("start", "above", "stages", "by_output"),
+    "": (
+        *("norm_bound", "max_examples", "is_guarded", "hostile", "learning", "ranks", "updates"),
+        *("patience", "evaluate_share", "keep", "personal", "is_judged_by_all", "fewer"),
+        *("dev_texts", "pattern", "alone"),
+    ),
+}
 ADDED_TO_TASK = ("kind", "masking")
-ADDED_TO_UPDATES = ("down", "steps")
-ADDED_TO_PERSONAL = ("start", "above", "stages", "by_output")
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -303,21 +293,12 @@ class Experiment(RunSpec):
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"], said["taught"]  # of the latter the base's name tells
         default = Experiment(self.name, self.dataset)
-        for name in ADDED_TO_UPDATES:
-            if getattr(self.updates, name) == getattr(Updates, name):
-                del said["updates"][name]
-        for name in ADDED_TO_PERSONAL if self.personal else ():
-            if getattr(self.personal, name) == getattr(Personal, name):
-                del said["personal"][name]
-        for name in ADDED_TO_LABELLING if self.labelling else ():
-            if getattr(self.labelling, name) == getattr(Labelling, name):
-                del said["labelling"][name]
-        for name in ADDED_LATER:  # as they are by default they change no number
-            if getattr(self, name) == getattr(default, name):
-                del said[name]
-        for name in ADDED_TO_TRAINING:
-            if getattr(self.training, name) == getattr(Training, name):
-                del said["training"][name]
+        for table, names in ADDED.items():
+            settings = getattr(self, table) if table else self
+            usual = type(settings) if table else default
+            for name in names if settings else ():
+                if getattr(settings, name) == getattr(usual, name):
+                    del (said[table] if table else said)[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 

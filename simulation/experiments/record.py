@@ -27,7 +27,7 @@ from edge_client.files import from_json, write_atomically
 from edge_client.wire.tensors import sha256
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation.devices import Round, Standing
-from simulation.experiments.federation.resume import best_in
+from simulation.experiments.federation.resume import recalled
 from simulation.experiments.result import Labels, Result, Row
 from simulation.experiments.scoring import Tally
 
@@ -220,7 +220,7 @@ def kept_adapter(folder: Path, row: Row) -> bytes:
     last = adapter_of(folder, row)
     if row.kept is None:
         return last
-    return best_in(memory_of(folder, row).read_bytes())
+    return recalled(memory_of(folder, row).read_bytes()).good_adapter
 
 
 def memory_of(folder: Path, row: Row) -> Path:

@@ -51,7 +51,7 @@ from simulation.experiments.federation.devices import (
     Standing,
     TooFew,
 )
-from simulation.experiments.federation.resume import Carried, recalled, remembered
+from simulation.experiments.federation.resume import Carried, RunState, recalled, remembered
 from simulation.experiments.federation.schedule import Rounds, admitted, gate_answer, told_of
 from simulation.experiments.hostile import Hostile, evaluations, train_answers
 from simulation.experiments.scoring import Score
@@ -142,14 +142,13 @@ class _Run:
         self._good, self._carried = self._first, Carried()
         self.standing = start
         name, first = sha256(start.adapter), sha256(self._first)
-        self._state = State(name, start.round_index, start.evaluated, first_sha256=first)
-        self._state = replace(self._state, evaluated_sha256=name, texts=texts)
+        state = State(name, start.round_index, start.evaluated, first_sha256=first)
+        self._state = replace(state, evaluated_sha256=name, texts=texts)
         if start.memory:
-            self._state, known = recalled(start.memory, self._state)
+            known = recalled(start.memory)
+            self._state = replace(known.state, texts=known.state.texts or texts)
             self._gate, self._good = known.gate, known.good_adapter or self._first
-            self._carried = known.carried
-            self._state = replace(self._state, shared=self._handed_out())
-            devices.books = dict(known.books)
+            self._carried, devices.books = known.carried, known.books
         if not schedule.is_guarded:
             self._state = replace(self._state, rollbacks=MOST_ROLLBACKS)
 
@@ -335,8 +334,8 @@ class _Run:
         if state.good is not None and state.good.adapter_sha256 == sha256(adapter):
             self._good = adapter
         good = b"" if state.good is None else self._good
-        memory = remembered(state, self._devices.books, self._gate, good, self._carried)
-        return Standing(adapter, self._state.round_index, self._state.evaluated, memory)
+        known = RunState(state, self._devices.books, self._gate, good, self._carried)
+        return Standing(adapter, state.round_index, state.evaluated, remembered(known))
 
     def evaluate(self, opened: StepOpened, trained: Round | None) -> Round:
         """One evaluation step; the round it belongs to, with its score if it is scored."""

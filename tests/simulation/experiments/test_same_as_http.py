@@ -344,7 +344,7 @@ def test_other_kinds_of_task_are_the_same_over_http(
         assert last.adapter != devices.start().adapter
     assert sha256(last.adapter) == kept_of(config_of(on), run.state)[1]
     assert sha256(seen[-1].standing.adapter) == run.state.adapter_sha256
-    good = recalled(seen[-1].standing.memory, run.state)[0].good
+    good = recalled(seen[-1].standing.memory).state.good
     assert good == run.state.good and good and good.score.median_loss is not None
     scores = {closed.round_index: closed.score for closed in seen if closed.score}
     assert list(scores) == [0, 1, 2]

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.rounds.state import State
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base, open_base
 from edge_client.tasks.task import Task
@@ -121,7 +120,7 @@ def test_coded_steps_are_the_same_over_http(
     if down == "float32":
         assert all(one.bytes_down == cohort * first for one in seen[1:]) and not ended.steps
         return
-    held = recalled(last.memory, State("x"))[1].carried.fetched.held
+    held = recalled(last.memory).carried.fetched.held
     assert len(held) == 3 and {one.sha256 for one in held.values()} == {ended.adapter}
     to_last = sum(one.step_bytes for one in held.values())
     trained = sum(closed.bytes_down for closed in seen[2:])
@@ -145,7 +144,7 @@ def test_control_variates_come_whole_beside_coded_steps(
         first = len(devices.start().adapter)
     last = seen[-1].standing
     assert sha256(last.adapter) == ended.adapter
-    held = recalled(last.memory, State("x"))[1].carried.fetched.held
+    held = recalled(last.memory).carried.fetched.held
     to_last = sum(one.step_bytes for one in held.values())
     assert ended.handed == sum(closed.bytes_down for closed in seen) + to_last
     assert all(3 * first < closed.bytes_down < 4.5 * first for closed in seen[2:])
