@@ -83,6 +83,7 @@ def with_ranks(
 
 
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
+LAMBDA = ".lora_lambda"  # factors of a module's ranks, while a bank is trained
 PARTS = {LORA_A: 0, LORA_B: 1}  # the axis along which a tensor's ranks lie
 
 

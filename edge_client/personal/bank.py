@@ -18,20 +18,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edge_client.adapters.banks import LORA_A, LORA_B, with_ranks
+from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, with_ranks
 from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
 from edge_client.bases.architectures import Shape
 from edge_client.bases.layout import module_size
 from edge_client.errors import WrongInput
+from edge_client.personal.fitting import Form
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
-LAMBDA = ".lora_lambda"
 SMALLEST, LARGEST = 1e-4, 1000.0
 ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0
 
 
-class Bank:
+class Bank(Form):
     """B diag(lambda) A, lambda between `SMALLEST` and `LARGEST`.
 
     What lies outside counts as the end that it is nearest to, and its gradient goes through as if
@@ -73,12 +73,6 @@ class Bank:
             pulled = (g.astype(np.float64) * b).sum(axis=0) + own
             found[module + LAMBDA] = pulled.astype(np.float32)
         return found
-
-    def scales(self, numbers: AdapterState) -> frozenset[str]:
-        return frozenset(name for name in numbers if name.endswith(LAMBDA))
-
-    def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
-        """Nothing to settle."""
 
 
 def within(factors: np.ndarray) -> np.ndarray:
@@ -184,7 +178,11 @@ def largest(factors: Mapping[str, np.ndarray], count: int) -> dict[str, tuple[in
         for module, of_module in factors.items()
         for index, factor in enumerate(of_module)
     )
-    return _by_module(factors, [place[1:] for place in places[:count]])
+    kept = [place[1:] for place in places[:count]]
+    return {
+        module: tuple(sorted(index for name, index in kept if name == module))
+        for module in sorted(factors)
+    }
 
 
 def uniform(lambdas: Mapping[str, np.ndarray], budget: int) -> dict[str, tuple[int, ...]]:
@@ -201,28 +199,6 @@ def at_random(
     generator = np.random.Generator(np.random.PCG64(seed))
     drawn = {module: generator.random(len(lambdas[module])) for module in sorted(lambdas)}
     return chosen(drawn, budget)
-
-
-def _by_module(
-    lambdas: Mapping[str, np.ndarray], places: list[tuple[str, int]]
-) -> dict[str, tuple[int, ...]]:
-    return {
-        module: tuple(sorted(index for name, index in places if name == module))
-        for module in sorted(lambdas)
-    }
-
-
-def personal_spec(bank: AdapterSpec, shape: Shape, kept: Kept) -> AdapterSpec:
-    """The adapter that is left.
-
-    Args:
-        bank: Of the bank.
-        shape: The base's.
-        kept: By module.
-    """
-    modules = lora_modules(bank, shape)
-    ranks = {one[:2]: len(kept.get(PREFIX + name, ())) for name, one in modules.items()}
-    return with_ranks(bank, shape, ranks)
 
 
 def cut(
@@ -247,6 +223,7 @@ def cut(
                 whole = found.pop(module + part)
                 if rows:
                     found[module + part] = np.ascontiguousarray(whole[index])
-    return personal_spec(bank, shape, kept), {
-        name: found[name] for name in numbers if name in found
-    }
+    modules = lora_modules(bank, shape)
+    ranks = {one[:2]: len(kept.get(PREFIX + name, ())) for name, one in modules.items()}
+    left = {name: found[name] for name in numbers if name in found}
+    return with_ranks(bank, shape, ranks), left

@@ -14,11 +14,10 @@ both engines:
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from edge_client.adapters.banks import StackedAdapters
+from edge_client.adapters.banks import LAMBDA, StackedAdapters
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.trainer import epoch_batches, prompts_by_epoch
@@ -29,11 +28,12 @@ from edge_client.texts.examples import Example
 from edge_client.wire.tensors import AdapterState
 
 
-class Form(Protocol):
-    """A way to write an adapter; numbers are float32 by name, as adapters are."""
+class Form:
+    """A way to write an adapter, float32 by name as adapters are; as it stands it is plain LoRA."""
 
     def adapter(self, numbers: AdapterState) -> AdapterState:
         """What the engine computes with."""
+        return numbers
 
     def pull(
         self, numbers: AdapterState, gradients: AdapterState, num_examples: int
@@ -45,33 +45,13 @@ class Form(Protocol):
             gradients: Of the adapter, as `Engine.gradients` gives them.
             num_examples: Texts trained on, all batches together.
         """
-
-    def scales(self, numbers: AdapterState) -> frozenset[str]:
-        """Names of the numbers that scale ranks; they learn at a rate of their own."""
+        return gradients
 
     def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
         """Called after each step, counted from 1, of so many; may change numbers in place."""
 
 
-class Plain:
-    """LoRA as it is: the numbers are the adapter."""
-
-    def adapter(self, numbers: AdapterState) -> AdapterState:
-        return numbers
-
-    def pull(
-        self, numbers: AdapterState, gradients: AdapterState, num_examples: int
-    ) -> AdapterState:
-        return gradients
-
-    def scales(self, numbers: AdapterState) -> frozenset[str]:
-        return frozenset()
-
-    def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
-        """Nothing to settle."""
-
-
-class Above:
+class Above(Form):
     """Another form's adapter above a shared one, which stays as it is.
 
     Law: pulled gradients are those that the other form has of its own part alone.
@@ -93,9 +73,6 @@ class Above:
         self, numbers: AdapterState, gradients: AdapterState, num_examples: int
     ) -> AdapterState:
         return self._form.pull(numbers, self._stack.own(gradients), num_examples)
-
-    def scales(self, numbers: AdapterState) -> frozenset[str]:
-        return self._form.scales(numbers)
 
     def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
         """See `Form`; and what lies below is the one whose turn comes."""
@@ -183,13 +160,13 @@ def fit(
     if not examples:
         raise TrainingError("no labelled texts to train on")
     own = {name: np.array(one, np.float32) for name, one in numbers.items()}
-    scales = form.scales(own) - frozenset(frozen)
-    rest = own.keys() - scales - frozenset(frozen)
+    trained = own.keys() - frozenset(frozen)
+    scales = frozenset(name for name in trained if name.endswith(LAMBDA))
     optimizers = {
         names: AdamW({name: own[name] for name in own if name in names}, lr, decay)
         for names, lr, decay in (
             (scales, terms.scale_lr, 0.0),
-            (frozenset(rest), terms.lr, terms.weight_decay),
+            (frozenset(trained - scales), terms.lr, terms.weight_decay),
         )
     }
     passes = max(1, math.ceil(len(examples) / terms.batch))  # batches of one pass

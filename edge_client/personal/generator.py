@@ -37,12 +37,12 @@ from edge_client.adapters.banks import (
 from edge_client.adapters.spec import net_in
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import AdamW
-from edge_client.errors import Failed, demand
+from edge_client.errors import Failed
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.personal.bank import Bank, bank_numbers, drawn_bank, lambdas_of, modules_of, within
 from edge_client.personal.fitting import Fitted, FitTerms, fit
 from edge_client.personal.interpolation import kept_aside
-from edge_client.personal.rates import RatesTraining, learned
+from edge_client.personal.rates import learned
 from edge_client.tasks.encoder import Encoder
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.scores import TrainingError
@@ -191,53 +191,20 @@ def drawn_groups(encoder: Encoder) -> list[list[Example]]:
 FEWEST_TEXTS = 2  # whose spread says something; that of few is far from the language's
 
 
-@dataclass(frozen=True)
-class Teaching:
-    """How the generator learns from one device's lambdas.
-
-    Attributes:
-        steps: Steps of Adam towards them. In ten steps of 1e-4 all lambdas that fall have fallen
-            alike, and no rank is told from another.
-        lr: Their learning rate.
-    """
-
-    steps: int = 100
-    lr: float = 1e-4
-
-    def __post_init__(self) -> None:
-        demand(1 <= self.steps <= 1_000_000, "steps: 1 to 1000000")
-        demand(0.0 < self.lr <= 100.0, "lr: above 0, at most 100")
+# In ten steps of 1e-4 all lambdas that fall have fallen alike, and no rank is told from another.
+TEACHING = FitTerms(steps=100, lr=1e-4)
 
 
-@dataclass(frozen=True)
-class GeneratorTraining:
-    """What a device's work for the generator gave.
-
-    Attributes:
-        numbers: The generator's, after it.
-        lambdas: That the bank ended with, by module; they stay here.
-        fitted: The bank's training.
-        distance: Mean distance of the generator's lambdas from those, before it learned.
-    """
-
-    numbers: AdapterState
-    lambdas: Mapping[str, np.ndarray]
-    fitted: Fitted
-    distance: float
-
-
-def features_of(
-    engine: Engine, ground: Ground, bank: AdapterState, texts: Sequence[Example]
-) -> np.ndarray:
+def features_of(engine: Engine, bank: AdapterState, texts: Sequence[Example]) -> np.ndarray:
     """What the generator reads of a device's texts, labelled or not; by the base alone.
 
     Args:
         engine: Of the bank.
-        ground: The base's.
         bank: LoRA of the bank, B at zero.
         texts: All that the device has.
 
     Raises:
+        ConstantBase: The base reads all texts alike.
         TrainingError: Too few.
     """
     if len(texts) < FEWEST_TEXTS:
@@ -245,7 +212,7 @@ def features_of(
             f"{len(texts)} text here: a generator goes by {FEWEST_TEXTS} or more, labelled or not; "
             "give it more, or keep to the shared adapter"
         )
-    engine.put(bank)
+    ground = ground_of(engine, bank)
     return ground.standard(engine.spread(texts))
 
 
@@ -254,13 +221,12 @@ def lesson(
     generator: Generator,
     numbers: AdapterState,
     bank: AdapterState,
-    ground: Ground,
     labelled: Sequence[Example],
     unlabelled: Sequence[Example],
     terms: FitTerms,
-    teaching: Teaching,
     seed: int,
-) -> GeneratorTraining:
+    teaching: FitTerms = TEACHING,
+) -> tuple[AdapterState, Fitted, float]:
     """A device's work of a round. Equal arguments give equal bytes.
 
     Args:
@@ -268,24 +234,28 @@ def lesson(
         generator: The net.
         numbers: Its numbers; they stay as they are.
         bank: LoRA that the bank starts from, the same on all devices, B at zero.
-        ground: The base's.
         labelled: Texts to train on.
         unlabelled: The device's other texts; their spread counts as well.
         terms: Of the bank's training.
-        teaching: Of the generator's.
         seed: Seed of the order of the texts.
+        teaching: Of the generator's, by Adam.
+
+    Returns:
+        The generator's numbers; the bank's training, which stays here; and the mean distance of the
+        generator's lambdas from those that came out, before it learned.
 
     Raises:
         AdapterError: Numbers of another base or bank.
+        ConstantBase: The base reads all texts alike.
         TrainingError: Too few texts, none with a label, or the loss is no longer finite.
     """
     generator.check(numbers)
-    features = features_of(engine, ground, bank, [*labelled, *unlabelled])
+    features = features_of(engine, bank, [*labelled, *unlabelled])
     given = factors(generator, numbers, features)
     fitted = fit(engine, Bank(), bank_numbers(bank, given), labelled, terms, seed)
     aims = lambdas_of(fitted.numbers)
     after, distance = taught(generator, numbers, features, aims, teaching)
-    return GeneratorTraining(after, aims, fitted, distance)
+    return after, fitted, distance
 
 
 def taught(
@@ -293,7 +263,7 @@ def taught(
     numbers: AdapterState,
     features: np.ndarray,
     aims: Mapping[str, np.ndarray],
-    teaching: Teaching,
+    teaching: FitTerms,
 ) -> tuple[AdapterState, float]:
     """The generator moved towards lambdas, and how far it was from them.
 
@@ -302,7 +272,7 @@ def taught(
         numbers: Its numbers; they stay as they are.
         features: Of a device.
         aims: Lambdas of that device, by module.
-        teaching: How far it moves.
+        teaching: Its steps and their learning rate.
     """
     own = {name: np.array(one, np.float32) for name, one in numbers.items()}
     optimizer = AdamW(own, teaching.lr, 0.0)
@@ -352,10 +322,8 @@ def _generator(
     bank = drawn_bank(engine.adapter())
     modules, texts = modules_of(bank), (own.data.labelled, own.data.unlabelled)
     generator = Generator(tuple(modules), len(bank[modules[0] + LORA_A]), engine.layers)
-    generator.check(start)
-    ground = ground_of(engine, bank)
-    done = lesson(engine, generator, start, bank, ground, *texts, terms, Teaching(), seed)
-    return done.numbers, done.fitted.loss
+    numbers, fitted, _ = lesson(engine, generator, start, bank, *texts, terms, seed)
+    return numbers, fitted.loss
 
 
 def _rates(
@@ -366,8 +334,7 @@ def _rates(
     rates = rates_of(adapter, engine.layers)
     rates.check(start)
     every = [*own.data.labelled, *own.data.unlabelled]
-    features = features_of(engine, ground_of(engine, adapter), adapter, every)
+    features = features_of(engine, adapter, every)
     texts, aside = kept_aside(own.data.labelled, seed)
-    known = (features, adapter, texts, aside, terms, RatesTraining(), seed)
-    done = learned(engine, rates, start, *known)
-    return done.numbers, done.losses[-1]
+    numbers, losses = learned(engine, rates, start, features, adapter, texts, aside, terms, seed)
+    return numbers, losses[-1]

@@ -26,7 +26,6 @@ from edge_client.personal.methods import (
     METHODS,
     SEARCHING,
     UNRANKED,
-    Beneath,
     Given,
     Method,
     Way,
@@ -284,7 +283,7 @@ def make(
     """
     texts = at.usable(texts)
     base, before = at.base, _score(at, shared, texts.test)
-    beneath = Beneath(shared.spec, (shared.numbers,)) if shared and is_above else None
+    beneath = [shared] if shared and is_above else []
     # Where ranks are chosen all layers count, and what is chosen is trained.
     opened = partial(at.engine, is_whole=way.method not in UNRANKED)
     known = (way, base.shape, opened, texts, seed, given)

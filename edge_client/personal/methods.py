@@ -8,20 +8,26 @@ its ranks for equally long, from that A and B = 0 with fixed lambdas, dropping t
 Finally lambdas are multiplied into B, so the result is LoRA with ranks by module.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
-from edge_client.adapters.banks import StackedAdapters, bank_spec, generator_of, head_of, rates_of
+from edge_client.adapters.banks import (
+    LAMBDA,
+    StackedAdapters,
+    bank_spec,
+    generator_of,
+    head_of,
+    rates_of,
+)
 from edge_client.adapters.spec import IN_EVERY_BASE, AdapterSpec, Net, lora_modules
 from edge_client.bases.architectures import Shape
 from edge_client.engine.engine import Engine
 from edge_client.errors import demand
 from edge_client.personal.bank import (
-    LAMBDA,
     Bank,
     Kept,
     at_random,
@@ -34,8 +40,8 @@ from edge_client.personal.bank import (
     modules_of,
     uniform,
 )
-from edge_client.personal.fitting import Above, Fitted, FitTerms, Form, Plain, fit
-from edge_client.personal.generator import factors, features_of, ground_of
+from edge_client.personal.fitting import Above, Fitted, FitTerms, Form, fit
+from edge_client.personal.generator import factors, features_of
 from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
 from edge_client.personal.rates import Rated
 from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
@@ -150,19 +156,6 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Beneath:
-    """The shared adapter that one's own is trained above, and that stays as it is.
-
-    Attributes:
-        spec: Its form: LoRA alone.
-        numbers: Its numbers; where there are several, see `Above`.
-    """
-
-    spec: AdapterSpec
-    numbers: tuple[AdapterState, ...]
-
-
-@dataclass(frozen=True)
 class Own:
     """An adapter of one's own.
 
@@ -197,7 +190,7 @@ def own_adapter(
     seed: int,
     given: Given | None = None,
     first: AdapterState | None = None,
-    beneath: Beneath | None = None,
+    beneath: Sequence[Given] = (),
 ) -> Iterator[Own]:
     """Train an adapter on a device's own texts. Equal arguments give equal bytes.
 
@@ -210,8 +203,9 @@ def own_adapter(
         given: What many devices have trained, for the methods that go by that.
         first: With a shared adapter: what is trained on; None: that adapter itself. An earlier
             one lets one's own begin before the rounds are over.
-        beneath: A shared adapter that one's own is trained above; ranks are chosen by the base
-            alone. None: there is none.
+        beneath: The shared adapter that one's own is trained above and that stays as it is, LoRA
+            alone; where it changes meanwhile each of them in turn, of one form (see `Above`). Ranks
+            are chosen by the base alone. Empty: there is none.
 
     Raises:
         AdapterError: A net of another base, bank or adapter.
@@ -226,7 +220,7 @@ def own_adapter(
     needed = " and ".join(FROM_SHARED)
     demand(is_shared == (way.method in FROM_SHARED), f"a shared adapter goes with {needed} alone")
     said = f"method {way.method} trains the shared adapter itself, and nothing above it"
-    demand(beneath is None or not is_shared, said)
+    demand(not (beneath and is_shared), said)
     if way.method == "head":
         yield from _by_head(way, shape, opened, data, seed, beneath)
         return
@@ -270,13 +264,13 @@ def _lora(way: Way, rank: int) -> AdapterSpec:
 
 
 def _laid(
-    form: Form, spec: AdapterSpec, shape: Shape, beneath: Beneath | None
+    form: Form, spec: AdapterSpec, shape: Shape, beneath: Sequence[Given]
 ) -> tuple[Form, AdapterSpec]:
     """A form above what lies beneath it, and the adapter that the two make."""
-    if beneath is None:
+    if not beneath:
         return form, spec
-    stack = StackedAdapters(spec, beneath.spec, shape)
-    return Above(form, stack, beneath.numbers), stack.spec
+    stack = StackedAdapters(spec, beneath[0].spec, shape)
+    return Above(form, stack, [one.numbers for one in beneath]), stack.spec
 
 
 def _searched(
@@ -299,7 +293,7 @@ def _searched(
     generator = generator_of(bank, shape)
     generator.check(given.numbers)
     texts = [*data.labelled, *data.unlabelled]
-    features = features_of(engine, ground_of(engine, first), first, texts)
+    features = features_of(engine, first, texts)
     return factors(generator, given.numbers, features)
 
 
@@ -316,7 +310,7 @@ def _by_svd(
     opened: Opened,
     data: ClientData,
     seed: int,
-    beneath: Beneath | None,
+    beneath: Sequence[Given],
 ) -> Iterator[Own]:
     """AdaLoRA: one training, in which ranks are masked; at the end it is written as LoRA.
 
@@ -331,13 +325,12 @@ def _by_svd(
     above, whole = _laid(form, bank, shape, beneath)
     with closing(opened(whole)) as engine:
         joined, order = engine.adapter(), derive_seed(seed, "own")
-        like = joined if beneath is None else StackedAdapters(bank, beneath.spec, shape).own(joined)
+        like = StackedAdapters(bank, beneath[0].spec, shape).own(joined) if beneath else joined
         numbers = svd_numbers(like, derive_seed(seed, "svd"))
         found = fit(engine, above, numbers, data.labelled, terms, order)
         spec, state = form.plain(bank, shape, found.numbers)
         spent = engine.layer_forwards
-    last = beneath and replace(beneath, numbers=beneath.numbers[-1:])
-    plain, whole = _laid(Plain(), spec, shape, last)
+    plain, whole = _laid(Form(), spec, shape, beneath[-1:])
     with closing(opened(whole)) as engine:
         engine.put(plain.adapter(state))
         yield _own(way, engine, spec, whole, shape, found, spent)
@@ -349,11 +342,11 @@ def _by_head(
     opened: Opened,
     data: ClientData,
     seed: int,
-    beneath: Beneath | None,
+    beneath: Sequence[Given],
 ) -> Iterator[Own]:
     """A classification head alone; what lies beneath it stays as it is."""
     spec = AdapterSpec(head=True)
-    form, whole = _laid(Plain(), spec, shape, beneath)
+    form, whole = _laid(Form(), spec, shape, beneath)
     with closing(opened(whole)) as engine:
         numbers = head_of(engine.adapter())
         order = derive_seed(seed, "own")
@@ -368,7 +361,7 @@ def _by_rates(
     data: ClientData,
     seed: int,
     given: Given,
-    beneath: Beneath | None,
+    beneath: Sequence[Given],
 ) -> Iterator[Own]:
     """Plain LoRA whose tensors are trained at rates of their own."""
     spec = bank_spec(AdapterSpec(rank=way.rank_budget, targets=way.targets), shape)
@@ -377,7 +370,7 @@ def _by_rates(
         rates = rates_of(adapter, engine.layers)
         rates.check(given.numbers)
         texts = [*data.labelled, *data.unlabelled]
-        features = features_of(engine, ground_of(engine, adapter), adapter, texts)
+        features = features_of(engine, adapter, texts)
         spent = engine.layer_forwards
     form = Rated(adapter, rates.factors(given.numbers, features))
     above, whole = _laid(form, spec, shape, beneath)
@@ -396,7 +389,7 @@ def _from_shared(
     texts, aside = kept_aside(data.labelled, seed) if is_between else (data.labelled, ())
     with closing(opened(given.spec)) as engine:
         terms, order = way.terms, derive_seed(seed, "own")
-        found = fit(engine, Plain(), first, texts, terms, order)
+        found = fit(engine, Form(), first, texts, terms, order)
         end, alpha = found.numbers, None
         if is_between:
             task = engine.encoder.task

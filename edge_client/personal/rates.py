@@ -17,56 +17,23 @@ code instead takes three terms of the Neumann series for the inverse of second d
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from edge_client.adapters.banks import OWN, RatesNet
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import AdamW
-from edge_client.errors import demand
-from edge_client.personal.fitting import Fitted, FitTerms, fit
+from edge_client.personal.fitting import Fitted, FitTerms, Form, fit
 from edge_client.tasks.scores import TrainingError
 from edge_client.texts.batches import Batch
 from edge_client.texts.examples import Example
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import AdapterState
 
-
-@dataclass(frozen=True)
-class RatesTraining:
-    """How the net learns on one device.
-
-    Attributes:
-        trainings: Of the adapter, each followed by a step of the net; FedP2EFT's setting is 3.
-        lr: Learning rate of the net, by Adam.
-        own_lr: Of the tensors' own factors; theirs is a hundredth of what they start at.
-    """
-
-    trainings: int = 3
-    lr: float = 1e-4
-    own_lr: float = 1e-2
-
-    def __post_init__(self) -> None:
-        demand(1 <= self.trainings <= 1_000_000, "trainings: 1 to 1000000")
-        for name in ("lr", "own_lr"):
-            demand(0.0 < getattr(self, name) <= 100.0, f"{name}: above 0, at most 100")
+LEARNING = FitTerms(steps=3, lr=1e-4, scale_lr=1e-2)  # FedP2EFT's setting
 
 
-@dataclass(frozen=True)
-class TrainedRates:
-    """What a device's work for the net gave.
-
-    Attributes:
-        numbers: The net's, after it; nothing else may leave the device.
-        losses: On the held-out texts after each training, in nats, before the net's step.
-    """
-
-    numbers: AdapterState
-    losses: tuple[float, ...]
-
-
-class Rated:
+class Rated(Form):
     """A form whose adapter moves by factors of what its numbers do, from where it starts.
 
     A number's gradient is that of the adapter as it is, so AdamW goes as it would for the adapter
@@ -86,17 +53,6 @@ class Rated:
             name: one + np.float32(self._factors[name]) * numbers[name]
             for name, one in self._start.items()
         }
-
-    def pull(
-        self, numbers: AdapterState, gradients: AdapterState, num_examples: int
-    ) -> AdapterState:
-        return gradients
-
-    def scales(self, numbers: AdapterState) -> frozenset[str]:
-        return frozenset()
-
-    def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
-        """Nothing to settle."""
 
 
 def rated_fit(
@@ -162,22 +118,27 @@ def learned(
     examples: Sequence[Example],
     held_out: Sequence[Example],
     terms: FitTerms,
-    learning: RatesTraining,
     seed: int,
-) -> TrainedRates:
+    learning: FitTerms = LEARNING,
+) -> tuple[AdapterState, list[float]]:
     """A device's work of a round. Equal arguments give equal bytes.
 
     Args:
         engine: Of the adapter.
         rates: The net.
         numbers: Its numbers; they stay as they are.
-        features: As `Ground.standard` gives them.
+        features: As `features_of` gives them.
         adapter: That each training starts from.
         examples: Labelled texts to train on.
         held_out: Others, which tell how well it went.
         terms: Of each training.
-        learning: Of the net.
         seed: Seed of the order of the texts.
+        learning: Of the net, by Adam: a step after each of `steps` trainings; `scale_lr` is that of
+            the tensors' own factors.
+
+    Returns:
+        The net's numbers, all that may leave the device; and the losses on the held-out texts, in
+        nats, after each training and before the net's step.
 
     Raises:
         AdapterError: Numbers of another base or adapter.
@@ -186,9 +147,9 @@ def learned(
     rates.check(numbers)
     own = {name: np.array(one, np.float32) for name, one in numbers.items()}
     net = AdamW({name: own[name] for name in own if name != OWN}, learning.lr, 0.0)
-    tensors = AdamW({OWN: own[OWN]}, learning.own_lr, 0.0)
+    tensors = AdamW({OWN: own[OWN]}, learning.scale_lr, 0.0)
     losses = []
-    for training in range(learning.trainings):
+    for training in range(learning.steps):
         factors = rates.factors(own, features)
         fitted, _ = rated_fit(
             engine, adapter, factors, examples, terms, derive_seed(seed, "rates", training)
@@ -198,7 +159,7 @@ def learned(
         pulled = rates.pull(own, features, slopes)
         tensors.step({OWN: pulled.pop(OWN)})
         net.step(pulled)
-    return TrainedRates(own, tuple(losses))
+    return own, losses
 
 
 def _in_batches(engine: Engine, examples: Sequence[Example], batch: int) -> Iterator[Batch]:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.banks import LORA_A, LORA_B
+from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B
 from edge_client.adapters.spec import AdapterSpec
 from edge_client.bases.architectures import Shape
 from edge_client.errors import demand
-from edge_client.personal.bank import LAMBDA, BudgetOfRanks, cut, largest, modules_of
+from edge_client.personal.bank import BudgetOfRanks, cut, largest, modules_of
+from edge_client.personal.fitting import Form
 from edge_client.wire.tensors import AdapterState
 
 BETA_1, BETA_2 = 0.85, 0.85  # PEFT's, of sensitivity and of uncertainty
@@ -103,7 +104,7 @@ def initial_rank(target: int) -> int:
     return target + (target + 1) // 2
 
 
-class Svd:
+class Svd(Form):
     """P diag(sigma) Q, with the memory of one training; make another one for the next.
 
     Beside what `fit` takes it holds 12 bytes for each number: a gradient and two averages.
@@ -140,9 +141,6 @@ class Svd:
             found[sigma] = pulled.astype(np.float32)
             self._pulled |= {name: found[name].copy() for name in (a, b, sigma)}
         return found
-
-    def scales(self, numbers: AdapterState) -> frozenset[str]:
-        return frozenset(name for name in numbers if name.endswith(LAMBDA))
 
     def settle(self, numbers: AdapterState, step: int, steps: int) -> None:
         """Weigh the ranks by the moved numbers, and set sigma to zero where one is masked.

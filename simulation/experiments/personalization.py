@@ -19,7 +19,7 @@ import numpy as np
 from edge_client.adapters.spec import AdapterSpec, parse_adapter
 from edge_client.engine.engine import Engine
 from edge_client.personal.interpolation import along
-from edge_client.personal.methods import Beneath, Given, Own, own_adapter
+from edge_client.personal.methods import Given, Own, own_adapter
 from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData
 from edge_client.wire.seeds import derive_seed
@@ -65,10 +65,8 @@ def fitted(on: Stage, data: ClientData, seed: int, asked: Asked) -> Iterator[Own
     spec = AdapterSpec() if said in FULL else parse_adapter(said)
     given = Given(spec, decode_adapter(asked.shared)) if asked.shared else None
     first = decode_adapter(asked.first) if asked.first else None
-    beneath = None
-    if asked.beneath:
-        turns = tuple(map(decode_adapter, asked.beneath))
-        beneath = Beneath(parse_adapter(personal.above), turns)
+    above = parse_adapter(personal.above) if asked.beneath else AdapterSpec()
+    beneath = [Given(above, decode_adapter(one)) for one in asked.beneath]
     way = personal.way(on.dataset.task)
     known = (way, on.base.shape, lambda spec: on.open_engine(str(spec)), data, seed)
     with own_adapter(*known, given, first, beneath) as own:

@@ -12,7 +12,7 @@ from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, AdapterError, lora_modules, parse_adapter
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
-from edge_client.personal.fitting import Above, Plain
+from edge_client.personal.fitting import Above, Form
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
@@ -107,7 +107,7 @@ def test_a_rank_above_has_the_gradient_that_it_would_have_below(
     stack = StackedAdapters(own, own, tiny_base.shape)
     numbers = moved(initial_adapter(own, tiny_base, 2, 5))
     engine = engine_of(kind, tiny_base, hub_task, str(stack.spec))
-    form = Above(Plain(), stack, [numbers])
+    form = Above(Form(), stack, [numbers])
     engine.put(form.adapter(numbers))
     _, joined = engine.gradients(batch_of(engine))
     pulled = form.pull(numbers, joined, len(TEXTS))
@@ -122,7 +122,7 @@ def test_what_lies_below_changes_in_turn_and_the_last_is_there_in_the_end() -> N
     own = bank_spec(parse_adapter("lora:1@q"), SHAPE)
     name = str(own)
     turns = [drawn(name, SHAPE, seed) for seed in range(4)]
-    form, numbers = Above(Plain(), StackedAdapters(own, own, SHAPE), turns), drawn(name, SHAPE, 9)
+    form, numbers = Above(Form(), StackedAdapters(own, own, SHAPE), turns), drawn(name, SHAPE, 9)
     seen = []
     for step in range(1, 7):
         seen.append(turn_of(form, numbers, turns))

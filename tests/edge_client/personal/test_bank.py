@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
+from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import lora_modules, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.personal.bank import (
-    LAMBDA,
     LARGEST,
     SMALLEST,
     Bank,

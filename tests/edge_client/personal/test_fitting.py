@@ -5,14 +5,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import bank_spec
+from edge_client.adapters.banks import LAMBDA, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
 from edge_client.personal.bank import Bank, bank_numbers, modules_of
-from edge_client.personal.fitting import FitTerms, Plain, fit
+from edge_client.personal.fitting import FitTerms, Form, fit
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import AdapterState, encode_adapter
@@ -62,7 +62,7 @@ def test_the_engine_is_left_with_the_adapter_that_the_numbers_make(
 @pytest.mark.parametrize("kind", KINDS)
 def test_frozen_numbers_stay(tiny_base: Base, hub_task: Task, kind: str) -> None:
     engine, numbers = bank_of(tiny_base, hub_task, kind)
-    frozen = Bank().scales(numbers)
+    frozen = {name for name in numbers if name.endswith(LAMBDA)}
     found = fit(engine, Bank(), numbers, TEXTS, TERMS, 7, frozen).numbers
     assert {n for n in found if np.array_equal(found[n], numbers[n])} == frozen
 
@@ -73,7 +73,7 @@ def test_plain_lora_is_trained_as_the_engine_would(
 ) -> None:
     engine = engine_of(kind, tiny_base, hub_task, "lora:2+head", training=Training(lr=0.01))
     start = engine.adapter()
-    found = fit(engine, Plain(), start, TEXTS, FitTerms(steps=5, batch=8, lr=0.01), 7).numbers
+    found = fit(engine, Form(), start, TEXTS, FitTerms(steps=5, batch=8, lr=0.01), 7).numbers
     engine.load_adapter(start)
     generator = np.random.Generator(np.random.PCG64(7))
     for _ in range(5):

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
+from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
 from edge_client.bases.architectures import Shape
 from edge_client.bases.base import Base
 from edge_client.engine.opening import open_engine
 from edge_client.errors import WrongInput
-from edge_client.personal.bank import LAMBDA, BudgetOfRanks, largest, modules_of
+from edge_client.personal.bank import BudgetOfRanks, largest, modules_of
 from edge_client.personal.fitting import FitTerms, fit
 from edge_client.personal.svd import (
     Importance,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import LORA_A, LORA_B, SCALING, bank_spec
+from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, SCALING, bank_spec
 from edge_client.adapters.initial import initial_adapter
 from edge_client.adapters.spec import PREFIX, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import LAMBDA, modules_of
+from edge_client.personal.bank import modules_of
 from edge_client.personal.svd import PruningSchedule, Svd, orthogonality, svd_numbers
 from edge_client.tasks.task import Task
 from edge_client.texts.tokens import Tokens

@@ -11,14 +11,11 @@ from edge_client.adapters.spec import AdapterError, parse_adapter
 from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import LARGEST, SMALLEST, modules_of
-from edge_client.personal.fitting import FitTerms
+from edge_client.personal.bank import LARGEST, SMALLEST, lambdas_of, modules_of
+from edge_client.personal.fitting import Fitted, FitTerms
 from edge_client.personal.generator import (
     FARTHEST,
     ConstantBase,
-    GeneratorTraining,
-    Ground,
-    Teaching,
     factors,
     ground_from,
     ground_of,
@@ -36,7 +33,7 @@ from tests.edge_client.engine.engines import KINDS, TEXTS
 SMALL = Generator(("a", "b"), 4, 3)
 NAME = "lora:4@q,k,v,o,up,down"
 UNLABELLED = [Example("rain today"), Example("a cake for grandma")]
-TERMS, TEACHING = FitTerms(steps=4, batch=4, lr=0.01), Teaching(steps=5, lr=1e-3)
+TERMS, TEACHING = FitTerms(steps=4, batch=4, lr=0.01), FitTerms(steps=5, lr=1e-3)
 
 
 def opened(base: Base, task: Task, kind: str) -> tuple[Engine, Generator, AdapterState]:
@@ -47,9 +44,9 @@ def opened(base: Base, task: Task, kind: str) -> tuple[Engine, Generator, Adapte
 
 def taken(
     engine: Engine, generator: Generator, bank: AdapterState, seed: int = 7
-) -> tuple[AdapterState, GeneratorTraining]:
-    numbers, ground = generator.first(1), ground_of(engine, bank)
-    given = (numbers, bank, ground, TEXTS, UNLABELLED, TERMS, TEACHING, seed)
+) -> tuple[AdapterState, tuple[AdapterState, Fitted, float]]:
+    numbers = generator.first(1)
+    given = (numbers, bank, TEXTS, UNLABELLED, TERMS, seed, TEACHING)
     return numbers, lesson(engine, generator, *given)
 
 
@@ -75,7 +72,7 @@ def test_what_it_is_taught_it_gives_for_those_features_and_less_so_for_others() 
     one, other = draw.normal(0.0, 1.0, 6), draw.normal(0.0, 1.0, 6)
     aims = {name: draw.uniform(0.1, 2.0, 4).astype(np.float32) for name in SMALL.modules}
     start = SMALL.first(5)
-    numbers, before = taught(SMALL, start, one, aims, Teaching(300, 0.01))
+    numbers, before = taught(SMALL, start, one, aims, FitTerms(300, lr=0.01))
     after = [pull(SMALL, numbers, features, aims)[0] for features in (one, other)]
     assert before > 0.3 and after[0] < 0.05 and after[0] < after[1]
     assert encode_adapter(start) == encode_adapter(SMALL.first(5))
@@ -129,23 +126,24 @@ def test_a_lesson_twice_gives_equal_bytes_and_leaves_what_it_was_given(
     engine, generator, bank = opened(tiny_base, hub_task, kind)
     assert set(generator.modules) == set(modules_of(bank))
     before = encode_adapter(bank)
-    numbers, first = taken(engine, generator, bank)
-    _, again = taken(engine, generator, bank)
-    assert encode_adapter(first.numbers) == encode_adapter(again.numbers)
-    assert encode_adapter(bank) == before and first.fitted.steps == TERMS.steps
-    assert first.distance > 0 and all(
-        not np.array_equal(first.numbers[n], numbers[n])
+    numbers, (first, fitted, distance) = taken(engine, generator, bank)
+    _, (again, _, _) = taken(engine, generator, bank)
+    assert encode_adapter(first) == encode_adapter(again)
+    assert encode_adapter(bank) == before and fitted.steps == TERMS.steps
+    assert distance > 0 and all(
+        not np.array_equal(first[n], numbers[n])
         for n in ("generator.lambda.weight", "generator.lambda.bias")
     )
-    generator.check(first.numbers)
+    generator.check(first)
 
 
 def test_both_engines_teach_nearly_the_same(tiny_base: Base, hub_task: Task) -> None:
     if len(KINDS) < 2:
         pytest.skip("one engine is installed here")
-    found = [taken(*opened(tiny_base, hub_task, kind))[1] for kind in KINDS]
-    for module, lambdas in found[0].lambdas.items():
-        assert lambdas == pytest.approx(found[1].lambdas[module], abs=1e-3)
+    found = [taken(*opened(tiny_base, hub_task, kind))[1][1] for kind in KINDS]
+    ends = [lambdas_of(fitted.numbers) for fitted in found]
+    for module, lambdas in ends[0].items():
+        assert lambdas == pytest.approx(ends[1][module], abs=1e-3)
 
 
 @pytest.mark.few(1)
@@ -175,8 +173,7 @@ def test_too_few_texts_are_one_line(
     said: str,
 ) -> None:
     engine, generator, bank = opened(tiny_base, hub_task, KINDS[0])
-    ground = Ground(np.zeros((engine.layers, 2)), np.ones((engine.layers, 2)))
-    given = (generator.first(1), bank, ground, labelled, unlabelled, TERMS, TEACHING, 7)
+    given = (generator.first(1), bank, labelled, unlabelled, TERMS, 7)
     with pytest.raises(TrainingError, match=said) as raised:
         lesson(engine, generator, *given)
     assert "\n" not in str(raised.value)

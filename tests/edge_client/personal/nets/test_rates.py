@@ -15,9 +15,8 @@ from edge_client.bases.base import Base
 from edge_client.engine.engine import Engine
 from edge_client.engine.onnx_backend.optimizers import AdamW
 from edge_client.engine.opening import open_engine
-from edge_client.errors import WrongInput
-from edge_client.personal.fitting import FitTerms, Plain, fit
-from edge_client.personal.rates import Rated, RatesTraining, learned, rated_fit, slopes_of
+from edge_client.personal.fitting import FitTerms, Form, fit
+from edge_client.personal.rates import Rated, learned, rated_fit, slopes_of
 from edge_client.tasks.scores import TrainingError
 from edge_client.tasks.task import Task
 from edge_client.wire.tensors import (
@@ -98,7 +97,7 @@ def test_factors_of_one_are_plain_training_and_of_zero_none(
 ) -> None:
     engine, adapter = opened(tiny_base, hub_task, kind)
     terms = FitTerms(steps=4, batch=4, lr=0.01)
-    plain = fit(engine, Plain(), adapter, TRAIN, terms, 7)
+    plain = fit(engine, Form(), adapter, TRAIN, terms, 7)
     fitted, same = rated_fit(engine, adapter, dict.fromkeys(adapter, 1.0), TRAIN, terms, 7)
     assert fitted.steps == 4 and fitted.loss == pytest.approx(plain.loss, rel=1e-5)
     for name, one in plain.numbers.items():
@@ -158,17 +157,17 @@ def test_rates_that_are_too_low_are_learned_to_rise(
     engine, adapter = opened(tiny_base, hub_task, kind)
     net = rates_of(adapter, engine.layers)
     features, terms = np.ones(2 * engine.layers), FitTerms(steps=3, batch=4, lr=1e-4)
-    learning = RatesTraining(trainings=6, lr=0.02, own_lr=0.1)
+    learning = FitTerms(steps=6, lr=0.02, scale_lr=0.1)
     start = net.first(0)
     before = encode_adapter(start)
     # The texts trained on are held out too: six texts of as many labels tell nothing of each other.
-    found = learned(engine, net, start, features, adapter, TRAIN, TRAIN, terms, learning, 5)
-    again = learned(engine, net, start, features, adapter, TRAIN, TRAIN, terms, learning, 5)
+    found, losses = learned(engine, net, start, features, adapter, TRAIN, TRAIN, terms, 5, learning)
+    again, others = learned(engine, net, start, features, adapter, TRAIN, TRAIN, terms, 5, learning)
     assert encode_adapter(start) == before
-    assert encode_adapter(found.numbers) == encode_adapter(again.numbers)
-    assert found.losses == again.losses and len(found.losses) == 6
-    assert found.losses[-1] < found.losses[0]
-    factors = net.factors(found.numbers, features)
+    assert encode_adapter(found) == encode_adapter(again)
+    assert losses == others and len(losses) == 6
+    assert losses[-1] < losses[0]
+    factors = net.factors(found, features)
     assert np.mean(list(factors.values())) > 1.5
 
 
@@ -190,8 +189,6 @@ def test_what_is_not_of_this_base_or_adapter_is_one_line() -> None:
         RatesNet(("a", "b"), 4).check(numbers)
     with pytest.raises(AdapterError, match="other tensors"):
         NET.check({})
-    with pytest.raises(WrongInput, match="own_lr"):
-        RatesTraining(own_lr=0.0)
 
 
 def test_without_held_out_texts_there_is_one_line(tiny_base: Base, hub_task: Task) -> None:
