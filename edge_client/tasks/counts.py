@@ -92,8 +92,7 @@ class Confusion:
         for index, label in enumerate(self.labels):
             right = int(self.counts[index, index])
             has, read = int(self.counts[index].sum()), int(self.counts[:, index].sum())
-            f1 = _share(2 * right, has + read)
-            found.append(LabelScores(label, has, _share(right, read), _share(right, has), f1))
+            found.append(_label_scores(label, has, read, right))
         return found
 
     def macro(self) -> dict[str, float | None]:
@@ -118,6 +117,15 @@ class Confusion:
             Mistake(self.labels[gold], self.labels[read], int(wrong[gold, read]))
             for gold, read in pairs
         ]
+
+
+def _label_scores(label: str, there: int, found: int, right: int) -> LabelScores:
+    f1 = _f1(right, there, found)
+    return LabelScores(label, there, _share(right, found), _share(right, there), f1)
+
+
+def _f1(right: float, there: float, found: float) -> float | None:
+    return 2 * right / (there + found) if there + found else None
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -223,10 +231,6 @@ def _summed(rows: Sequence[tuple[Sequence[int], float]]) -> list[float]:
     ]
 
 
-def _f1(right: float, there: float, found: float) -> float | None:
-    return 2 * right / (there + found) if there + found else None
-
-
 class Span(NamedTuple):
     """An entity: words [start, end) of a text, and its type."""
 
@@ -270,18 +274,8 @@ def tags_of(found: Sequence[Span], words: int) -> tuple[str, ...]:
 
 def type_scores(labels: Sequence[str], entities: Entities) -> tuple[LabelScores, ...]:
     """Strict precision, recall and F1 of each type, in the task's order."""
-    counts = zip(entities.there, entities.found, entities.strict, strict=True)
-    columns = zip(labels, counts, scores_of(entities).by_type, strict=True)
-    return tuple(
-        LabelScores(
-            label,
-            there,
-            right / found if found else None,
-            right / there if there else None,
-            f1,
-        )
-        for label, (there, found, right), f1 in columns
-    )
+    columns = zip(labels, entities.there, entities.found, entities.strict, strict=True)
+    return tuple(_label_scores(*column) for column in columns)
 
 
 def counted(

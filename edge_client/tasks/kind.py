@@ -20,6 +20,7 @@ import numpy as np
 
 from edge_client.errors import demand
 from edge_client.tables import Table
+from edge_client.tasks.counts import scores_of
 from edge_client.tasks.output import Formatter, Skipped
 from edge_client.tasks.registry import find, names
 from edge_client.tasks.scores import Evaluation, Measure, Scores, TextAnswers
@@ -272,7 +273,14 @@ class TaskKind(Protocol):
         """
 
     def figure(self, score: Evaluation) -> float:
-        return score.accuracy
+        """What a device compares adapters by: where counts are reported their F1, strict and micro.
+
+        It is 1 where nothing is there and nothing was told.
+        """
+        if score.entities is None:
+            return score.accuracy
+        f1 = scores_of(score.entities).strict
+        return 1.0 if f1 is None else f1
 
     def most_found(self, task: Task, num_examples: int) -> int:
         """What may be told at most in so many answers, where counts are reported; 0: none are."""

@@ -12,7 +12,7 @@ import numpy as np
 from edge_client.formats.annotation.answers import Proposal
 from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import NARROW, Column, Table, render, share, shown
-from edge_client.tasks.counts import Confusion, Mistake
+from edge_client.tasks.counts import Confusion, LabelScores, Mistake
 from edge_client.tasks.kind import Decision, Opened
 from edge_client.tasks.output import Skipped, pieces, write_json
 from edge_client.tasks.task import Task
@@ -193,20 +193,33 @@ def _row(answer: Answer, task: Task, decide: Decide, is_gold: bool) -> dict[str,
 
 def report(table: Confusion, loss: float) -> list[Table]:
     """Figures for people."""
-    return [_per_label(table, loss), _confused(table)]
-
-
-def _per_label(table: Confusion, loss: float) -> Table:
-    names = ("precision", "recall", "f1")
-    rows = [
-        [shown(score.label, LABEL), str(score.count), *(share(getattr(score, n)) for n in names)]
-        for score in table.scores()
-    ]
-    macro = table.macro()
-    rows.append(["mean over labels", str(table.total), *(share(macro[name]) for name in names)])
-    columns = [Column("label", "word"), *map(Column, ("texts", "precision", "recall", "F1"))]
     title = f"accuracy {share(table.accuracy)} on {table.total} texts, loss {loss:.3f}"
-    return Table(columns, rows, title)
+    mean = ["mean over labels", str(table.total), *map(share, table.macro().values())]
+    return [by_label("label", "texts", table.scores(), title, [mean]), _confused(table)]
+
+
+def by_label(
+    name: str,
+    counted: str,
+    scores: Iterable[LabelScores],
+    title: str,
+    more: Sequence[Sequence[str]] = (),
+) -> Table:
+    """Precision, recall and F1, a row per label.
+
+    Args:
+        name: What a label is called.
+        counted: What is counted of it.
+        scores: Of each label.
+        title: Above the table.
+        more: Further rows.
+    """
+    rows = [
+        [shown(one.label, LABEL), str(one.count), *map(share, (one.precision, one.recall, one.f1))]
+        for one in scores
+    ]
+    columns = [Column(name, "word"), *map(Column, (counted, "precision", "recall", "F1"))]
+    return Table(columns, [*rows, *more], title)
 
 
 def _confused(table: Confusion) -> Table:

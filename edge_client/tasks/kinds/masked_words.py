@@ -5,7 +5,7 @@ Masks are drawn anew for each epoch and position in a list of texts, independent
 and of batches.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -65,12 +65,8 @@ def masked_in(
 
 
 def most_masked(masking: Masking, limit: int) -> int:
-    """Tokens that are asked for in a text of `limit` tokens, specials included: none has more."""
-    return _count(masking, limit)
-
-
-def _count(masking: Masking, tokens: int) -> int:
-    return max(1, round(masking.share * tokens))
+    """Tokens asked for in a text of so many; of `limit`, specials included, none has more."""
+    return max(1, round(masking.share * limit))
 
 
 def _masked(
@@ -78,7 +74,7 @@ def _masked(
 ) -> Prompt:
     ids, words = list(pieces[0]), pieces[1]
     groups = _words(words) if masking.whole_words else [[place] for place in range(len(ids))]
-    chosen = _chosen(groups, _count(masking, len(ids)), generator)
+    chosen = _chosen(groups, most_masked(masking, len(ids)), generator)
     answers = [ids[place] for place in chosen]
     for place in chosen:
         how = generator.random()
@@ -100,7 +96,7 @@ def _words(words: Sequence[int]) -> list[list[int]]:
 def _chosen(groups: Sequence[list[int]], count: int, generator: np.random.Generator) -> list[int]:
     """Places of `count` tokens at most, in drawn order of their words; ascending, at least one."""
     found: list[int] = []
-    for group in _in_drawn_order(groups, generator):
+    for group in (groups[row] for row in generator.permutation(len(groups))):
         if len(found) + len(group) <= count:
             found += group
         if len(found) == count:
@@ -108,12 +104,6 @@ def _chosen(groups: Sequence[list[int]], count: int, generator: np.random.Genera
     if not found:  # every word is longer than that: a part of one is asked for
         found = min(groups, key=len)[:count]
     return sorted(found)
-
-
-def _in_drawn_order(
-    groups: Sequence[list[int]], generator: np.random.Generator
-) -> Iterator[list[int]]:
-    return (groups[index] for index in generator.permutation(len(groups)))
 
 
 class MaskedWords(AskedWords):

@@ -21,11 +21,11 @@ import numpy as np
 from edge_client.errors import demand
 from edge_client.formats.dialect import Columns, find, named
 from edge_client.formats.json_rows import type_name
-from edge_client.tables import Column, Table, share, shown
+from edge_client.tables import Column, Table, share
 from edge_client.tasks.counts import Confusion, Entities, scores_of, type_scores
 from edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened
 from edge_client.tasks.kinds.classification import Classification, asked
-from edge_client.tasks.kinds.label_answers import Answer, answers
+from edge_client.tasks.kinds.label_answers import Answer, answers, by_label
 from edge_client.tasks.scores import (
     Evaluation,
     Measure,
@@ -46,7 +46,6 @@ SEPARATOR = "|"  # between the labels of one text
 MANY = "labels"  # another name of the column
 FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 USUAL = 0.5  # from which probability on a label is told
-LABEL = 24  # characters of a label in a table
 
 
 def gold_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) -> str | Fault:
@@ -176,11 +175,6 @@ class Multilabel(Classification):
     def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         return evaluation_of(answers, counts_of([one.counts for one in answers]))
 
-    def figure(self, score: Evaluation) -> float:
-        """Micro F1; 1 where no text has a label and none was told."""
-        f1 = scores_of(score.entities).strict if score.entities else score.accuracy
-        return 1.0 if f1 is None else f1
-
     def most_found(self, task: Task, num_examples: int) -> int:
         return num_examples * len(task.labels)
 
@@ -218,17 +212,8 @@ class Multilabel(Classification):
 
     def report(self, scores: Scores) -> list[Table]:
         """See `TaskKind`."""
-        rows = [
-            [
-                shown(one.label, LABEL),
-                str(one.count),
-                *(share(figure) for figure in (one.precision, one.recall, one.f1)),
-            ]
-            for one in scores.labels
-        ]
-        columns = [Column("label", "word"), *map(Column, ("texts", "precision", "recall", "F1"))]
         title = f"all labels right of {share(scores.accuracy)} of {scores.texts} texts, "
-        table = Table(columns, rows, f"{title}loss {scores.loss:.3f}")
+        table = by_label("label", "texts", scores.labels, f"{title}loss {scores.loss:.3f}")
         means = [[name, share(value)] for name, value in _averages(scores).items()]
         return [table, Table([Column("all labels", "word"), Column("F1")], means)]
 

@@ -24,6 +24,7 @@ from edge_client.outputs import check_out_file, new_file
 from edge_client.tables import Column, Table, share, shown
 from edge_client.tasks.counts import spans, tags_of
 from edge_client.tasks.kind import Engine, Opened
+from edge_client.tasks.kinds.label_answers import by_label
 from edge_client.tasks.output import Skipped, pieces, write_json
 from edge_client.tasks.scores import Scores
 from edge_client.tasks.task import Task
@@ -118,7 +119,6 @@ def tagged(tokens: Tokens, task: Task, examples: Sequence[Example], limit: int) 
 FORMATS = (".jsonl", ".conll")
 # What a file of these answers begins with, and none that people tag themselves.
 SIGNS = {".jsonl": '{"entities": [', ".conll": "# smidgen"}
-TYPE = 24  # characters of a type in a table
 WAYS = {
     "strict": "right words and type",
     "typed": "right type, a word in common",
@@ -336,21 +336,8 @@ def _row(answer: Tagging, task: Task, is_gold: bool) -> dict[str, Any]:
 def report(scores: Scores) -> list[Table]:
     """Figures for people."""
     assert scores.entities is not None, "of tagging"
-    rows = [
-        [
-            shown(one.label, TYPE),
-            str(one.count),
-            *(share(figure) for figure in (one.precision, one.recall, one.f1)),
-        ]
-        for one in scores.labels
-    ]
-    heads = ("entities", "precision", "recall", "F1")
     title = f"accuracy {share(scores.accuracy)} of {scores.answers} words of {scores.texts} texts, "
-    by_type = Table([Column("type", "word"), *map(Column, heads)], rows, title + _loss(scores))
+    by_type = by_label("type", "entities", scores.labels, f"{title}loss {scores.loss:.3f}")
     ways = [[name, share(getattr(scores.entities, name)), said] for name, said in WAYS.items()]
     columns = [Column("all types", "word"), Column("F1"), Column("what is right", "text")]
     return [by_type, Table(columns, ways)]
-
-
-def _loss(scores: Scores) -> str:
-    return f"loss {scores.loss:.3f}"

@@ -120,13 +120,6 @@ class Tags(TaskKind):
     def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         return evaluation_of(answers, counted(task.labels, [one.tags for one in answers]))
 
-    def figure(self, score: Evaluation) -> float:
-        """The strict F1; 1 where no entity is there and none was told."""
-        if score.entities is None:
-            return score.accuracy
-        f1 = scores_of(score.entities).strict
-        return 1.0 if f1 is None else f1
-
     def most_found(self, task: Task, num_examples: int) -> int:
         """No more entities than words."""
         return num_examples
