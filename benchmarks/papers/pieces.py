@@ -52,7 +52,6 @@ FILES = (AUG, "mfpt", SILOS, "fedp2eft", COMPARISONS)
 SEEDS = 3  # that tables take where nobody says
 PAIRS = ("mnli",)  # which patterns of one text do not ask
 QUICK, PATTERN = "quick", "pattern"
-QUICK_FACTORS = ("rate, both slower", "rounds")
 MORE: Mapping[str, Callable[..., Any]] = {
     "compared": compared_table,
     "labels": label_table,
@@ -174,7 +173,7 @@ def _cloze_gap(words: Collection[str], only: Doc, own: Doc) -> Doc:
     )
     known = read_file(AUG)[0]["scenarios"]["cloze-gap"]["vars"]["settings"]
     every = [one for one in factors_of() if one != PATTERN or dataset not in PAIRS]
-    chosen = factors or (QUICK_FACTORS if QUICK in words else every)
+    chosen = factors or (("rate, both slower", "rounds") if QUICK in words else every)
     bases = {f"base: {name}": {"base": base} for base, name in names_of(own["beside"]).items()}
     reference, *others = known
     names = [name for name in others if name.partition(": ")[0] in chosen]

@@ -18,7 +18,6 @@ from benchmarks.pretraining.recipes import Recipe
 from benchmarks.pretraining.student import PEAK_LR_ALONE
 from edge_client.outputs import new_folder
 
-CARDS = Path(__file__).parent / "cards"
 MARK = "tokenizer.json"
 MINE = (
     *("README.md", "config.json", "generation_config.json", "model.safetensors"),
@@ -106,7 +105,7 @@ def card_of(facts: CardFacts, recipe: Recipe, student: BertForMaskedLM, command:
         command: What was typed, without paths of the machine.
     """
     room = Environment(
-        loader=FileSystemLoader(CARDS),
+        loader=FileSystemLoader(Path(__file__).parent / "cards"),
         undefined=StrictUndefined,
         autoescape=False,
         keep_trailing_newline=True,

@@ -19,7 +19,6 @@ from edge_client.errors import WrongInput
 
 LANGUAGES = ("en", "es", "fr", "de")
 MEDICAL = ("ar", "es", "fr", "pt", "ru")
-NOT_PARALLEL = ("en", "he")
 HELD_OUT_ONE_IN = 50
 PASSAGE_WORDS = 42
 SNIPPET_MIN_WORDS = 5
@@ -177,7 +176,7 @@ def parallel_news(folder: Path, languages: Sequence[str] = LANGUAGES) -> Iterato
         path = folder / f"{language}.txt.gz"
         if path.is_file():
             texts = [line.strip() for line in lines_of(path)]
-            others = [""] * len(texts) if language in NOT_PARALLEL else english
+            others = [""] * len(texts) if language in ("en", "he") else english
             for text, other in zip(texts, others, strict=True):
                 yield Passage(text, language, folder.name, english=other)
 

@@ -140,12 +140,6 @@ SAID = {
     "extend": "is extended",
     "rollback": "went back",
 }
-RoundsOption = Annotated[
-    int,
-    typer.Option(
-        help="Rounds of training until the run is finished, all in all; more than it has."
-    ),
-]
 
 
 @at_store
@@ -171,7 +165,15 @@ def stop(store: StoreOption, run: NewestOption = None, as_json: JsonOption = Fal
 
 @at_store
 def extend(
-    store: StoreOption, rounds: RoundsOption, run: NewestOption = None, as_json: JsonOption = False
+    store: StoreOption,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            help="Rounds of training until the run is finished, all in all; more than it has."
+        ),
+    ],
+    run: NewestOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a run more rounds; one that was finished or stopped goes on."""
     _order(store, run, "extend", rounds, as_json)

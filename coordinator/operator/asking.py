@@ -16,7 +16,6 @@ from coordinator.storage.store import Store
 
 COOKIE = "smidgen_session"
 HEADER = "X-Smidgen-Page"
-READS = {"GET", "HEAD"}
 
 
 def role_of(store: Store, request: Request, now_s: float) -> Role | None:
@@ -42,7 +41,7 @@ def check_header(request: Request) -> None:
     Raises:
         Refusal: 403.
     """
-    if request.method not in READS and HEADER.lower() not in request.headers:
+    if request.method not in {"GET", "HEAD"} and HEADER.lower() not in request.headers:
         raise Refusal(403, f"a change by cookie needs the header {HEADER}")
 
 

@@ -232,7 +232,6 @@ def standing_of(service: Service, now_s: float) -> CoordinatorStatus:
     )
 
 
-STATIC = Path(__file__).parent / "static"
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -286,7 +285,7 @@ def add_page(app: FastAPI, service: Service, bells: Bells) -> None:
 
 
 def _add_files(app: FastAPI) -> None:
-    files = {path.name: path.read_bytes() for path in STATIC.iterdir()}
+    files = {path.name: path.read_bytes() for path in (Path(__file__).parent / "static").iterdir()}
 
     def file(name: str) -> Response:
         if name not in files:

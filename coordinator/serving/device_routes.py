@@ -50,9 +50,6 @@ from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
 from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
 from edge_client.wire.tensors import digest_in
 
-Life = Annotated[
-    str, Query(max_length=LONGEST_LIFE, description="Drawn by the client at its start.")
-]
 LONGEST_POLL_S = 60.0
 PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device
 SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
@@ -111,7 +108,14 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         response_model=Next,
         responses=gives(Next(waiting=WAITING)) | refusals(401, 409, 422, 429),
     )
-    async def work(key: Key, device: Known, life: Life = "", wait_s: float = 0.0) -> Response:
+    async def work(
+        key: Key,
+        device: Known,
+        life: Annotated[
+            str, Query(max_length=LONGEST_LIFE, description="Drawn by the client at its start.")
+        ] = "",
+        wait_s: float = 0.0,
+    ) -> Response:
         """What it does next; waits for that up to so many seconds, a minute at most."""
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
         with bells.bell(device.device_id, POLLS) as bell:

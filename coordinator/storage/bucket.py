@@ -29,8 +29,11 @@ LOOKS = 3  # at an object whose bytes are not those that it is named by
 # Who asks asks again, a device as a round: a bucket that fails is told within seconds, for a thread
 # that waits for it does nothing else.
 AGAIN = 2  # s3fs's tries, each of so many requests
-TRIES = {"total_max_attempts": 3, "mode": "standard"}
-TIMES = {"connect_timeout": 5, "read_timeout": 20, "retries": TRIES}
+TIMES = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"total_max_attempts": 3, "mode": "standard"},
+}
 
 
 class BucketBlobs:

@@ -28,7 +28,6 @@ from edge_client.texts.prompts.patterns import TaskError
 from edge_client.texts.tokens import Tokens
 from edge_client.wire.seeds import Seed
 
-NEW_TOKENS = 256
 HALF = "\ufffd"  # what the first bytes of a letter decode to
 Tell = Callable[[str], None]
 OnPiece = Callable[[int, str], None]
@@ -58,7 +57,7 @@ def generate(
     task: Asked | None = None,
     base: BaseName = EMBEDDED,
     memory_budget: str = AUTO,
-    new_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] = NEW_TOKENS,
+    new_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] = 256,
     temperature: float = 0.0,
     top_p: float = 1.0,
     stop: Sequence[str] = (),

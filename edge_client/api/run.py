@@ -28,7 +28,6 @@ from edge_client.wire.fleet import LONGEST_NAME, NAME, check_tags, is_name
 if TYPE_CHECKING:
     from edge_client.client.settings import Summary
 
-CACHE_SIZE = "256M"
 PACKS_SIZE = "4G"
 PATIENCE_S = 10.0
 UNTIL = FINISHED, STOPPED = "finished", "stopped"
@@ -64,7 +63,7 @@ def run_client(
     limits: str = "",
     state: Place | None = None,
     name: str = "",
-    cache_size: str = CACHE_SIZE,
+    cache_size: str = "256M",
     packs: Place | None = None,
     packs_size: str = PACKS_SIZE,
     pack_mirrors: Sequence[Place] = (),

@@ -263,7 +263,6 @@ def difference(found: Numbers, expected: Numbers) -> float:
     return float(max(apart[is_loss].max(), (apart[~is_loss] / longest).max()))
 
 
-MODULE = "edge_client.doctor.self_test"
 DO_NOT_TRAIN = "do not train with it here: reinstall it, or take the other --engine"
 
 
@@ -276,7 +275,7 @@ def read_steps(kind: str) -> Finding:
     check = f"{kind} self-test"
     try:
         with TemporaryDirectory(prefix="smidgen-doctor-") as place:
-            ended = run(["-m", MODULE, kind, place])
+            ended = run(["-m", "edge_client.doctor.self_test", kind, place])
     except OSError as error:
         told = f"no temporary folder: {error.strerror}"
         return Finding(check, UNKNOWN, told, "name a folder that may be written to in TMPDIR")

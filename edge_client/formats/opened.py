@@ -15,7 +15,6 @@ from edge_client.errors import WrongInput
 from edge_client.formats.dialect import PLAIN, Dialect, Wants
 from edge_client.formats.lines import BOUNDS, Lines, LongLine, ReadBounds, TooMuch, Whole
 
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MARKS = {
     "utf-16-le": codecs.BOM_UTF16_LE,
     "utf-16-be": codecs.BOM_UTF16_BE,
@@ -152,7 +151,7 @@ def encoding_of(binary: object, dialect: Dialect, notes: list[str]) -> str:
         if mark and start.startswith(mark):
             binary.read(len(mark))
         return dialect.encoding
-    if start[:2] not in UTF_16:
+    if start[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "UTF-8"
     notes += [] if "UTF-16" in notes else ["UTF-16"]
     return "UTF-16"

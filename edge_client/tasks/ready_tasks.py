@@ -96,7 +96,6 @@ XGLUE_NC_WORDS = {
     "video": "video",
     "autos": "cars",
 }
-XGLUE_NC = Task("xglue_nc", tuple(XGLUE_NC_WORDS), NEWS_PATTERNS, XGLUE_NC_WORDS)
 CONVERSATION = Task("chat", kind="chat")  # of a base that is asked without an adapter
 READY = {
     "agnews": AG_NEWS,
@@ -105,7 +104,7 @@ READY = {
     "yelp-f": YELP,
     "masakhanews": NEWS,
     "xnli": XNLI,
-    "xglue-nc": XGLUE_NC,
+    "xglue-nc": Task("xglue_nc", tuple(XGLUE_NC_WORDS), NEWS_PATTERNS, XGLUE_NC_WORDS),
 }
 
 

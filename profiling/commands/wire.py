@@ -25,7 +25,6 @@ from profiling.wire import flwr, ours
 from profiling.wire.run import WHO, WireRun, to_json, to_record, wire_table
 
 WIRE_FILE = "wire.jsonl"
-RTTS_MS = (0.0, 50.0)
 MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS = 10_000.0, 100, 10_000
 
 
@@ -68,7 +67,7 @@ def wire(
             "peer-rounds": (1, peer_rounds, MOST_ROUNDS),
         }
     )
-    rtts_s = [_seconds(value) for value in rtt or RTTS_MS]
+    rtts_s = [_seconds(value) for value in rtt or (0.0, 50.0)]
     parse_adapter(adapter)
     path = added_to(out, WIRE_FILE)
     with terminable(), working("looking for the base") as say:

@@ -25,7 +25,6 @@ from edge_client.errors import WrongInput
 SCHEMA = 1
 Kind = Literal["train", "model", "grid", "wire", "fleet", "round", "soak"]
 Source = Literal["measured", "estimated", "published"]
-Better = Literal["lower", "higher"]
 Plain = str | int | float | bool | None
 
 
@@ -48,7 +47,7 @@ class Figure:
 
     values: tuple[float, ...]
     instrument: str
-    better: Better = "lower"
+    better: Literal["lower", "higher"] = "lower"
     source: Source = "measured"
     level: float = 0.0
 

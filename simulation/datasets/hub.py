@@ -156,7 +156,6 @@ def _ending(path: str) -> str:
     return PurePosixPath(path.removesuffix(".gz")).suffix
 
 
-CONVERTED = "refs/convert/parquet"
 ROWS_AT_ONCE = 4096
 
 
@@ -243,7 +242,7 @@ def find(repo: str, revision: str) -> Listing:
     if revision or any(path.endswith(".parquet") for path in listing.paths):
         return listing
     try:
-        converted = _ask(repo, CONVERTED)
+        converted = _ask(repo, "refs/convert/parquet")
     except DataError:
         return listing
     return Listing(repo, str(converted.sha), _paths(converted), listing.licence)

@@ -272,7 +272,6 @@ def _counts(examples: Iterable[Example]) -> dict[str | None, int]:
 
 BC5CDR = Task("bc5cdr", ("Entity",), kind="tagging")
 NCBI = Task("ncbi_disease", ("Disease",), kind="tagging")
-E3C = Task("e3c_clinical", ("ety",), kind="tagging")
 PANX = Task("panx", ("PER", "LOC", "ORG"), kind="tagging")
 DOCUMENT = "-DOCSTART-"
 
@@ -384,7 +383,7 @@ READERS: dict[str, Callable[[Path, Sequence[str]], Parts]] = {
     "ner_e3c_clinical": partial(
         by_language,
         name="ner_e3c_clinical",
-        task=E3C,
+        task=Task("e3c_clinical", ("ety",), kind="tagging"),
         parts=("train.iob.gz", "test.iob.gz"),
         notes=("layer 1, annotated by hand",),
     ),

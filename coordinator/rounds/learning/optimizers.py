@@ -132,7 +132,6 @@ def apply_delta(adapter: AdapterState, mean: AdapterState) -> AdapterState:
 
 
 MEAN, SQUARE, STEPS = "mean.", "square.", "steps"
-Squares: TypeAlias = Callable[[np.ndarray, np.ndarray, float], np.ndarray]  # (before, delta^2, b_2)
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Adaptive:
     """
 
     rates: ServerRates
-    squares: Squares
+    squares: Callable[[np.ndarray, np.ndarray, float], np.ndarray]  # (before, delta^2, b_2)
     is_scale_free: ClassVar[bool] = True
 
     def step(

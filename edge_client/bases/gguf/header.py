@@ -22,7 +22,6 @@ import numpy as np
 from edge_client.bases.gguf.blocks import BLOCKS
 from edge_client.bases.header import TensorEntry, WeightsError, item_bytes
 
-SUFFIX = ".gguf"
 MAX_FIELDS, MAX_TENSORS, MAX_STRING, MAX_NAME = 1 << 12, 1 << 16, 1 << 20, 1 << 8
 STRING, ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}
@@ -292,4 +291,4 @@ def _hash(file: Any, start: int, end: int, total: Any) -> None:
 
 def is_gguf(path: str | Path) -> bool:
     """Whether a base's name or place is that of a GGUF file; nothing is looked at."""
-    return str(path).lower().endswith(SUFFIX)
+    return str(path).lower().endswith(".gguf")

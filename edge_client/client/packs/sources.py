@@ -95,7 +95,6 @@ class Deadline:
 
 PIECE_BYTES = 128 << 10
 TIMEOUT_S = 30.0
-WEB = ("https://", "http://")
 Opened: TypeAlias = "AbstractContextManager[tuple[int, Iterator[bytes]]]"
 
 
@@ -313,7 +312,7 @@ def source_of(said: str) -> PackSource:
     Raises:
         WrongInput: It is neither.
     """
-    if said.startswith(WEB):
+    if said.startswith(("https://", "http://")):
         return Web(said)
     demand("://" not in said, f"--pack-mirror {said!r}: https://HOST/PATH or a folder is expected")
     return Folder(Path(said))

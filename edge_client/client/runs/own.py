@@ -54,7 +54,6 @@ from edge_client.wire.training import SGD, Training
 
 log = logging.getLogger(__name__)
 
-DUE = "due.json"
 ON_FROM_SHARED: Method = "interpolated"  # what follows a run that gave an adapter
 
 
@@ -84,7 +83,7 @@ class OwnAdapter:
 
     def __init__(self, settings: Settings, state: ClientState) -> None:
         self._settings, self._state, self.folder = settings, state.folder, ""
-        self._due = state.folder / FOLDER / DUE
+        self._due = state.folder / FOLDER / "due.json"
         self._is_tried = False  # with what is due; a disk that takes no change may keep that
 
     def follows(self, terms: Terms, folder: str) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-UNIGRAM = b'{"type":"Unigram"'  # how a model's state begins
 LISTED = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -90,7 +89,7 @@ def _rename(tokenizer: "Tokenizer", words: set[str]) -> None:
 
 def _renamed(state: bytes, words: set[str], prefix: str) -> bytes:
     """A model's state with other names for some words."""
-    if state.startswith(UNIGRAM):  # long, and with a score for each word: not parsed
+    if state.startswith(b'{"type":"Unigram"'):  # long, and with a score for each word: not parsed
         for word in words:
             said = json.dumps(word, ensure_ascii=False)[1:].encode()
             state = state.replace(b'["' + said + b",", b'["' + prefix.encode() + said + b",")
