@@ -93,7 +93,6 @@ def _commands(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def _options(node: Any, before: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options that may still be given."""
     for param in node.params:
         is_given = not param.multiple and set(param.opts) & set(before)
         if param.param_type_name == "option" and not is_given:

@@ -114,7 +114,6 @@ def discard(path: Path) -> None:
 
 
 def write_synced(path: Path, body: bytes) -> None:
-    """Write a file through to the disk."""
     with path.open("wb") as file:
         file.write(body)
         file.flush()
@@ -131,7 +130,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

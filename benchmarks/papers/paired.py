@@ -44,7 +44,6 @@ def ends(found: Sequence[float] | None, form: str = "+.1f", unit: float = 0.01) 
 
 
 def known(shares: Sequence[float | None]) -> tuple[float, float] | None:
-    """Mean and spread; None where not all are known."""
     found = [share for share in shares if share is not None]
     return mean_and_spread(found) if len(found) == len(shares) else None
 

@@ -74,7 +74,6 @@ class Fleet:
         return True
 
     def of_key(self, key: str) -> Device | None:
-        """The device of a key, revoked or not."""
         return self._by_key.get(hash_secret(key))
 
     def get(self, device_id: str) -> Device | None:
@@ -220,7 +219,6 @@ class Members:
         return {key: rank for key, rank in known.items() if rank}
 
     def runs_of(self, device_id: str) -> frozenset[str]:
-        """Runs that a device is in, finished or not."""
         with self._lock:
             return self._joined.get(device_id, NONE)
 

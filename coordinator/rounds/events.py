@@ -329,7 +329,6 @@ KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)
 
 
 def encode_event(event: Event) -> str:
-    """One event as JSON with sorted keys."""
     return json.dumps({"event": type(event).__name__, **asdict(event)}, sort_keys=True)
 
 

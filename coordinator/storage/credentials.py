@@ -231,6 +231,5 @@ def role_of_session(store: Store, secret: str, now_s: float) -> Role | None:
 
 
 def close_session(store: Store, secret: str) -> None:
-    """Log out; a session that is not there is closed."""
     here = SESSIONS.c.session_sha256 == hash_secret(secret)
     store.database.write(sql.delete(SESSIONS).where(here))

@@ -13,7 +13,6 @@ Asked: TypeAlias = Task | str | Path  # a task, its file, or the name of a ready
 
 
 def place(given: Place) -> Path:
-    """A path, however it was given."""
     return Path(given)
 
 
@@ -32,7 +31,6 @@ def task_for(given: Asked | None, data: Path) -> Task:
 
 
 def as_task(given: Asked) -> Task:
-    """A task, however it was given."""
     return given if isinstance(given, Task) else find_task(given)
 
 

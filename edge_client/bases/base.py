@@ -92,7 +92,6 @@ class Base:
 
     @property
     def weights(self) -> Path:
-        """The safetensors or GGUF file."""
         if self.is_gguf:
             return self.folder
         return self.folder / (WEIGHTS if self.manifest else "model.safetensors")

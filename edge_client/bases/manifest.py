@@ -78,7 +78,6 @@ class Manifest:
 
     @property
     def bits(self) -> int:
-        """Bits of a quantized weight: 4, 8 or 16."""
         return int(self.quantization["bits"])
 
     @property
@@ -103,7 +102,6 @@ def canonical(document: Mapping[str, Any]) -> bytes:
 
 
 def is_pack(folder: Path) -> bool:
-    """Whether a folder has a manifest; nothing is checked."""
     return (folder / MANIFEST).is_file()
 
 

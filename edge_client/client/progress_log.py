@@ -72,7 +72,6 @@ def _waiting_text(waiting: Waiting) -> str:
 
 
 def called(terms: Terms) -> str:
-    """A run by its name and its id."""
     return f"{terms.run_name} ({terms.run_id})"
 
 

@@ -271,14 +271,12 @@ class ClientState:
         self.joined.keep(terms)
 
     def terms(self, run_id: str) -> Terms | None:
-        """The terms of a run that this device joined, or None."""
         return self.joined.terms(run_id)
 
     def base_ids(self) -> set[str]:
         return {terms.base_id for terms in self.joined.all()}
 
     def forget_terms(self, run_id: str) -> None:
-        """Drop the terms of a run that is over."""
         self.joined.forget(run_id)
         self.updates.forget(file_name(run_id))
 

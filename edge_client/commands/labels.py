@@ -208,7 +208,6 @@ def _beginning(example: Example) -> str:
 
 
 def _write(path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> None:
-    """Write readings as a labelled file."""
     lines = []
     for name, reading in readings.items():
         second = {"text_b": texts[name].text_b} if texts[name].text_b else {}
@@ -222,7 +221,6 @@ def _write(path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Exam
 def _propose(
     tool: str, path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example]
 ) -> None:
-    """Write readings for an annotation tool."""
     with proposals(path, tool, is_private=True) as write:
         for name, reading in readings.items():
             text = texts[name]

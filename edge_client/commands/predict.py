@@ -293,7 +293,6 @@ def generate_command(
 
 
 def _typed() -> list[str]:
-    """The lines of stdin."""
     try:
         lines = sys.stdin.buffer.read().decode().split("\n")
     except UnicodeDecodeError as error:

@@ -109,7 +109,6 @@ def _plain(done: PersonalAdapter) -> dict[str, object]:
 
 
 def _ranks(ranks: Mapping[str, int]) -> Table:
-    """Who got which rank: a row for each layer, a column for each linear."""
     names = [name.split(".") for name in ranks]
     layers, linears = dict.fromkeys(one[0] for one in names), dict.fromkeys(one[1] for one in names)
     columns = [Column("layer", "text"), *(Column(one) for one in linears)]

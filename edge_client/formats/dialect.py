@@ -87,7 +87,6 @@ class Dialect:
         return columns.text is not None and (not labelled or columns.label is not None)
 
     def wanted(self, labelled: bool) -> str:
-        """Which columns are expected, in words."""
         names = [self.text_column or "text", *([self.label_column or "label"] if labelled else ())]
         return f"columns {','.join(names)} are expected"
 

@@ -191,7 +191,6 @@ def _next(text: str, place: int) -> int:
 
 
 def _came(text: str, place: int) -> str:
-    """What came in place of an array."""
     try:
         found, _ = DECODER.raw_decode(text, place)
     except (ValueError, RecursionError) as error:

@@ -169,7 +169,6 @@ class Link:
         self._path = path
 
     def rate(self) -> float | None:
-        """Bytes per second; None where nobody knows."""
         try:
             found = from_json(self._path.read_bytes(), dict[str, float])
             rate = found["bytes_per_s"]

@@ -67,7 +67,6 @@ class Accounting:
             self.faults.append(fault)
 
     def as_json(self) -> dict[str, object]:
-        """For machines: `rows`, `read`, and `left_out` by reason."""
         reasons = {name: count for name, count in sorted(self.reasons.items()) if count}
         return {"rows": self.rows, "read": self.read, "left_out": reasons}
 

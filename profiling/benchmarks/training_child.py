@@ -54,7 +54,6 @@ def task_of(request: Request) -> Task:
 
 
 def open_for(request: Request) -> Engine:
-    """The engine for a request: base, task, plan for the budget."""
     is_float32 = request.engine.endswith("-float32")
     return open_within(
         request.engine.removesuffix("-float32"),
@@ -70,7 +69,6 @@ def open_for(request: Request) -> Engine:
 
 
 def smallest_plan_bytes(request: Request) -> int:
-    """Predicted peak of the smallest plan for a request; estimated."""
     base, name = open_base(request.base), engine_name(request.engine.removesuffix("-float32"))
     training = Training(batch=request.batch, tokens=request.tokens)
     work = workload(name, base, task_of(request), parse_adapter(request.adapter), training)

@@ -183,7 +183,6 @@ def folder_of(name: str, variable: str) -> Path:
 
 
 def why_missing(folder: Path, script: str) -> str | None:
-    """Why nothing can run in an environment, in one line; None if it can."""
     if (folder / MARK).is_file():
         return None
     return f"there is no environment for it at {folder}; {script} makes one"

@@ -154,7 +154,6 @@ def _times(told: Sequence[float | None]) -> str:
 
 
 def _spread(values: Sequence[float], form: str) -> str:
-    """Mean, least and most of one or more values."""
     least, most = form.format(min(values)), form.format(max(values))
     middle = form.format(mean(values))
     return middle if least == most else f"{middle} ({least} to {most})"

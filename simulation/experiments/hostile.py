@@ -114,7 +114,6 @@ def _times(delta: AdapterState, factor: float) -> AdapterState:
 
 
 def _noise(delta: AdapterState, seed: int) -> AdapterState:
-    """Noise as long as a delta, tensor by tensor."""
     draws = np.random.Generator(np.random.PCG64(seed))
     drawn = {name: draws.standard_normal(delta[name].shape, np.float32) for name in sorted(delta)}
     return {

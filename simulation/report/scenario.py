@@ -150,7 +150,6 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """The cell's name in a legend."""
         return f"{self.cell.row}, {self.cell.column}"
 
     def by_seed(self) -> list[float]:
@@ -161,7 +160,6 @@ class Measured:
         return [one.mean_of_languages if is_mean else one.accuracy for one in self.results]
 
     def accuracy(self) -> tuple[float, float]:
-        """Mean and spread over seeds."""
         return mean_and_spread(self.by_seed())
 
     def by_language(self) -> dict[str, float]:

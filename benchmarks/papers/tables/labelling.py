@@ -46,7 +46,6 @@ class Spent:
 
     @property
     def labelling_share(self) -> float:
-        """Share of labelling in all of it, the gate included."""
         return (self.labelling + self.gate) / self.total if self.total else 0.0
 
     def fes_seconds(self, layers: int, kind: str) -> float:
@@ -81,7 +80,6 @@ def until(result: Result, target: float) -> Spent | None:
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Their mean; None where there are none."""
     return mean_and_spread(values)[0] if values else None
 
 

@@ -99,7 +99,6 @@ class Sum:
         self._total += weight
 
     def mean(self) -> AdapterState:
-        """Their mean by weight, float32."""
         if not self._total:
             raise ValueError("no update to average; a cohort of one or more is expected")
         total = self._total

@@ -151,7 +151,6 @@ class Shelf:
         return self.folder / f".{base_id}.fetching"
 
     def discard(self, base_id: str) -> None:
-        """Remove what has arrived of a pack."""
         self._remove(self._arriving(base_id))
 
     def make_room(self, base_id: str, total_bytes: int, needed: Collection[str]) -> list[str]:

@@ -79,7 +79,6 @@ def gold_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) -> 
 
 
 def _flagged(row: Mapping[str, Any], labels: Sequence[str]) -> str | Fault:
-    """The labels by a column of 0 or 1 for each."""
     told = []
     for label in labels:
         value = row.get(find(list(row), label) or label)
@@ -132,7 +131,6 @@ class Multilabel(Classification):
     is_one_label = False
 
     def check(self, task: Task) -> None:
-        """See `TaskKind`."""
         super().check(task)
         said = f"task {task.name!r} of kind {self.name}"
         for label in task.labels:
@@ -193,7 +191,6 @@ class Multilabel(Classification):
         accounting: Accounting,
         on_answer: Callable[[Answer], None],
     ) -> Scores:
-        """See `TaskKind`."""
         task, counts, losses = opened.task, list[np.ndarray | None](), list[float]()
         for answer in answers(opened, texts, accounting):
             row, gold = answer.log_probabilities, matrix_of(task, [answer.example])
@@ -211,7 +208,6 @@ class Multilabel(Classification):
         return {"f1": _averages(scores), "labels": [asdict(score) for score in scores.labels]}
 
     def report(self, scores: Scores) -> list[Table]:
-        """See `TaskKind`."""
         title = f"all labels right of {share(scores.accuracy)} of {scores.texts} texts, "
         table = by_label("label", "texts", scores.labels, f"{title}loss {scores.loss:.3f}")
         means = [[name, share(value)] for name, value in _averages(scores).items()]

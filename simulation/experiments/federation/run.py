@@ -302,7 +302,6 @@ class _Run:
         )
 
     def _handed_out(self) -> dict[str, str]:
-        """What update steps hand out, by SHA-256."""
         return {step: sha256(body) for step, body in self._carried.shared.items()}
 
     def _fetch(self, opened: StepOpened, adapter: bytes) -> None:
