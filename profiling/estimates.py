@@ -9,11 +9,6 @@ share of this machine's own roof that it reached.
 Activations are not in the bytes; swapping and heat are not in the formula. Results are always
 estimates; each input says whether it was measured, computed, published, commonly cited or assumed.
 
-Also here: FeS's cost model of a TX2 from its authors' plotting notebooks (a batch of 4 texts takes
-fixed seconds; computing and sending each draw a fixed power), and published figures such as
-AUG-FedPrompt's table 4. Its `OOM (9.8)` is a step that ran out of the board's memory and took
-9.8 GB on the authors' server (note 3 of the paper).
-
 None of the boards' figures was measured by us. A peak is arithmetic on them: cores x clock x
 operations per cycle, and bytes per transfer x transfers per second. `published` was read in a copy
 of the document itself: Xavier NX (DA-09366-001), and the memory of Orin Nano. `commonly cited` was
@@ -375,43 +370,6 @@ def _inputs(step: StepWork, board: Board, share: float | None) -> tuple[Input, .
         ),
     ]
     return (*(Input(*row) for row in rows), Input("share of the roof", *told))
-
-
-SOURCE = "FeS (MobiCom'23), the constants of its plotting notebooks"
-BATCH = 4
-TRAIN_S = {"full": 2.0, "bias": 1.0}  # of a batch, all weights trained, or biases alone
-READ_S = {"full": 1.0, "bias": 0.5}  # of a batch that is only read
-COMPUTE_W, RADIO_W = 12.0, 4.0
-RADIO_BYTES_PER_S = 1e6  # ours: theirs is not known
-
-
-def seconds(trained_forwards: float, read_forwards: float, layers: int, kind: str) -> float:
-    """Estimated seconds on a TX2.
-
-    Args:
-        trained_forwards: Layer-forwards of training; a batch is 3 of them per text and layer.
-        read_forwards: Layer-forwards of reading texts.
-        layers: The base's layers.
-        kind: `full` or `bias`: what is trained.
-    """
-    trained = trained_forwards / (3 * layers * BATCH)
-    read = read_forwards / (layers * BATCH)
-    return trained * TRAIN_S[kind] + read * READ_S[kind]
-
-
-def kilojoules(computing_s: float, sent_bytes: float) -> float:
-    """Estimated energy on a TX2: computing, and sending at 1 MB per second."""
-    return (COMPUTE_W * computing_s + RADIO_W * sent_bytes / RADIO_BYTES_PER_S) / 1e3
-
-
-# Rows as printed, but `OOM (9.8)` is 9.8 here; `OUT_OF_MEMORY` says of which models.
-TABLE_4 = """
-             | ALBERT-base | BERT-base | BERT-large | RoBERTa-base | RoBERTa-large
-Memory (GB)  | 3.7         | 5.4       | 9.8        | 5.8          | 10.4
-Latency (s)  | 1.4         | 1.9       | ~7.8       | 2.1          | ~8.1
-Param. (M)   | 11.7        | 109.5     | 334.9      | 124.6        | 355.3
-"""
-OUT_OF_MEMORY = ("BERT-large", "RoBERTa-large")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_client.tables import Column, Table
-from profiling.estimates import TABLE_4
 from simulation.report.scenario import Figure
 
 CELL = re.compile(r"~?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")
@@ -111,7 +110,7 @@ def read_table(
     paper: "Paper | Mapping[str, str]",
     name: str,
     setting: str,
-    cells: str = TABLE_4,
+    cells: str,
     runs: int | None = None,
     unit: str = "",
     units: Mapping[str, str] | None = None,

@@ -8,7 +8,6 @@ from edge_client.bases.layout import checked_shape
 from edge_client.bases.random_models import hub_config
 from edge_client.planning.plan import Plan, Workload
 from edge_client.planning.step_cost import step_flops
-from profiling import estimates
 from profiling.estimates import (
     BOARDS,
     LEAST_BYTES,
@@ -89,14 +88,6 @@ def test_weights_of_fewer_bits_move_fewer_bytes() -> None:
     four, eight = (step_work(one, plan) for one in work)
     assert four.flops == eight.flops == step_flops(work[0], plan)
     assert four.moved_bytes < eight.moved_bytes
-
-
-def test_fes_model_gives_what_its_notebooks_give() -> None:
-    layers = 24
-    batch_trained, batch_read = 3 * layers * estimates.BATCH, layers * estimates.BATCH
-    assert estimates.seconds(batch_trained, 0, layers, "full") == 2.0
-    assert estimates.seconds(0, 2 * batch_read, layers, "bias") == 1.0
-    assert estimates.kilojoules(10.0, 5e6) == pytest.approx((12 * 10 + 4 * 5) / 1e3)
 
 
 def test_the_arrays_are_larger_than_caches_and_not_too_large() -> None:

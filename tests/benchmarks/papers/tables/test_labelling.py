@@ -7,7 +7,9 @@ pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
 from benchmarks.papers.tables.labelling import (
+    FES_BATCH,
     UNPACED,
+    Spent,
     cost_table,
     label_table,
     spent,
@@ -106,3 +108,13 @@ def test_the_note_on_rounds_holds_with_other_rounds_and_with_fewer() -> None:
         chosen = scenario_of(COST, *words)
         assert told in chosen.notes[-1] and "where --rounds is given" in chosen.notes[-1]
         assert {cell.experiment.rounds for cell in chosen.lasting(4).cells} == {4}
+
+
+def test_fes_model_gives_what_its_notebooks_give() -> None:
+    layers = 24
+    batch = layers * FES_BATCH
+    assert Spent(0, 0, 3 * batch, 1, 0).fes_seconds(layers, "full") == 2.0
+    assert Spent(batch, batch, 0, 1, 0).fes_seconds(layers, "bias") == 1.0
+    assert Spent(0, 0, 0, 1, 5_000_000).fes_kilojoules(10.0) == pytest.approx(
+        (12 * 10 + 4 * 5) / 1e3
+    )
