@@ -191,7 +191,7 @@ def preference(option: Option) -> tuple[object, ...]:
         option.nominal_step_s,
         plan.is_kept_in_half,
         plan.is_streamed,
-        option.memory.total,
+        option.memory.total - option.is_vocabulary_held * option.work.let_go_bytes,
         plan.dtype,
         -plan.micro_batch,
         plan.recompute,
