@@ -151,7 +151,7 @@ def plans_of(
     budget = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     found = options(work, facts.runtime_bytes, facts.nominal, correct)
     chosen, rates = choose(found, budget, budget_bytes is None), facts.nominal.scaled(flops_per_s)
-    found = [chosen if option.plan == chosen.plan else option for option in found]
+    found = [option for option in found if option.work == chosen.work]
     is_own = work.device == CUDA  # the card's memory is not the process's
     return Plans(
         chosen=_planned(chosen, budget, rates),

@@ -14,7 +14,8 @@ the update is sent: a device killed in between repeats the work from equal state
     states.of("RUN", 7, "scaffold")
 
 `Joined` keeps each run's terms, which are needed to handle its end, until the run's adapter has
-been downloaded: `joined.keep(terms)`, `joined.terms("RUN")`, `joined.forget("RUN")`.
+been downloaded, or until the client ends where it ends with its runs: `joined.keep(terms)`,
+`joined.terms("RUN")`, `joined.note_home("RUN")`, `joined.forget("RUN")`.
 """
 
 import logging

@@ -84,7 +84,8 @@ class Client:
             ClientError: Wrong token, or another protocol; of the only run, another base.
             BudgetError: No plan fits the memory budget, and there is no other run to serve.
             DataError: The device's texts do not fit, and there is no other run to serve.
-            GaveUp: Too many pieces of work of the only run failed one after the other.
+            GaveUp: Too many pieces of work of the only run failed one after the other, or it ended
+                while this device was away.
             TransportError: Nobody answered at the start.
         """
         elsewhere = last_elsewhere(self._settings, self._state)
@@ -116,8 +117,8 @@ class Client:
             served.close()
             self._fetching.close()
             self._worker.close()
-        if not is_stopped:
-            self._homecoming.forget()
+            if not is_stopped:  # whoever is told to end is started again
+                self._homecoming.forget()
         me, runs = self._me, tuple(standings.finished.values())
         done, adapter = (self._works, self._failures), self._homecoming.folder
         return Summary(me.device_id, me.name, *done, runs, adapter, is_stopped, self._own.folder)
@@ -319,6 +320,7 @@ class Client:
             return
         joined = self._standings.joined
         joined.pop(run_id, None)
+        self._standings.left.add(run_id)
         if joined:
             log.error("this device has left one run, and goes on in %d", len(joined))
         if not self._settings.is_until_finished and standing.terms is not None:

@@ -2,7 +2,7 @@
 
 device.json            who this device is to its coordinator, with the key it drew (mode 0600)
 device.new.json        a key drawn for another coordinator, until that one has answered
-runs/RUN.json          the terms of a run that it joined, until the run's adapter is at home
+runs/RUN.json, .home   the terms of a run that it joined; whether the run's adapter is at home
 adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
 adapter/               the adapter of the run finished last, for `smidgen client predict`
 finished/RUN/          the same for each finished run by its name, the last sixteen

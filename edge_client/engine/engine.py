@@ -201,11 +201,6 @@ class Engine:
         """By the plan in use, or the largest smaller one that there is memory for."""
         if self.budget is None:
             return compute(batch, self.plan)
-        option = self.option
-        more = 0 if option.is_vocabulary_held else option.work.let_go_bytes
-        is_short = option.predicted_peak_bytes + more > self.budget_bytes
-        if is_short and self.encoder.tokens.let_go(self.rest):
-            trim()
         while (found := self._tried(compute, batch, self.budget)) is None:
             self._take(self.budget.after_failure())
         if (smaller := self.budget.after_step()) is not None:
@@ -217,6 +212,8 @@ class Engine:
     ) -> Computed | None:
         """None if memory ran out; what the failed step held is freed before this returns."""
         budget.before_step(batch.ids.shape[1])
+        if budget.option.work.is_vocabulary_let_go and self.encoder.tokens.let_go(self.rest):
+            trim()
         try:
             return compute(batch, self.plan)
         except (MemoryError, RuntimeError) as error:

@@ -208,10 +208,11 @@ class Budget:
         Raises:
             ValueError: None found for this work has it.
         """
-        option = next((option for option in self._found if option.plan == plan), None)
-        if option is None:
+        same = [option for option in self._found if option.plan == plan]
+        if not same:
             raise ValueError(f"{plan} is not a plan for this work")
-        return option
+        allowed = self.guard.budget_bytes
+        return next((one for one in same if one.predicted_peak_bytes <= allowed), same[-1])
 
     def like(self, plan: Plan) -> Plan | None:
         """A plan that fits and gives the same bytes as one of before: that one, or the preferred.

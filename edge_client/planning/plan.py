@@ -90,6 +90,7 @@ class Workload:
             answer is, of few labels.
         is_of_words: Whether each word of a text is asked, by a classification head that reads it.
         tokenizer: The base's, one of `bases.tokenizer.TOKENIZERS`.
+        keeps_vocabulary: Whether a large one stays; else it is let go before a step.
 
     Raises:
         AdapterError: A soft prompt that leaves no room for a text, or top layers that are not
@@ -109,6 +110,7 @@ class Workload:
     masked: int = 0
     is_of_words: bool = False
     tokenizer: str = "WordLevel"
+    keeps_vocabulary: bool = False
 
     def __post_init__(self) -> None:
         if self.spec.prompt_tokens >= self.shape.positions:
@@ -140,12 +142,7 @@ class Workload:
     @property
     def is_vocabulary_let_go(self) -> bool:
         """Whether the tokenizer is closed before a step, and read anew where it is needed next."""
-        return self._whole_tokenizer.held >= LET_GO_BYTES
-
-    @property
-    def let_go_bytes(self) -> int:
-        """What letting the tokenizer go gives back."""
-        return self._whole_tokenizer.held - self.tokenizer_bytes.held
+        return not self.keeps_vocabulary and self._whole_tokenizer.held >= LET_GO_BYTES
 
     @property
     def _whole_tokenizer(self) -> TokenizerBytes:

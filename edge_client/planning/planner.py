@@ -38,8 +38,6 @@ class Option:
         memory: Where the bytes go, by formula alone.
         predicted_peak_bytes: The formula's total, corrected by what this device has measured.
         nominal_step_s: Seconds of a step at nominal rates; what plans are compared by.
-        is_vocabulary_held: Whether memory counts a large tokenizer whole, which a budget has room
-            for; else it is let go before a step.
     """
 
     work: Workload
@@ -47,17 +45,6 @@ class Option:
     memory: MemoryEstimate
     predicted_peak_bytes: int
     nominal_step_s: float
-    is_vocabulary_held: bool = False
-
-    @property
-    def with_vocabulary(self) -> "Option":
-        """The same, where the tokenizer stays; on a card itself, whose memory has none."""
-        more = self.work.let_go_bytes
-        if not more or self.is_vocabulary_held or self.work.device != CPU:
-            return self
-        memory = replace(self.memory, slack=self.memory.slack + more)
-        held, peak = True, self.predicted_peak_bytes + more
-        return replace(self, memory=memory, predicted_peak_bytes=peak, is_vocabulary_held=held)
 
     @property
     def ceiling_bytes(self) -> int:
@@ -96,6 +83,8 @@ def options(
 ) -> list[Option]:
     """Every plan for a piece of work, the preferred one first.
 
+    Each is there twice where the tokenizer is large: with it, and with it let go before a step.
+
     Args:
         work: What is trained.
         runtime_bytes: Resident bytes of the process before the base is opened.
@@ -103,10 +92,13 @@ def options(
         correct: Estimated peak of a plan -> predicted peak, see `edge_client.planning.budget`.
     """
     found = []
+    ways = [replace(work, keeps_vocabulary=True), work] if work.is_vocabulary_let_go else [work]
     for plan in plans(work, tuple(nominal.flops_per_s)):
-        memory = estimate(work, plan, runtime_bytes)
-        predicted = correct(plan, memory.total)
-        found.append(Option(work, plan, memory, predicted, seconds(work, plan, nominal)))
+        step_s = seconds(work, plan, nominal)
+        for way in ways:
+            memory = estimate(way, plan, runtime_bytes)
+            predicted = correct(plan, memory.total)
+            found.append(Option(way, plan, memory, predicted, step_s))
     return sorted(found, key=preference)
 
 
@@ -179,7 +171,8 @@ def preference(option: Option) -> tuple[object, ...]:
        either before a file, which wears a card out.
     3. A float32 step below a quarter of a second before anything else: there is little to win,
        and results stay the same from one processor to the next.
-    4. The faster by nominal rates; then the one that keeps layers' inputs whole; then the smaller.
+    4. The faster by nominal rates; then the one that keeps layers' inputs whole; then the one whose
+       tokenizer stays; then the smaller.
     """
     plan = option.plan
     is_exact = plan.dtype == "float32" and option.nominal_step_s < FAST_ENOUGH_S
@@ -191,7 +184,8 @@ def preference(option: Option) -> tuple[object, ...]:
         option.nominal_step_s,
         plan.is_kept_in_half,
         plan.is_streamed,
-        option.memory.total - option.is_vocabulary_held * option.work.let_go_bytes,
+        option.work.is_vocabulary_let_go,
+        option.memory.total,
         plan.dtype,
         -plan.micro_batch,
         plan.recompute,
@@ -215,9 +209,7 @@ def choose(options: Sequence[Option], budget_bytes: int, is_auto: bool = False) 
     """
     fitting = [option for option in options if option.predicted_peak_bytes <= budget_bytes]
     if fitting:
-        best = min(fitting, key=preference)
-        roomy = best.with_vocabulary
-        return roomy if roomy.predicted_peak_bytes <= budget_bytes else best
+        return min(fitting, key=preference)
     smallest = min(options, key=_size)
     said = size_text(budget_bytes, math.floor)
     said = f"auto ({said}, {AUTO_PERCENT} % of what is free here)" if is_auto else said

@@ -7,8 +7,10 @@ from coordinator.rounds.events import Answered, Event
 from coordinator.serving import executor as executing
 from coordinator.serving.ledger import Ledger
 from coordinator.storage.store import Store
+from edge_client.client.runs.own import Homecoming
 from edge_client.client.state import ClientState, FinishedWork
-from edge_client.wire.messages import Receipt, Report, decode
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import Over, Receipt, Report, decode
 from edge_client.wire.tensors import sha256
 from tests.stories.clock import put
 
@@ -94,6 +96,17 @@ def uploads() -> None:
     put(Ledger, answer=answer)
 
 
+def homecoming() -> None:
+    """The coordinator hears that an adapter is at home before it is."""
+    fetched = Homecoming.of
+
+    def of(home: Homecoming, over: Over) -> bool:
+        home._say(over.run_id, Membership("home"))
+        return fetched(home, over)
+
+    put(Homecoming, of=of)
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
-    one.__name__: one for one in (journal, outbox, executor, uploads)
+    one.__name__: one for one in (journal, outbox, executor, uploads, homecoming)
 }

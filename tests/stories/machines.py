@@ -254,11 +254,13 @@ class Device(Machine):
     def received(self, stream: Stream) -> None:
         """Note each receipt that has arrived whole: from then on its update must never be lost."""
         request, answer = stream.request, bytes(stream.answer)
-        if request.startswith(b"PUT /v1/work/") and answer.endswith(b'{"accepted":true}'):
+        if b'{"accepted":true' not in answer:
+            return
+        if request.startswith(b"PUT /v1/work/"):
             head = request.partition(b"\r\n\r\n")[0].decode("latin-1")
             lines = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:])
             self.receipts[head.split("/")[3]] = lines["repr-digest"]
-        if request.startswith(b"POST /v1/runs/") and answer.endswith(b'{"accepted":true}'):
+        if request.startswith(b"POST /v1/runs/"):
             self.has_joined = True
 
 

@@ -411,6 +411,8 @@ class Story:
             self._look_at_receipts(service)
         for device in self.devices:
             self._look_at_device(device)
+        if not self._faults and not all(device.receipts for device in self.devices):
+            told.wrong.append("not every device has a receipt")
         self._look_at_files()
         said = [
             *self._lines.said,
@@ -459,6 +461,9 @@ class Story:
                     self.told.wrong.append(f"{lost} and is not in the journal")
 
     def _look_at_device(self, device: Device) -> None:
+        lacked = any(self.told.met[kind] for kind in ("full", "read-only", "flip"))
+        if device.has_missed_it and not (lacked or self.shape.trouble == "orders"):
+            self.told.wrong.append(f"{device.name}: {device.said}")
         is_told = device.is_revoked or device.has_missed_it
         if device.name == LIAR or is_told or not device.has_joined:
             return
@@ -497,7 +502,9 @@ def play(shape: Shape, faults: Sequence[Fault]) -> Told:
 
 @cache
 def _calm(devices: int, rounds: int, steps: str, trouble: str) -> Told:
-    return play(Shape(0, devices, rounds, steps, 1.0, trouble), [])
+    told = play(Shape(0, devices, rounds, steps, 1.0, trouble), [])
+    assert not told.wrong, told.wrong
+    return told
 
 
 def calm(shape: Shape) -> Told:

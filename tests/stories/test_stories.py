@@ -36,7 +36,7 @@ def test_the_fewest_faults_that_fail_together_are_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("bug", ["executor", "journal", "outbox", "uploads"])
+@pytest.mark.parametrize("bug", ["executor", "homecoming", "journal", "outbox", "uploads"])
 def test_a_bug_that_is_planted_is_found_within_a_thousand_stories(bug: str) -> None:
     said = told("--seed", "7000", "--stories", "1000", "--bug", bug, fails=True)
     assert "  wrong: " in said
@@ -46,7 +46,7 @@ def test_a_bug_that_is_planted_is_found_within_a_thousand_stories(bug: str) -> N
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("first", [1000, 1000 + SLOW])
+@pytest.mark.parametrize("first", [1000, 1000 + SLOW, 1090])
 def test_many_stories_end_in_the_bytes_of_the_undisturbed_run(first: int) -> None:
     said = told("--seed", str(first), "--stories", str(SLOW))
     assert "failed: none" in said

@@ -41,6 +41,7 @@ class Standings:
         joined: Runs that go on with it, by their ids.
         declined: Runs that it cannot take part in, as things are; by their ids.
         finished: Names of runs that are over, by their ids.
+        left: Runs that it has left in this life, too many of whose works failed.
     """
 
     def __init__(self, state: ClientState) -> None:
@@ -48,6 +49,7 @@ class Standings:
         self.joined: dict[str, RunMembership] = {}
         self.declined: dict[str, Declined] = {}
         self.finished: dict[str, str] = {}
+        self.left: set[str] = set()
         self._said: set[tuple[str, str]] = set()
 
     def of(self, run_id: str) -> RunMembership:

@@ -180,7 +180,7 @@ def rate_of(spec: AdapterSpec, training: Training) -> float:
 
 PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 LONGEST_PAUSE_S = 30.0
-MISSED = "was over before this device had its adapter; coordinator export has it"
+MISSED = "is over, or wants this device no more; coordinator export has its adapter"
 
 
 class Homecoming:
@@ -255,23 +255,23 @@ class Homecoming:
 
         Without it a client that ends with its runs would wait for ever.
         """
-        if not self._settings.is_until_finished:
-            return
         standings, state = self._standings, self._state
-        known = {*standings.joined, *standings.declined, *standings.finished}
+        known = {*standings.joined, *standings.declined, *standings.finished, *standings.left}
         for terms in state.joined.all(HOME):
             if terms.run_id not in known:
                 self._parted(terms.run_id)
                 standings.finished[terms.run_id] = run = terms.run_name
-                kept, newest = state.finished_run(run), self._settings.out or state.folder / ADAPTER
-                self.folder = str(kept if kept.is_dir() else newest)
+                places = self._settings.out, state.finished_run(run), state.folder / ADAPTER
+                found = next((place for place in places if place and place.is_dir()), "")
+                self.folder = str(found)
                 log.info("run %s was over before; its adapter is in %s", run, self.folder)
-        for terms in state.joined.all():
+        known |= standings.finished.keys()
+        for terms in state.joined.all() if self._settings.is_until_finished else ():
             if terms.run_id not in known:
                 error = GaveUp(f"run {terms.run_name} {MISSED}")
                 log.error("%s", error)
                 standings.declined[terms.run_id] = Declined(terms, error, math.inf)
-                state.forget_terms(terms.run_id)  # the next start waits for another run
+                state.joined.forget(terms.run_id)  # the next start waits for another run
 
     def _parted(self, run_id: str) -> None:
         """The coordinator knows that a run is over here."""
