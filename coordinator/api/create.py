@@ -19,6 +19,7 @@ from coordinator.storage import runs as stored
 from coordinator.storage.errors import StoreError
 from coordinator.storage.orders import adapters_there
 from coordinator.storage.place import place_of
+from coordinator.storage.runs import NewRun as NewRun
 from coordinator.storage.runs import Start, config_of, find_run, status_of
 from coordinator.storage.store import Run, Store
 from edge_client.adapters.initial import fitting
@@ -116,22 +117,6 @@ def _base_there(base: str) -> str:
     if place.is_dir():
         return f"FOLDER-OF-{place.resolve().name}"
     return f"FILE-OF-{place.name}" if place.is_file() else base
-
-
-@dataclass(frozen=True)
-class NewRun:
-    """A run that was just created.
-
-    Attributes:
-        run_id: Its id.
-        name: Its name.
-        token: What devices may enrol with, which gives them the run's tags; a secret, which the
-            store holds as a hash only.
-    """
-
-    run_id: str
-    name: str
-    token: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -313,9 +298,8 @@ def _config(run: RunConfig | Place | None, keywords: Mapping[str, object]) -> Ru
     return run
 
 
-def add_run(store: Store, config: RunConfig, start: stored.Start | None = None) -> NewRun:
-    created = stored.create_run(store, config, time.time(), start)
-    return NewRun(created.run_id, config.name, created.token)
+def add_run(store: Store, config: RunConfig, start: Start | None = None) -> NewRun:
+    return stored.create_run(store, config, time.time(), start)
 
 
 def runs(store: AtStore, *, database: str = "", blobs: str = "") -> list[RunStatus]:

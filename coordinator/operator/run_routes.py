@@ -164,14 +164,13 @@ def _created(service: Service, asked: NewRun) -> Told:
     try:
         with calling_by(service.limit.call):
             config = config_from(asked, service.store)
-        created = create_run(service.store, config, time.time())
+        return asdict(create_run(service.store, config, time.time()))
     except StoreError as error:
         raise Refusal(409, str(error)) from error
     except (DatabaseAway, DatabaseBusy, DatabaseDamaged):
         raise  # no fault of what was asked: told as on every route
     except (WrongInput, Failed) as error:
         raise Refusal(422, str(error)) from error
-    return {"run_id": created.run_id, "name": config.name, "token": created.token}
 
 
 def standing_of(service: Service, live: Live, now_s: float) -> Standing:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -43,16 +43,22 @@ LONGEST_NUMBER = -1.2345678901234567e-300
 
 
 @dataclass(frozen=True)
-class Created:
-    """A new run, and an enrolment token that gives devices its tags, stored as a hash only."""
+class NewRun:
+    """A run that was just created.
+
+    Attributes:
+        run_id: Its id.
+        name: Its name.
+        token: What devices may enrol with, which gives them the run's tags; a secret, which the
+            store holds as a hash only.
+    """
 
     run_id: str
-    token: str
+    name: str
+    token: str = field(repr=False)
 
 
-def create_run(
-    store: Store, config: RunConfig, now_s: float, start: Start | None = None
-) -> Created:
+def create_run(store: Store, config: RunConfig, now_s: float, start: Start | None = None) -> NewRun:
     """Open the base, draw the first adapter and store the run.
 
     Equal configurations start from equal bytes.
@@ -96,7 +102,7 @@ def create_run(
         added = insert_token(token, now_s, tags=config.devices.tags)[1]
         # Another process may have made one of this name meanwhile.
         store.add_run(run, added, look=lambda others: _check_name(others, config.name))
-    return Created(run.run_id, token)
+    return NewRun(run.run_id, config.name, token)
 
 
 def _check_length(config: RunConfig) -> None:

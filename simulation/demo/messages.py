@@ -2,7 +2,7 @@
 
 `simulation/data/README.md` is its data card.
 
-    folders = write_client_folders(Path("clients"), HOMES, labels_per_device=8)
+    folders = write_client_folders(Path("clients"), HOMES)
 """
 
 import csv
@@ -48,43 +48,20 @@ def load_messages(folder: Path = DATA) -> list[Message]:
         return [Message(**row) for row in csv.DictReader(file)]
 
 
-def write_client_folders(
-    out: Path, clients: Mapping[str, Sequence[str]], labels_per_device: int | None = None
-) -> list[Path]:
+def write_client_folders(out: Path, clients: Mapping[str, Sequence[str]]) -> list[Path]:
     """Write one folder per client, as `edge_client.texts.examples.read_folder` expects it.
 
     Args:
         out: Parent of the folders.
         clients: Client -> the writer-devices whose texts it holds, such as `HOMES`.
-        labels_per_device: Keep only the first labelled texts of each device, this many; they are
-            balanced over the device's labels. None keeps all.
-
-    Raises:
-        ValueError: A device that is not in the data, or not one label each to keep.
     """
-    named = [device for devices in clients.values() for device in devices]
-    unknown = [device for device in named if device not in DEVICES]
-    if unknown:
-        raise ValueError(f"no device {unknown[0]!r}; one of {', '.join(DEVICES)} expected")
-    if labels_per_device is not None and labels_per_device < 1:
-        raise ValueError(f"labels_per_device is {labels_per_device}; at least 1 expected")
-    messages = load_messages()
+    by_device: dict[str, list[Message]] = {}
+    for message in load_messages():
+        by_device.setdefault(message.device, []).append(message)
     return [
-        _write_client(out / client, _kept(messages, devices, labels_per_device))
+        _write_client(out / client, [one for device in devices for one in by_device[device]])
         for client, devices in clients.items()
     ]
-
-
-def _kept(
-    messages: Sequence[Message], devices: Sequence[str], labels_per_device: int | None
-) -> list[Message]:
-    """Messages of some devices, with each one's first labelled texts only."""
-    kept = []
-    for device in devices:
-        mine = [message for message in messages if message.device == device]
-        kept += [message for message in mine if message.split == "train"][:labels_per_device]
-        kept += [message for message in mine if message.split != "train"]
-    return kept
 
 
 def _write_client(folder: Path, messages: Sequence[Message]) -> Path:

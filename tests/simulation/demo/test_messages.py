@@ -139,31 +139,12 @@ def test_an_unlabelled_file_has_no_label_column(tmp_path: Path) -> None:
     assert header == "text,language,id"
 
 
-def test_fewer_labels_are_the_first_ones(tmp_path: Path) -> None:
-    folders = write_client_folders(tmp_path / "few", {d: [d] for d in DEVICES}, labels_per_device=8)
-    (whole,) = write_client_folders(tmp_path / "all", {"hub-02": ["hub-02"]})
-    few = read_folder(folders[1], Labels(LABELS))
-    assert [folder.name for folder in folders] == list(DEVICES)
-    assert few.labelled == read_folder(whole, Labels(LABELS)).labelled[:8]
-    assert few.test == read_folder(whole, Labels(LABELS)).test
-
-
 def test_the_four_homes_share_out_all_writers_and_know_different_labels(tmp_path: Path) -> None:
-    folders = write_client_folders(tmp_path, HOMES, labels_per_device=8)
+    folders = write_client_folders(tmp_path, HOMES)
     data = [read_folder(folder, Labels(LABELS)) for folder in folders]
     assert sorted(device for home in HOMES.values() for device in home) == list(DEVICES)
-    assert [len(home.labelled) for home in data] == [24] * 4
+    assert [len(home.labelled) for home in data] == [270] * 4
     assert [{e.language for e in home.test} for home in data] == [{"en"}, {"en"}, {"es"}, {"fr"}]
-
-
-def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no device 'hub-13'; one of hub-01, "):
-        write_client_folders(tmp_path, {"hub-13": ["hub-13"]})
-
-
-def test_no_labels_at_all_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="labels_per_device is 0; at least 1 expected"):
-        write_client_folders(tmp_path, {"hub-01": ["hub-01"]}, labels_per_device=0)
 
 
 def test_the_task_has_the_labels_of_the_file() -> None:

@@ -13,7 +13,7 @@ from coordinator.config import RunConfig
 from coordinator.serving.server import Part
 from coordinator.serving.service import Service
 from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import Created, create_run
+from coordinator.storage.runs import NewRun, create_run
 from coordinator.storage.store import Store
 from tests.coordinator.conftest import served
 
@@ -47,7 +47,7 @@ class Many:
     services: list[Service]
     clients: list[httpx.Client]
     http: httpx.Client
-    created: Created
+    created: NewRun
 
 
 @contextmanager
