@@ -98,13 +98,12 @@ def in_words(folder: Path, held: str) -> str:
 
 
 def _is_identity(path: Path) -> bool:
-    """Whether it says who a device is, as any version has it."""
+    """Whether it says who a device is."""
     try:
         said = from_json(path.read_bytes(), dict[str, Any]) if path.is_file() else {}
     except ValueError:
         return False
-    is_known = isinstance(said.get("key"), str) or isinstance(said.get("enrolled"), dict)
-    return is_known and isinstance(said.get("url"), str)
+    return isinstance(said.get("key"), str) and isinstance(said.get("url"), str)
 
 
 def _names_below(folder: Path, given: Iterable[Path]) -> set[str]:

@@ -27,12 +27,9 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
-
-import msgspec
 
 from edge_client.client.folder import (
     KEPT_TERMS,
@@ -181,7 +178,7 @@ class ClientState:
         self.updates.forget_all_but(set(joined[-KEPT_TERMS:]))
 
     def identity(self) -> Identity | None:
-        """Who this device is, or None where it never enrolled; an older smidgen's is rewritten.
+        """Who this device is, or None where it never enrolled.
 
         Raises:
             StateError: The file is damaged.
@@ -207,18 +204,11 @@ class ClientState:
         if not path.is_file():
             return None
         try:
-            body = path.read_bytes()
-            if "enrolled" not in from_json(body, dict[str, Any]):
-                return from_json(body, Identity)
-            found, terms = older(body)
-        except (ValueError, KeyError, TypeError) as error:  # msgspec's are ValueErrors
+            return from_json(path.read_bytes(), Identity)
+        except ValueError as error:  # msgspec's are ValueErrors
             raise StateError(
                 f"{path} is damaged or of another smidgen; delete it to enrol again"
             ) from error
-        if terms is not None:
-            self.keep_terms(terms)
-        self._write_identity(found)
-        return found
 
     def check_room(self) -> None:
         """Refuse a folder in which an identity could not be kept, before one is asked for.
@@ -377,21 +367,3 @@ class ClientState:
         stem = self._outbox / sha256(work_id.encode())
         for ending in (".json", ".st"):
             discard(stem.with_suffix(ending))
-
-
-def older(body: bytes) -> tuple[Identity, Terms | None]:
-    """The identity in a `device.json` of protocol 4 or before, and its run's terms if they fit.
-
-    Raises:
-        ValueError, KeyError, TypeError: It is not one.
-    """
-    said = from_json(body, dict[str, Any])
-    enrolled = said["enrolled"]
-    identity = msgspec.convert(
-        {"url": said["url"], "key": enrolled["device_key"], "device_id": enrolled["device_id"]},
-        Identity,
-    )
-    terms: Terms | None = None
-    with suppress(ValueError, KeyError, TypeError):  # there were none before protocol 4
-        terms = msgspec.convert(enrolled["terms"], Terms)
-    return replace(identity, name=identity.device_id), terms

@@ -175,7 +175,7 @@ class Record:
         )
         before = self._last.get(arm)
         if closed.standing.memory:
-            write_atomically(_memory_in(self._folder, row), closed.standing.memory)
+            write_atomically(memory_of(self._folder, row), closed.standing.memory)
         write_atomically(self._adapter(arm, name), body)
         with (self._folder / ROWS).open("a", encoding="utf-8") as file:
             file.write(f"{_line(row)}\n")
@@ -224,12 +224,6 @@ def kept_adapter(folder: Path, row: Row) -> bytes:
 
 
 def memory_of(folder: Path, row: Row) -> Path:
-    found = _memory_in(folder, row)
-    older = _adapter_in(folder, row.arm, row.adapter_sha256).with_suffix(".memory")
-    return older if older.is_file() and not found.is_file() else found  # of an older smidgen
-
-
-def _memory_in(folder: Path, row: Row) -> Path:
     """By its round: a round may leave the adapter as it was, and what is known is another then."""
     adapter = _adapter_in(folder, row.arm, row.adapter_sha256)
     return adapter.with_suffix(f".{row.round_index}.memory")

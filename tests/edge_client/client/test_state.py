@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import stat
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +28,6 @@ from edge_client.tasks.task import Task
 from edge_client.wire.messages import Report
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.terms import terms_for
-
-# What commit 1cddb8f kept of the answer to an enrolment.
-OLDEST = {
-    "device_id": "hub-01",
-    "device_key": "secret",
-    "run_id": "run",
-    "base_id": "base",
-    "base_name": "tiny",
-}
 
 
 def test_what_a_disk_does_not_delete_any_more_ends_nothing(
@@ -70,34 +61,12 @@ def test_another_key_is_another_device_whose_work_is_its_own(
     assert state.finished() == [] and state.terms("run") is None
 
 
-def test_the_device_of_an_older_smidgen_keeps_its_key_and_its_id(
-    tmp_path: Path, tiny_base: Base, hub_task: Task
-) -> None:
-    state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
-    enrolled = {
-        "device_id": "hub-01",
-        "device_key": "key",
-        "terms": {"protocol": 4, **asdict(terms)},
-    }
-    old = {"url": "http://a", "enrolled": enrolled, "token_sha256": "0" * 64}
+def test_the_device_of_another_smidgen_is_refused_in_one_line(tmp_path: Path) -> None:
+    state = ClientState(tmp_path)
+    old = {"url": "http://a", "enrolled": {"device_id": "hub-01", "device_key": "key"}}
     (tmp_path / "device.json").write_text(json.dumps(old))
-    mine = Identity("http://a", "key", "hub-01", "hub-01")
-    assert state.identity() == mine
-    assert "enrolled" not in (tmp_path / "device.json").read_text()
-    assert state.identity() == mine and state.terms("run") == terms
-    assert stat.S_IMODE((tmp_path / "device.json").stat().st_mode) == 0o600
-
-
-def test_so_does_one_of_before_there_were_terms(tmp_path: Path) -> None:
-    old = {"url": "http://a", "enrolled": OLDEST}
-    (tmp_path / "device.json").write_text(json.dumps(old))
-    assert ClientState(tmp_path).identity() == Identity("http://a", "secret", "hub-01", "hub-01")
-
-
-def test_a_device_may_be_called_like_a_word_of_an_older_file(tmp_path: Path) -> None:
-    mine = Identity("http://a", "key", "d1", "enrolled")
-    ClientState(tmp_path).keep_identity(mine)
-    assert ClientState(tmp_path).identity() == mine
+    with pytest.raises(StateError, match="of another smidgen; delete it to enrol again"):
+        state.identity()
 
 
 def test_what_a_coordinator_calls_a_run_is_never_a_path(
