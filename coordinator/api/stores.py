@@ -8,6 +8,7 @@ from coordinator.fleet.clock import FILE as CLOCK
 from coordinator.fleet.devices import wants
 from coordinator.fleet.presence import ALIVE_S
 from coordinator.operator.views import (
+    MOST_ANSWERS,
     Standing,
     Told,
     answer_told,
@@ -91,9 +92,6 @@ def _holds_blobs(folder: Path) -> bool:
         return any((folder / BLOBS).iterdir())
     except OSError:
         return False
-
-
-MOST_ANSWERS = 50
 
 
 def runs_told(store: Store, now_s: float) -> list[Told]:

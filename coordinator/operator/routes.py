@@ -30,6 +30,7 @@ from coordinator.operator.schemas import (
     Tokens,
 )
 from coordinator.operator.views import (
+    MOST_ANSWERS,
     Told,
     answer_told,
     by_name,
@@ -42,10 +43,8 @@ from coordinator.rounds.admission import Refusal
 from coordinator.serving.http.handlers import read_body
 from coordinator.serving.http.polls import Bells
 from coordinator.serving.service import Service
-from coordinator.storage import credentials as people
-from coordinator.storage import credentials as token_rows
+from coordinator.storage import credentials
 from coordinator.storage import devices as device_rows
-from coordinator.storage.credentials import draw_secret
 from coordinator.storage.devices import memberships_of
 from coordinator.storage.errors import StoreError
 from coordinator.storage.reports import newest_of_device
@@ -61,7 +60,7 @@ def add_token_routes(viewer: APIRouter, operator: APIRouter, service: Service) -
     @viewer.get("/tokens", response_model=Tokens, tags=["access"])
     def tokens(limit: Limit = 50, after: After = None) -> Told:
         """Enrolment tokens, the newest first; the secrets are nowhere."""
-        now_s, all_of_them = time.time(), token_rows.tokens(database)[::-1]
+        now_s, all_of_them = time.time(), credentials.tokens(database)[::-1]
         found, following = page(all_of_them, lambda one: one.token_id, after, limit)
         return {"tokens": [token_told(one, now_s) for one in found], "next": following}
 
@@ -72,20 +71,20 @@ def add_token_routes(viewer: APIRouter, operator: APIRouter, service: Service) -
             check_tags(asked.tags)
         except WrongInput as error:
             raise Refusal(422, str(error)) from error
-        secret, now_s = draw_secret(), time.time()
+        secret, now_s = credentials.draw_secret(), time.time()
         ends_at_s = None if asked.expires_in_s is None else now_s + asked.expires_in_s
-        token_id, added = token_rows.insert_token(secret, now_s, asked.uses, ends_at_s, asked.tags)
+        token_id, added = credentials.insert_token(secret, now_s, asked.uses, ends_at_s, asked.tags)
         database.write(added)
         return token_told(find(token_id), now_s) | {"token": secret}
 
     @operator.post("/tokens/{token_id}/revoke", response_model=Token, tags=["access"])
     def revoke(token_id: str) -> Told:
         """Let nobody enrol with a token any more; devices that came with it stay."""
-        token_rows.revoke(database, token_id, time.time())
+        credentials.revoke(database, token_id, time.time())
         return token_told(find(token_id), time.time())
 
-    def find(token_id: str) -> token_rows.Token:
-        for token in token_rows.tokens(database):
+    def find(token_id: str) -> credentials.Token:
+        for token in credentials.tokens(database):
             if token.token_id == token_id:
                 return token
         raise Refusal(404, f"no token {token_id[:64]!r}")
@@ -98,14 +97,16 @@ def add_people_routes(operator: APIRouter, service: Service) -> None:
     @operator.get("/operators", response_model=Operators, tags=["access"])
     def operators(limit: Limit = 50, after: After = None) -> Told:
         """Who may look or change, the newest first; those that were revoked too."""
-        found, following = page(people.operators(store), lambda one: one.operator_id, after, limit)
+        found, following = page(
+            credentials.operators(store), lambda one: one.operator_id, after, limit
+        )
         return {"operators": [asdict(one) for one in found], "next": following}
 
     @operator.post("/operators", status_code=201, response_model=CreatedOperator, tags=["access"])
     def new(asked: NewOperator) -> Told:
         """Let somebody in; their token is not shown again."""
-        token = people.add_operator(store, asked.role, time.time())
-        found = people.operator_of_token(store, token)
+        token = credentials.add_operator(store, asked.role, time.time())
+        found = credentials.operator_of_token(store, token)
         assert found is not None  # it was added a moment ago
         return asdict(found) | {"token": token}
 
@@ -113,12 +114,11 @@ def add_people_routes(operator: APIRouter, service: Service) -> None:
     def revoke(operator_id: str) -> Told:
         """Let an operator's or a viewer's token count no longer, and end their sessions."""
         try:
-            return asdict(people.revoke_operator(store, operator_id, time.time()))
+            return asdict(credentials.revoke_operator(store, operator_id, time.time()))
         except StoreError as error:
             raise Refusal(404, f"no operator {operator_id[:64]!r}") from error
 
 
-MOST_ANSWERS = 50  # of a device's detail
 LONGEST_FILTER = 2 * 64 + 1
 
 

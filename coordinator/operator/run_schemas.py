@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from pydantic import Field, create_model
 
 from coordinator.config import RunConfig
-from coordinator.operator.schemas import Answer, Asked, Kind, Model, Round, page_of
+from coordinator.operator.schemas import Answer, Asked, Model, Round, page_of
+from coordinator.rounds.events import Kind
 from coordinator.rounds.schedule import RunSpec, Schedule
 from coordinator.rounds.selection import DeviceFilter
 from coordinator.storage.orders import Order

@@ -38,13 +38,12 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.config import JsonDict
 
 from coordinator.operator.examples import EXAMPLES
+from coordinator.rounds.events import Kind
 from coordinator.storage import credentials
-from coordinator.storage import credentials as people
 from coordinator.storage.credentials import Role
 from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS, DeviceFacts
 from edge_client.wire.reports import Failure
 
-Kind = Literal["train", "label", "evaluate"]
 Shape: TypeAlias = type[BaseModel]
 
 
@@ -256,8 +255,8 @@ class NewOperator(Asked):
 Operator = shape(
     "Operator",
     "Who may look at the coordinator (viewer) or change it (operator).\n"
-    + attributes_of(people.Operator),
-    get_type_hints(people.Operator),
+    + attributes_of(credentials.Operator),
+    get_type_hints(credentials.Operator),
 )
 CreatedOperator = shape(
     "CreatedOperator",

@@ -45,6 +45,7 @@ from edge_client.tasks.task import Task
 from edge_client.wire.figures import Row, traffic_of
 
 Told = dict[str, Any]
+MOST_ANSWERS = 50  # of a device, that are told beside it
 CLONED_S = 86_400.0  # for which it is told that a device had two lives
 
 

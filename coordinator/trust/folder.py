@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_client.errors import WrongInput, demand
-from edge_client.files import from_json, sync_folder, write_atomically
+from edge_client.files import PRIVATE, from_json, sync_folder, write_atomically
 from edge_client.wire.pins import pin_of
 
 AUTHORITY_DAYS = 3650
@@ -172,7 +172,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 NAME = "tls"
-PRIVATE = 0o600
 
 
 class TrustError(WrongInput):

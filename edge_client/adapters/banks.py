@@ -168,7 +168,7 @@ IN, IN_BIAS = GENERATOR_NAME + "hidden.weight", GENERATOR_NAME + "hidden.bias"
 SLOPE = GENERATOR_NAME + "slope"
 OUT, OUT_BIAS = GENERATOR_NAME + "lambda.weight", GENERATOR_NAME + "lambda.bias"
 WIDER = 2  # hidden units for each feature
-FIRST_SLOPE, FIRST_LAMBDA = 0.25, 1.0
+FIRST_SLOPE, FIRST_LAMBDA = 0.25, 1.0  # such a bank begins as plain LoRA of its rank
 
 
 @dataclass(frozen=True)

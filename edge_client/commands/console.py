@@ -35,14 +35,6 @@ TaskOption = Annotated[
     Path | None,
     typer.Option("--task", help="task.toml or a ready-made one; by default that in --data."),
 ]
-PriorOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--prior",
-        help="File of texts, about equally many of each label: what the adapter says of texts "
-        "anyway is taken off each answer.",
-    ),
-]
 TextColumnOption = Annotated[
     str,
     typer.Option(

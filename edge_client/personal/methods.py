@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from edge_client.adapters.banks import (
+    FIRST_LAMBDA,
     LAMBDA,
     StackedAdapters,
     bank_spec,
@@ -136,8 +137,6 @@ class Way:
     def searching(self) -> FitTerms:
         return FitTerms(self.search_steps, 0, self.batch, self.search_lr, self.scale_lr)
 
-
-FIRST_LAMBDA = 1.0  # so that a bank begins as plain LoRA of its rank
 
 Opened = Callable[[AdapterSpec], Engine]
 

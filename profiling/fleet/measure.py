@@ -44,7 +44,7 @@ from profiling.fleet.run import (
     near,
 )
 from profiling.instruments.bases import BenchmarkError, cache_folder
-from profiling.instruments.child import ProcessError, Processes, running
+from profiling.instruments.child import LISTENING, ProcessError, Processes, running
 from profiling.instruments.made_up_run import first_state, run_file
 
 COORDINATOR = "coordinator"
@@ -146,7 +146,6 @@ def _listens(url: str) -> int | None:
     return None
 
 
-LISTENING = r"listening on (https?://\S+)"
 START_S = 180.0  # until the coordinator listens
 END_S = 60.0  # for the devices' processes to write what they met
 POLL_S = 0.5

@@ -228,6 +228,7 @@ def _last_words(errors: IO[bytes]) -> str:
 POLL_S = 0.02
 END_S = 5.0  # what a process has for ending by itself
 GONE_S = 1.0  # within which what was killed is gone
+LISTENING = r"listening on (https?://\S+)"  # what a coordinator says
 # The store of a coordinator that is started here lies where its command says, and not with an
 # operator's fleet that the shell names.
 OWN_STORE = {"SMIDGEN_DATABASE": "", "SMIDGEN_BLOBS": ""}

@@ -12,7 +12,7 @@ from edge_client.wire.tensors import AdapterState
 from edge_client.wire.training import Training
 from profiling.instruments.bases import label_words
 
-ADDED = 0.01
+ADDED = 0.01  # by every client to every number, in every round
 
 
 def task_of(base: Base) -> Task:

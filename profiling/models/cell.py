@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from profiling.estimates import GIB as GIB
 from profiling.instruments.memory_cap import Group, memory_cap
 from profiling.records.record import (
     Conditions,
@@ -27,7 +28,6 @@ from profiling.records.record import (
 
 DONE = "done"
 LABELLING = "labelling: "  # before how it ended, where training came to its end
-GIB = 1 << 30
 BOARDS = (8 * GIB, 4 * GIB, 2 * GIB, GIB)  # memory of boards, largest first
 METHODS = ("full", "peft", "nf4", "torch", "onnx")  # others' recipes first, then our engines
 PEERS = METHODS[:3]

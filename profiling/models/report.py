@@ -10,6 +10,7 @@ from itertools import groupby
 from statistics import median
 from typing import Literal, NamedTuple
 
+from edge_client.planning.sizes import MIB
 from edge_client.tables import Column, Table, seconds, size
 from profiling.models.cell import BOARDS, GIB, METHODS, Cell
 from profiling.models.measure import UNSTABLE
@@ -101,7 +102,6 @@ def largest(cells: Sequence[Cell]) -> BoardFit | None:
     )
 
 
-MIB = 1 << 20
 CLOSE_MEMORY = 0.03
 NOTES = (
     "full, peft, nf4: what others run (full fine-tuning; PEFT LoRA; 4-bit LoRA of bitsandbytes and "

@@ -23,11 +23,11 @@ import numpy as np
 from edge_client.planning.resources import usable_cores
 from profiling.instruments.bases import BenchmarkError, command_in, folder_of, why_missing
 from profiling.instruments.child import DONE, Child, Line, run_child
+from profiling.instruments.made_up_run import ADDED
 from profiling.instruments.sampler import ProcessTree, TreeUse
 
 FLWR = "flwr"
 VARIABLE = "SMIDGEN_FLWR"
-ADDED = 0.01  # by every client to every number, in every round
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

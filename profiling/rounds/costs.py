@@ -256,7 +256,7 @@ def _labels(cost: RoundCost) -> tuple[str, str]:
     return str(cost.pseudo_labels), seconds(cost.phases_s.get("label", 0.0))
 
 
-KINDS, WAIT = ("label", "train", "evaluate"), "wait"
+KINDS, WAIT = ("label", "train", "evaluate"), "wait"  # in the order of a round; others follow
 
 
 def round_records(rows: Sequence[Row], session: str) -> Iterator[Record]:

@@ -46,8 +46,8 @@ from profiling.canvas import (
     save,
     say,
 )
-from profiling.rounds.costs import PHASES, RoundCost
-from profiling.rounds.waterfall import WAIT, PhaseSpan, Step, Straggler
+from profiling.rounds.costs import PHASES, WAIT, RoundCost
+from profiling.rounds.waterfall import PhaseSpan, Step, Straggler
 
 COLOURS = {
     WAIT: "#9aa3ad",

@@ -11,10 +11,7 @@ from statistics import median
 
 from edge_client.errors import demand
 from edge_client.wire.figures import Row, by_round
-from profiling.rounds.costs import PHASES, FiguresError
-
-WAIT = "wait"
-KINDS = ("label", "train", "evaluate")  # in the order of a round; others follow
+from profiling.rounds.costs import KINDS, PHASES, WAIT, FiguresError
 
 
 @dataclass(frozen=True)

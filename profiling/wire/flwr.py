@@ -25,7 +25,8 @@ import numpy as np
 from edge_client.wire.tensors import AdapterState
 from profiling.instruments.bases import ROOT, BenchmarkError, cache_folder
 from profiling.instruments.child import Line, ProcessError, Processes, running
-from profiling.peers.flwr import ADDED, FLWR, QUIET, environment, missing
+from profiling.instruments.made_up_run import ADDED
+from profiling.peers.flwr import FLWR, QUIET, environment, missing
 from profiling.wire.relay import Exchange, Relay, relaying
 from profiling.wire.run import SAMPLE_S, WARMUP, WireRun, passed, side
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from edge_client.formats.conll import DOCUMENT
 from edge_client.formats.opened import DataError
 from edge_client.formats.registry import read_rows
 from edge_client.formats.tags import OUTSIDE
@@ -273,7 +274,6 @@ def _counts(examples: Iterable[Example]) -> dict[str | None, int]:
 BC5CDR = Task("bc5cdr", ("Entity",), kind="tagging")
 NCBI = Task("ncbi_disease", ("Disease",), kind="tagging")
 PANX = Task("panx", ("PER", "LOC", "ORG"), kind="tagging")
-DOCUMENT = "-DOCSTART-"
 
 
 def abstracts(

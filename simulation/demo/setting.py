@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edge_client.tasks.task import read_task
 from edge_client.wire.training import Training
-from profiling.instruments.child import Processes, running, terminable
+from profiling.instruments.child import LISTENING, Processes, running, terminable
 
 RUN, ALONE, SCORE = "together", "each alone", "scoring"  # its parts
 
@@ -71,9 +71,6 @@ def engine_by_name(setting: Setting, folders: Sequence[Path]) -> dict[str, str]:
 def prompt_init(folders: Sequence[Path]) -> str:
     """What a soft prompt starts from: the words it has to choose among."""
     return " ".join([*read_task(folders[0] / "task.toml").words(), "message", ":"])
-
-
-LISTENING = r"listening on (https?://\S+)"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ BUSY_AGAIN_S = 5
 DRAIN_BYTES = 4 * 1024 * 1024  # read on that far, so that the sender gets to read the refusal
 LINGER_S = 2.0  # in which that is done
 MESSAGE_S = 30.0  # for a message's body, and longer for a long one that comes
-LEAST_RATE = 1024.0  # bytes a second of it
+LEAST_RATE = 1024.0  # bytes a second of it, and of whatever a stranger sends
 SIGNED = (OWN.lower().encode(), str(PROTOCOL).encode())
 
 

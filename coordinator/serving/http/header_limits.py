@@ -17,13 +17,12 @@ from coordinator.serving.http.connection_limits import (
     ConnectionTimeouts,
     OpenConnection,
 )
-from coordinator.serving.http.handlers import SIGNED
+from coordinator.serving.http.handlers import LEAST_RATE, SIGNED
 
 MOST_BYTES = 64 << 10
 TOO_LONG = f"a request's line and headers end within {MOST_BYTES} bytes"
 UVICORNS = "Invalid HTTP request received."
 NO_HTTP = "a request of HTTP/1.1 is expected"
-LEAST_RATE = 1024.0  # bytes a second of a stranger's long body
 CLOSING_S = 1.0  # an answer is on its way, and then the other side may say that it has ended too
 
 

@@ -13,6 +13,7 @@ from edge_client.errors import demand
 from edge_client.formats.annotation import argilla, doccano, label_studio, prodigy
 from edge_client.formats.annotation import label_studio_rows as rows
 from edge_client.formats.annotation.answers import AnnotatedRow, answered_in
+from edge_client.formats.arrow import ANY
 from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
 from edge_client.formats.lines import LongLine
@@ -22,7 +23,6 @@ from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[AnnotatedRow]]
 
 JSON = (".json", ".jsonl", ".ndjson")
-ANY: frozenset[Wants] = frozenset(("text", "label", "tags"))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from edge_client.wire.tensors import (
     encode_update,
 )
 from edge_client.wire.training import Training
+from profiling.instruments.made_up_run import ADDED
 from simulation.datasets.dataset import DataSet
 from simulation.demo.messages import DATA, TASK, load_messages
 from simulation.experiments.experiment import Experiment
@@ -38,8 +39,6 @@ from simulation.experiments.scoring import Score, Tally
 from simulation.experiments.stage import Stage
 from simulation.experiments.virtual.in_process import InProcess
 from simulation.population.deal import Deal, population_of
-
-ADDED = 0.01
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from edge_client.updates.states import StepInputs
 from edge_client.wire.messages import Report, Work
 from edge_client.wire.tensors import Update, decode_adapter, encode_update
 from edge_client.wire.training import Training
+from profiling.instruments.made_up_run import ADDED
 from simulation.experiments.federation.devices import NOTHING, Round, SimulationError, Standing
 from simulation.experiments.federation.run import federate
 from simulation.experiments.federation.schedule import Rounds, schedule_of
 from simulation.experiments.stage import Stage
 from simulation.experiments.virtual.in_process import InProcess
-from simulation.experiments.virtual.zero_compute import ADDED, Echoes, zero_rounds
+from simulation.experiments.virtual.zero_compute import Echoes, zero_rounds
 from simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import staged

@@ -18,6 +18,7 @@ from edge_client.tasks.task import Task
 from edge_client.wire.messages import PROTOCOL, Work
 from edge_client.wire.tensors import decode_adapter, encode_adapter
 from edge_client.wire.training import Training
+from profiling.instruments.made_up_run import ADDED
 from simulation.demo.messages import TASK
 from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
 from simulation.experiments.federation.devices import Round
@@ -33,7 +34,7 @@ from simulation.experiments.hostile import (
     without_tests,
 )
 from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.virtual.zero_compute import ADDED, Echoes
+from simulation.experiments.virtual.zero_compute import Echoes
 from simulation.population.clients import Client
 from simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
