@@ -231,8 +231,10 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
         merged["labelling"] = labelling
     if "adapter" not in merged:
         merged["adapter"] = usual_adapter(asked, RunConfig.adapter)
-    said = f'{origin}: adapter: a text is expected, such as "{RunConfig.adapter}"'
-    _demand(isinstance(merged["adapter"], str), said)
+    _demand(
+        isinstance(merged["adapter"], str),
+        f'{origin}: adapter: a text is expected, such as "{RunConfig.adapter}"',
+    )
     parse_adapter(merged["adapter"])
     try:
         config = msgspec.convert(merged, RunConfig)
@@ -289,8 +291,10 @@ def _devices(table: Any, flags: dict[str, Any], origin: str) -> dict[str, Any]:
     names = ["least_memory" if n == "least_memory_bytes" else n for n in _names(DeviceFilter)]
     _check_names(table, names, origin)
     tags = table.get("tags", {})
-    said = f'{origin}: tags: a table is expected, such as {{ site = "kitchen" }}'
-    _demand(isinstance(tags, dict), said)
+    _demand(
+        isinstance(tags, dict),
+        f'{origin}: tags: a table is expected, such as {{ site = "kitchen" }}',
+    )
     merged = dict(table) | {key: flags.pop(key) for key in names if key in flags}
     if isinstance(merged.get("tags"), dict):
         merged["tags"] = tags | merged["tags"]

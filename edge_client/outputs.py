@@ -217,8 +217,9 @@ def _check_parent(option: str, path: Path) -> None:
         OSError: A name that is too long.
     """
     place = _real(path)
-    told = f"{option} {path} is the root folder; give a place below it"
-    demand(place.name != "", told, OutputError)
+    demand(
+        place.name != "", f"{option} {path} is the root folder; give a place below it", OutputError
+    )
     part = place.with_name(f".{place.name}.part-{os.getpid()}")
     above = part.parent
     while not os.path.lexists(above) and above != above.parent:

@@ -133,10 +133,11 @@ def names_of(bases: Sequence[str]) -> dict[str, str]:
     by_name: dict[str, str] = {}
     for base in bases:
         other = by_name.setdefault(Path(base).name, base)
-        told = (
+        demand(
+            other == base,
             f"bases {other} and {base} share the name {Path(base).name!r}, which names their rows; "
+            f"rename a folder, or leave one out",
         )
-        demand(other == base, f"{told}rename a folder, or leave one out")
     return {base: name for name, base in by_name.items()}
 
 

@@ -56,8 +56,12 @@ class Printed:
             [row, *(str(cells.get(name, EMPTY)) for name in self.columns)]
             for row, cells in self.known.items()
         ]
-        title = f"published: {self.paper.name}, {self.name}"
-        return Table(columns, rows, title, [self.source, *self._remarks()])
+        return Table(
+            columns,
+            rows,
+            f"published: {self.paper.name}, {self.name}",
+            [self.source, *self._remarks()],
+        )
 
     def _remarks(self) -> list[str]:
         """Each remark once, behind the rows, and the columns where these have more cells."""

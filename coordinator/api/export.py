@@ -159,8 +159,11 @@ def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:
         demand(not (named or is_needed), f"{option}: {error}{where}")
         return None
     is_same = base.base_id == run.base_id
-    said = f"{option}: {named or run.base_reference} is not the run's base, {run.base_id[:12]}"
-    demand(is_same or not (named or is_needed), f"{said}, but {base.base_id[:12]}")
+    demand(
+        is_same or not (named or is_needed),
+        f"{option}: {named or run.base_reference} is not the run's base, {run.base_id[:12]}"
+        f", but {base.base_id[:12]}",
+    )
     return base if is_same else None
 
 

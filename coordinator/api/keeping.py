@@ -168,8 +168,10 @@ def _into_folder(
     check_out_parent(option, place)
     is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
     demand(is_free, f"{option} {new.folder} is there; a new or an empty folder is expected")
-    told = f"{option} {new.folder} is the current folder, and would be replaced; name a new folder"
-    demand(place != Path.cwd(), told)
+    demand(
+        place != Path.cwd(),
+        f"{option} {new.folder} is the current folder, and would be replaced; name a new folder",
+    )
     part = place.with_name(f".{place.name}.part-{os.getpid()}")
     with _told(option, str(new.folder)), _staying(store):
         try:

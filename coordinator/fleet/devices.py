@@ -64,8 +64,11 @@ class Fleet:
         if known is not None and known.revision >= device.revision:
             return False
         if known is not None and known.revoked_at_s is None and device.revoked_at_s is not None:
-            told = "device %s was revoked; it is let in no more"
-            LOG.info(told, device.name, extra=about(device=device.name))
+            LOG.info(
+                "device %s was revoked; it is let in no more",
+                device.name,
+                extra=about(device=device.name),
+            )
         self._by_id[device.device_id] = self._by_key[device.key_sha256] = device
         if device.revoked_at_s is None:
             self._revoked.discard(device.device_id)

@@ -129,8 +129,10 @@ def _due(
         if again is None and step.is_answered and not _able(config, state, alive):
             return _evaluate_anew(*known)
         if again is not None and _is_hopeless(config, state, step, alive):
-            said = f"every device failed at round {opened.round_index}, {state.failed + 1} times"
-            return Paused(now_s, said)
+            return Paused(
+                now_s,
+                f"every device failed at round {opened.round_index}, {state.failed + 1} times",
+            )
         return again
     return None
 
@@ -181,8 +183,12 @@ def _back(config: Schedule, state: State, now_s: float) -> RolledBack | None:
         return None
     did = measure.said.format(f"{newest.accuracy:.1%}")
     before = f"after round {good.round_index} {good.score.accuracy:.1%}"
-    reason = f"after round {state.evaluated} {did}, {before}"
-    return RolledBack(good.round_index, good.adapter_sha256, reason, now_s)
+    return RolledBack(
+        good.round_index,
+        good.adapter_sha256,
+        f"after round {state.evaluated} {did}, {before}",
+        now_s,
+    )
 
 
 def bounded(

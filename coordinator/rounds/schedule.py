@@ -85,8 +85,10 @@ class Learning:
         has = ", ".join(taken) or "arguments behind its name"
         for name in NUMBERS:
             value = getattr(self, name)
-            said = f"{name}: {self.optimizer} does not have it; it has {has}"
-            demand(value == "default" or name in taken, said)
+            demand(
+                value == "default" or name in taken,
+                f"{name}: {self.optimizer} does not have it; it has {has}",
+            )
             if name in ("lr", "tau"):
                 is_fit = value == "default" or 0.0 < value <= 1e6
                 demand(is_fit, f"{name}: above 0 to 1000000, or default")
@@ -94,8 +96,10 @@ class Learning:
                 is_fit = value == "default" or 0.0 <= value < 1.0
                 demand(is_fit, f"{name}: 0 to below 1, or default")
         is_running = "beta_2" in taken
-        said = f"bias_correction: {self.optimizer} has none; fedadam and fedyogi have"
-        demand(is_running or not self.bias_correction, said)
+        demand(
+            is_running or not self.bias_correction,
+            f"bias_correction: {self.optimizer} has none; fedadam and fedyogi have",
+        )
         is_share = isinstance(self.decay, int | float) and 0.0 <= self.decay < 1.0
         is_decay = is_share or self.decay in ("none", "linear")
         demand(is_decay, "decay: none, linear, or a number from 0 to below 1")
@@ -109,8 +113,10 @@ class Learning:
         is_plain = (
             self.optimizer == "fedavg" and self.rates == ServerRates() and self.mean == "fedavg"
         )
-        said = f"lora_mean = {self.lora_mean}: needs mean and optimizer fedavg, lr 1 and no decay"
-        demand(self.lora_mean == LORA_MEANS[0] or is_plain, said)
+        demand(
+            self.lora_mean == LORA_MEANS[0] or is_plain,
+            f"lora_mean = {self.lora_mean}: needs mean and optimizer fedavg, lr 1 and no decay",
+        )
 
     @property
     def least(self) -> int:

@@ -178,8 +178,11 @@ class Service:
         ):
             return
         if self.lives.refuse(device.device_id, life, now_s):
-            told = "device %s has two lives: two clients run with copies of one state folder"
-            LOG.warning(told, device.name, extra=about(device=device.name))
+            LOG.warning(
+                "device %s has two lives: two clients run with copies of one state folder",
+                device.name,
+                extra=about(device=device.name),
+            )
         raise Refusal(409, CLONED)
 
     def saw(self, device: Device, now_s: float) -> bool:

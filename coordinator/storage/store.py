@@ -102,8 +102,10 @@ class Store:
             if not place.is_shared and not place.file.exists():
                 place.file.touch(mode=0o600)
         except OSError as error:
-            told = f"a store at {self.folder} cannot be made: {error.strerror or error}"
-            raise StoreError(f"{told}; name another --store") from error
+            raise StoreError(
+                f"a store at {self.folder} cannot be made: {error.strerror or error}"
+                f"; name another --store"
+            ) from error
         self.database = Database(place.url)
         self.marks = Marks(self.database)
         self.locks = self.database.locks(self.folder)

@@ -65,8 +65,7 @@ class Metrics:
         self._sent = self._bytes("sent", "Bytes of answers' bodies, by route.")
 
     def _bytes(self, way: str, said: str) -> prometheus.Counter:
-        name = f"smidgen_{way}_bytes"
-        return prometheus.Counter(name, said, ("route",), registry=self._registry)
+        return prometheus.Counter(f"smidgen_{way}_bytes", said, ("route",), registry=self._registry)
 
     def text(self) -> bytes:
         return prometheus.generate_latest(self._registry)

@@ -154,8 +154,11 @@ def check_beneath(shared: AdapterSpec) -> None:
         AdapterError: It is not LoRA alone.
     """
     is_plain = not (shared.prompt_tokens or shared.head or shared.bias or shared.net)
-    needed = f"shared adapter {shared}: LoRA alone is expected below one's own"
-    demand(is_plain and shared.largest_rank > 0, needed, AdapterError)
+    demand(
+        is_plain and shared.largest_rank > 0,
+        f"shared adapter {shared}: LoRA alone is expected below one's own",
+        AdapterError,
+    )
 
 
 def head_of(numbers: Mapping[str, np.ndarray]) -> AdapterState:

@@ -120,6 +120,9 @@ def _rounded(name: str, dtype: str, rows: np.ndarray) -> np.ndarray:
     """Rows in a type of float; bfloat16 as its bits."""
     with np.errstate(over="ignore"):
         found = rows.astype(np.float16 if dtype == "F16" else np.float32)
-    said = f"{name}, merged, is beyond {dtype}; its adapter has diverged, take another round's"
-    demand(bool(np.isfinite(found).all()), said, Failed)
+    demand(
+        bool(np.isfinite(found).all()),
+        f"{name}, merged, is beyond {dtype}; its adapter has diverged, take another round's",
+        Failed,
+    )
     return to_bfloat16(found) if dtype == "BF16" else found

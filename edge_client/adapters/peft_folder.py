@@ -268,12 +268,16 @@ def write_peft_folder(
         if with_base == MERGED:
             check_mergeable(spec, base)
         is_copied = with_base == "copied"
-        said = f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out"
-        demand(not (is_copied and base.manifest), said, AdapterError)
-        said = (
-            f"--with-base: base {base.name} is a GGUF file, {known.base_name} is not; leave it out"
+        demand(
+            not (is_copied and base.manifest),
+            f"--with-base: base {base.name} is a pack, which PEFT does not load; leave it out",
+            AdapterError,
         )
-        demand(not (is_copied and base.is_gguf) or is_gguf(known.base_name), said, AdapterError)
+        demand(
+            not (is_copied and base.is_gguf) or is_gguf(known.base_name),
+            f"--with-base: base {base.name} is a GGUF file, {known.base_name} is not; leave it out",
+            AdapterError,
+        )
     name, task, config = known.base_name, known.task, {}
     if has_peft_form(spec, task):
         place = str(folder.resolve() / COPY) if with_base == "copied" else loadable_name(name)
@@ -316,10 +320,12 @@ def as_lora(
         AdapterError: The base is not here, whose shapes the fixed factors have.
     """
     lora = replace(spec, form="")
-    said = (
-        f"adapter {spec}: LoRA's A is not in it; one of an earlier build, which drew it by its name"
+    demand(
+        not spec.form or any(name.endswith(LORA_A) for name in state),
+        f"adapter {spec}: LoRA's A is not in it; one of an earlier build, which drew it by its "
+        "name",
+        AdapterError,
     )
-    demand(not spec.form or any(name.endswith(LORA_A) for name in state), said, AdapterError)
     if is_lora(spec.form):
         return lora, state
     if base is None:

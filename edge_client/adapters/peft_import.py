@@ -122,13 +122,20 @@ def _tensors(folder: Path) -> AdapterState:
         raise AdapterError(f"{path}: {error}; copy or save it again") from error
     state = {}
     for name, entry in entries.items():
-        said = f"{path}: tensor {plain(name):.200} is {entry.dtype}; {', '.join(FLOATS)} is"
-        demand(entry.dtype in FLOATS, f"{said} expected", AdapterError)
+        demand(
+            entry.dtype in FLOATS,
+            f"{path}: tensor {plain(name):.200} is {entry.dtype}; {', '.join(FLOATS)} is expected",
+            AdapterError,
+        )
         flat = np.frombuffer(body[entry.start : entry.end], FLOATS[entry.dtype])
         with np.errstate(over="ignore"):
             wide = from_bfloat16(flat) if entry.dtype == "BF16" else flat.astype(np.float32)
-        said = f"{path}: tensor {plain(name):.200} holds NaN, infinity or more than float32 does"
-        demand(bool(np.isfinite(wide).all()), f"{said}; copy or save it again", AdapterError)
+        demand(
+            bool(np.isfinite(wide).all()),
+            f"{path}: tensor {plain(name):.200} holds NaN, infinity or more than float32 does"
+            f"; copy or save it again",
+            AdapterError,
+        )
         state[name] = wide.reshape(entry.shape)
     return state
 
@@ -140,8 +147,12 @@ def _prompt(
     tokens = _count(folder, config, "num_virtual_tokens")
     head = [name for name in state if name.startswith(BARE)]
     spec = AdapterSpec(prompt_tokens=tokens, head=bool(head) or kind != "")
-    said = f"{folder}: a head behind a soft prompt reads the prompt in PEFT, and here the text"
-    demand(has_peft_form(spec, task), f"{said}; train it here, or as LoRA there", AdapterError)
+    demand(
+        has_peft_form(spec, task),
+        f"{folder}: a head behind a soft prompt reads the prompt in PEFT, and here the text"
+        f"; train it here, or as LoRA there",
+        AdapterError,
+    )
     demand(
         config.get("task_type") is not None,
         "PEFT option task_type is missing, and without one PEFT leaves a soft prompt out; "
@@ -267,8 +278,11 @@ def _lora(
     )
     rank = ranks.rank if carried else 0
     spec = AdapterSpec(rank, targets, head=bool(head), top=_top(scaled, base), ranks=named)
-    said = "PEFT option target_modules names no linear of this base's layers"
-    demand(bool(carried or head), f"{said}; its LoRA is on none", AdapterError)
+    demand(
+        bool(carried or head),
+        "PEFT option target_modules names no linear of this base's layers; its LoRA is on none",
+        AdapterError,
+    )
     _check_kind(folder, kind, spec, task)
     first = initial_adapter(spec, base, 1, 0)
     zeros = {name: np.zeros_like(one) for name, one in first.items() if ".lora_" in name}
@@ -370,8 +384,11 @@ def _folded(
     (a, b), weight = _lora_names(module), head[f"{PREFIX}{module}.weight"]
     shapes = (ranks.of(module), weight.shape[1]), (weight.shape[0], ranks.of(module))
     found = state[a].shape, state[b].shape
-    said = f"{folder}: LoRA of {module} is {found}, {shapes} is expected"
-    demand(found == shapes, said, AdapterError)
+    demand(
+        found == shapes,
+        f"{folder}: LoRA of {module} is {found}, {shapes} is expected",
+        AdapterError,
+    )
     whole: np.ndarray = weight + _scaled(folder, b, state[b], ranks.scaling(module)) @ state[a]
     return whole
 
@@ -379,8 +396,11 @@ def _folded(
 def _scaled(folder: Path, name: str, tensor: np.ndarray, factor: float) -> np.ndarray:
     with np.errstate(over="ignore"):
         found = tensor * np.float32(factor)
-    said = f"{folder}: {name} times {factor:g} (lora_alpha) leaves float32's range"
-    demand(bool(np.isfinite(found).all()), said, AdapterError)
+    demand(
+        bool(np.isfinite(found).all()),
+        f"{folder}: {name} times {factor:g} (lora_alpha) leaves float32's range",
+        AdapterError,
+    )
     return found
 
 

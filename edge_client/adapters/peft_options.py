@@ -173,8 +173,10 @@ def task_type(config: Mapping[str, Any], *, is_causal: bool = False) -> str:
         return ""
     found = next((kind for ending, kind in CLASSES.items() if name.endswith(ending)), None)
     if found is None:
-        said = f"PEFT option auto_mapping names the class {plain(name):.60}; a model for masked "
-        raise AdapterError(f"{said}words, labels or tags (AutoModelForMaskedLM ...) is expected")
+        raise AdapterError(
+            f"PEFT option auto_mapping names the class {plain(name):.60}; a model for masked "
+            f"words, labels or tags (AutoModelForMaskedLM ...) is expected"
+        )
     return found
 
 
@@ -272,8 +274,9 @@ def check_pattern(pattern: str, form: str, said: str) -> None:
         AdapterError: It is too long, or is none.
     """
     most = LONGEST_PATTERN if form == AT_THE_END else LONGEST_TARGETS
-    told = f"{said}; names of up to {most} characters is expected"
-    demand(len(pattern) <= most, told, AdapterError)
+    demand(
+        len(pattern) <= most, f"{said}; names of up to {most} characters is expected", AdapterError
+    )
     try:
         re.compile(form.format(pattern))
     except (re.error, RecursionError, OverflowError) as error:

@@ -319,8 +319,9 @@ def check_ranks(spec: AdapterSpec, shape: Shape) -> None:
     family, modules = family_of(shape.architecture), lora_modules(spec, shape)
     linears = family.linears
     if absent := [target for target in spec.targets if target not in linears]:
-        said = f"adapter {spec}: the base has no linear {absent[0]}"
-        raise AdapterError(f"{said}; it has {', '.join(linears)}")
+        raise AdapterError(
+            f"adapter {spec}: the base has no linear {absent[0]}; it has {', '.join(linears)}"
+        )
     for one in spec.ranks:
         name = f"adapter {spec}: {one.layer}.{one.target}"
         if one.layer >= shape.stored_layers:

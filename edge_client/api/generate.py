@@ -103,8 +103,12 @@ def generate(
     own = task if task or folder else CONVERSATION
     chosen, spec, state = adapter_and_task(folder, own, opened)
     kind = kind_of(chosen)
-    said = f"smidgen.generate is not for {chosen.name!r}, a task of kind {kind.name}: take "
-    demand(kind.is_causal, f"{said}{kind.function}", AdapterError)
+    demand(
+        kind.is_causal,
+        f"smidgen.generate is not for {chosen.name!r}, a task of kind {kind.name}: take "
+        f"{kind.function}",
+        AdapterError,
+    )
     demand(
         opened.shape.is_decoder,
         f"base {opened.name} is a masked language model ({opened.architecture}), which writes no "

@@ -51,8 +51,12 @@ class Labeller:
             AdapterError: Names the one that answers.
         """
         kind = kind_of(self.task)
-        said = f"{asked} is not for {self.task.name!r}, a task of kind {kind.name}: take "
-        demand(kind.function == asked, f"{said}{kind.function}", AdapterError)
+        demand(
+            kind.function == asked,
+            f"{asked} is not for {self.task.name!r}, a task of kind {kind.name}: take "
+            f"{kind.function}",
+            AdapterError,
+        )
 
     @property
     def needs_pairs(self) -> bool:
@@ -151,8 +155,9 @@ def adapter_and_task(
     if folder is None:
         head = kind_of(chosen).head(chosen)
         what = "tags words, which the base alone cannot" if head.is_of_words else "needs a head"
-        said = f"task {chosen.name!r} {what}; give --adapter"
-        demand(head.answers is not None, said, AdapterError)
+        demand(
+            head.answers is not None, f"task {chosen.name!r} {what}; give --adapter", AdapterError
+        )
         return chosen, parse_adapter("lora:1"), None  # whose first values change nothing
     return chosen, *read_peft_adapter(folder, base, chosen)
 

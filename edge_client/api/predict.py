@@ -62,8 +62,10 @@ def with_prior(labeller: Labeller, file: Path | None, dialect: Dialect) -> Label
     for answer in answers(plain, texts, accounting):
         total, count = total + answer.log_probabilities, count + 1
     tell(f"--prior {file}", accounting)
-    said = f"--prior {file}: {FEWEST} texts or more are expected, of all labels; it has {count}"
-    demand(count >= FEWEST, said)
+    demand(
+        count >= FEWEST,
+        f"--prior {file}: {FEWEST} texts or more are expected, of all labels; it has {count}",
+    )
     return replace(labeller, prior=tuple((total / count).tolist()))
 
 

@@ -150,8 +150,10 @@ def run_client(
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
     demand(rank_budget is None or personal, "--rank-budget is of --personal; give both")
-    ranks = f"--rank-budget {rank_budget}: 1 to {Way.bank}, the bank's ranks, is expected"
-    demand(rank_budget is None or 1 <= rank_budget <= Way.bank, ranks)
+    demand(
+        rank_budget is None or 1 <= rank_budget <= Way.bank,
+        f"--rank-budget {rank_budget}: 1 to {Way.bank}, the bank's ranks, is expected",
+    )
     demand(patience >= 0, f"--patience {patience}: seconds, 0 or more, are expected")
     hours = tuple(parse_window(window) for window in windows or ())
     rules = Rules(hours, on_mains, max_watts, max_celsius, max_load)

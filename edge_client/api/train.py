@@ -249,8 +249,9 @@ def labelled_texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
     """
     texts = read_folder(data, task, dialect)
     what = task.files.nouns.removesuffix(" to train on")
-    said = f"{data} holds no {what} to train on; {task.files.lacks}"
-    demand(bool(texts.labelled), said, DataError)
+    demand(
+        bool(texts.labelled), f"{data} holds no {what} to train on; {task.files.lacks}", DataError
+    )
     return texts
 
 

@@ -73,8 +73,9 @@ class _Client(httpx.Client):
         try:
             return super().send(request, **said)
         except httpx.InvalidURL as error:
-            told = "the answer leads to what is no URL"
-            raise httpx.RemoteProtocolError(told, request=request) from error
+            raise httpx.RemoteProtocolError(
+                "the answer leads to what is no URL", request=request
+            ) from error
 
 
 def http_client(url: str, verify: ssl.SSLContext, **settings: Any) -> httpx.Client:

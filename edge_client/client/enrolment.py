@@ -223,8 +223,7 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
                 continue
             if settings.budget_bytes is not None:
                 raise lack from None
-            told = f"{lack}; start the client again when more memory is free"
-            raise NoMemoryNow(told) from error
+            raise NoMemoryNow(f"{lack}; start the client again when more memory is free") from error
 
 
 def check_base(

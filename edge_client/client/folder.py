@@ -159,8 +159,7 @@ def close_own(folder: Path) -> None:
     if closed:
         log.info("%s", told_of(closed))
     if left:
-        told = "others may read %s, which is not ours to close; its owner can chmod"
-        log.warning(told, left[0])
+        log.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])
 
 
 def _is_sweepable(part: Path, whole: Path) -> bool:
@@ -205,10 +204,11 @@ class StepStates:
             return b""
         states = self._held.get((run, round_index)) or self._read(run, round_index)
         if step not in states:
-            said = (
-                "update step %s: what it kept of round %d is lost; it begins anew or stands aside"
+            log.warning(
+                "update step %s: what it kept of round %d is lost; it begins anew or stands aside",
+                step,
+                round_index,
             )
-            log.warning(said, step, round_index)
         return states.get(step)
 
     def _read(self, run: str, round_index: int) -> States:

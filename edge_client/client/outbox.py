@@ -121,8 +121,11 @@ class Barriers:
         gap.left -= 1
         report = Report(work.work_id, "failed", failure=gap.code, refused_bytes=gap.size_bytes)
         after = f"after {gap.left} more" if gap.left else "with the next work"
-        reason = f"not trained, for the last update was not let through; tried again {after}"
-        return FinishedWork(report, None, reason)
+        return FinishedWork(
+            report,
+            None,
+            f"not trained, for the last update was not let through; tried again {after}",
+        )
 
 
 def deliver_all(coordinator: Coordinator, state: ClientState) -> None:

@@ -79,8 +79,11 @@ def patterns(
     """Ask this device's labelled texts by each pattern of a task: which one is right most often?"""
     computer = ready_engine(engine, device)
     chosen, file = task_for(task, data), _own_task_file(task, data) if write else None
-    said = f"task {chosen.name!r} of kind {chosen.kind} is asked by no pattern; one of labels is"
-    demand(kind_of(chosen).has_patterns, said, TaskError)
+    demand(
+        kind_of(chosen).has_patterns,
+        f"task {chosen.name!r} of kind {chosen.kind} is asked by no pattern; one of labels is",
+        TaskError,
+    )
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     examples = read_folder(data, chosen, dialect).labelled
     if not examples:

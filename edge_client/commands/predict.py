@@ -86,8 +86,10 @@ def predict(
     typed = call.keywords
     names = ("task", "base", "engine", "memory_budget", "device")
     labeller = open_labeller(adapter, **{name: typed[name] for name in names})
-    pairs = f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b"
-    demand(not (given and labeller.needs_pairs), pairs)
+    demand(
+        not (given and labeller.needs_pairs),
+        f"{shown(labeller.task.name)} asks of two texts; give --file with text_a and text_b",
+    )
     source = replace(source, wanted=wanted_by(labeller.task))
     telling = formatter_of(with_prior(labeller, typed["prior"], source.dialect), top)
     _check(telling, out, write)
@@ -121,8 +123,10 @@ class Source:
         Raises:
             WrongInput: No texts or two sources, an empty text, no such file or columns.
         """
-        expected = "give texts, or --file with a file of them (- for stdin)"
-        demand(bool(self.given) != (self.file is not None), f"{expected}, one of the two")
+        demand(
+            bool(self.given) != (self.file is not None),
+            "give texts, or --file with a file of them (- for stdin), one of the two",
+        )
         for number, text in enumerate(self.given, start=1):
             demand(text.strip() != "", f"text {number} is empty; there is nothing to label in it")
         if self.file is not None and self.file != STDIN:
@@ -152,8 +156,11 @@ def formatter_of(labeller: Labeller, top: int | None) -> Formatter[Any]:
         WrongInput: Guesses are wanted of what guesses nothing, or too many.
     """
     kind = kind_of(labeller.task)
-    said = "--top says how many words are guessed for a mask; the adapter's task is of kind "
-    demand(top is None or kind.measure.has_perplexity, f"{said}{kind.name}: leave --top away")
+    demand(
+        top is None or kind.measure.has_perplexity,
+        "--top says how many words are guessed for a mask; the adapter's task is of kind "
+        f"{kind.name}: leave --top away",
+    )
     return kind.show(labeller, top)
 
 

@@ -232,8 +232,12 @@ def _plans_table(plans: Plans) -> Table:
     words = ("dtype", "weights", "matrices", "inputs")
     columns = [Column(name, "word" if name in words else "number") for name in names]
     where = f" of {plans.accelerator.name}" if plans.accelerator else ""
-    title = f"what a step would take in {size(plans.budget_bytes)}{where} (estimated)"
-    return Table(columns, rows, title, [why(plans), *_beside(plans)])
+    return Table(
+        columns,
+        rows,
+        f"what a step would take in {size(plans.budget_bytes)}{where} (estimated)",
+        [why(plans), *_beside(plans)],
+    )
 
 
 def _beside(plans: Plans) -> list[str]:

@@ -277,8 +277,12 @@ def read_steps(kind: str) -> Finding:
         with TemporaryDirectory(prefix="smidgen-doctor-") as place:
             ended = run(["-m", "edge_client.doctor.self_test", kind, place])
     except OSError as error:
-        told = f"no temporary folder: {error.strerror}"
-        return Finding(check, UNKNOWN, told, "name a folder that may be written to in TMPDIR")
+        return Finding(
+            check,
+            UNKNOWN,
+            f"no temporary folder: {error.strerror}",
+            "name a folder that may be written to in TMPDIR",
+        )
     if ended.how:
         told = f"it {ended.how}: {ended.said}" if ended.said else f"it {ended.how}"
         return Finding(check, ERROR, told, OTHER_ENGINE)
@@ -287,7 +291,14 @@ def read_steps(kind: str) -> Finding:
     except (ValueError, LookupError, TypeError, AttributeError):
         return Finding(check, ERROR, "it printed no numbers", DO_NOT_TRAIN)
     if not apart <= TOLERANCE:
-        told = f"gradients are {apart:.1e} from the stored ones, {TOLERANCE:g} is allowed"
-        return Finding(check, ERROR, told, DO_NOT_TRAIN)
-    told = f"10 steps, gradients {apart:.1e} from the stored ones, in {ended.elapsed_s:.1f} s"
-    return Finding(check, OK, told)
+        return Finding(
+            check,
+            ERROR,
+            f"gradients are {apart:.1e} from the stored ones, {TOLERANCE:g} is allowed",
+            DO_NOT_TRAIN,
+        )
+    return Finding(
+        check,
+        OK,
+        f"10 steps, gradients {apart:.1e} from the stored ones, in {ended.elapsed_s:.1f} s",
+    )

@@ -100,8 +100,12 @@ def read_state_folder(state: Path) -> Finding:
     try:
         held = foreign_in(state)
     except OSError as error:
-        told = f"{state} cannot be read: {error.strerror}"
-        return Finding("state folder", UNKNOWN, told, "run it as the client's user")
+        return Finding(
+            "state folder",
+            UNKNOWN,
+            f"{state} cannot be read: {error.strerror}",
+            "run it as the client's user",
+        )
     if held is not None:
         return Finding("state folder", ERROR, in_words(state, held), TODO)
     there = "a client's, or free for one" if state.is_dir() else "no folder yet"

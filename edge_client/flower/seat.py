@@ -101,8 +101,11 @@ class Seat:
         self._base, task = open_base(recipe.base), task_for(recipe.task, texts)
         has_form = has_peft_form(self._spec, task) and not self._spec.net
         demand(has_form, f"adapter {self._spec}: PEFT has no form for it", AdapterError)
-        said = f"adapter {self._spec}: A and B take turns in rounds of smidgen's coordinator alone"
-        demand(not self._spec.form, said, AdapterError)
+        demand(
+            not self._spec.form,
+            f"adapter {self._spec}: A and B take turns in rounds of smidgen's coordinator alone",
+            AdapterError,
+        )
         self._texts = labelled_texts(texts, task, Dialect())
         tokens = recipe.training.tokens
         self._first = first_adapter(self._base, self._spec, task, "", 0, tokens)

@@ -192,10 +192,16 @@ def _check_size(source: Source, rows: int, size: int) -> None:
     bounds, more = source.bounds, "keep less, or split it among devices"
     if bounds is None:
         return
-    said = f"{source.path} holds more than {bounds.lines:,} rows; {more}"
-    demand(rows <= bounds.lines, said, DataError)
-    said = f"{source.path} holds more than {bounds.characters:,} bytes unpacked; {more}"
-    demand(size <= bounds.characters, said, DataError)
+    demand(
+        rows <= bounds.lines,
+        f"{source.path} holds more than {bounds.lines:,} rows; {more}",
+        DataError,
+    )
+    demand(
+        size <= bounds.characters,
+        f"{source.path} holds more than {bounds.characters:,} bytes unpacked; {more}",
+        DataError,
+    )
 
 
 class _Columns:
@@ -216,8 +222,12 @@ class _Columns:
         # Of a file without any of them all are named in what is said of it.
         self.needed = list(dict.fromkeys((*used, *words))) or list(dict.fromkeys(names))
         for name in self.needed if used or words else ():
-            said = f"{source.path}: {names.count(name)} columns are called `{named([name])}`"
-            demand(names.count(name) == 1, f"{said}; one is expected", DataError)
+            demand(
+                names.count(name) == 1,
+                f"{source.path}: {names.count(name)} columns are called `{named([name])}`"
+                f"; one is expected",
+                DataError,
+            )
         classes = _classes_in(schema.metadata)
         for name in names:
             if name in classes and (name in used or (source.wants == "tags" and name != "label")):

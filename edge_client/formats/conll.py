@@ -98,9 +98,9 @@ def _find_words(
         upper = [name.upper() for name in names]
         layout.word = next((upper.index(name) for name in FORMS if name in upper), -1)
         if layout.word < 0:
-            said = f"{source.path}: {who} that its columns are {named(names)}; one called "
             raise DataError(
-                f"{said}FORM, WORD or TOKEN is expected, or --text-column with its name"
+                f"{source.path}: {who} that its columns are {named(names)}; one called "
+                f"FORM, WORD or TOKEN is expected, or --text-column with its name"
             )
         source.note(f"column {named([names[layout.word]])} as the words, as {who}")
     elif at:
@@ -123,8 +123,9 @@ def _told(column: str, names: Sequence[str], source: Source) -> int | None:
     upper = [name.upper() for name in names]
     if column.upper() in upper:
         return upper.index(column.upper())
-    said = f"{source.path}: there is no column {named([column])}; its columns are {named(names)}"
-    raise DataError(said)
+    raise DataError(
+        f"{source.path}: there is no column {named([column])}; its columns are {named(names)}"
+    )
 
 
 def _find_tags(
@@ -335,11 +336,15 @@ class _Texts:
         least = layout.word + (2 if layout.has_tags and layout.tag == -1 else 1)
         for line, row in rows:
             if len(row) < max(least, (layout.tag or 0) + 1 if layout.has_tags else 0):
-                said = "a word without a tag; both are expected, a tab between"
-                return LeftOut(line, "tags" if layout.has_tags else "columns", said)
+                return LeftOut(
+                    line,
+                    "tags" if layout.has_tags else "columns",
+                    "a word without a tag; both are expected, a tab between",
+                )
             if not row[layout.word].strip():
-                said = "a tag without a word; both are expected, a tab between"
-                return LeftOut(line, "tags", said)
+                return LeftOut(
+                    line, "tags", "a tag without a word; both are expected, a tab between"
+                )
         words = [row[layout.word] for _, row in rows]
         if layout.prefix is None:
             layout.prefix = _prefix_of(words)

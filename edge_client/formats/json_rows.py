@@ -170,8 +170,9 @@ def array_items(source: Source) -> Iterator[Item]:
         try:
             found, place = DECODER.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            where = f"{source.path}, object {number}"
-            raise DataError(f"{where}: not JSON: {_reason(error)}") from error
+            raise DataError(
+                f"{source.path}, object {number}: not JSON: {_reason(error)}"
+            ) from error
         if isinstance(found, Object):
             yield Item(number, found)
         else:
@@ -180,8 +181,11 @@ def array_items(source: Source) -> Iterator[Item]:
         is_open = text[place : place + 1] == ","
         place = _next(text, place + 1) if is_open else place
     ends = text[place : place + 1] == "]" and _next(text, place + 1) == len(text)
-    said = f"{source.path}: not JSON: a comma, or the array's end, is expected behind object"
-    demand(ends, f"{said} {number}", DataError)
+    demand(
+        ends,
+        f"{source.path}: not JSON: a comma, or the array's end, is expected behind object {number}",
+        DataError,
+    )
 
 
 def _next(text: str, place: int) -> int:
@@ -259,8 +263,11 @@ def worded(row: Row, wants: Wants, dialect: Dialect) -> Row | LeftOut:
         lists = f"`{TOKENS}`: a list of strings is" if wants == "text" else LISTS
         return LeftOut(row.line, "not text", f"{lists} expected")
     if wants == "tags" and len(words) != len(tags):
-        said = f"{len(words)} tokens and {len(tags)} tags; a tag of each token is expected"
-        return LeftOut(row.line, "tags", said)
+        return LeftOut(
+            row.line,
+            "tags",
+            f"{len(words)} tokens and {len(tags)} tags; a tag of each token is expected",
+        )
     if any(not word.strip() for word in words):
         return LeftOut(row.line, "not text", "an empty token; leave it out, and its tag")
     return Row(row.line, found, tuple(words), tuple(tags), file=row.file)

@@ -88,8 +88,9 @@ class Source:
             raise DataError(f"{self.path}, line 1: {error}") from error
         except UnicodeError as error:  # UTF-16 without its mark is no UnicodeDecodeError
             reason = error.reason if isinstance(error, UnicodeDecodeError) else error
-            said = f"{self.path} is not {encoding}: {reason}; give its own --encoding"
-            raise DataError(said) from error
+            raise DataError(
+                f"{self.path} is not {encoding}: {reason}; give its own --encoding"
+            ) from error
         except (OSError, EOFError, zlib.error) as error:
             what = f"{encoding} {ending_of(self.path)[1:]}".strip()
             raise DataError(f"{self.path} cannot be read as {what}: {error}") from error

@@ -136,8 +136,11 @@ def files_in(folder: Path, most: int = MOST_FILES) -> list[Path]:
     """
     names = (path for path in folder.iterdir() if not path.name.startswith("."))
     found = sorted(path for path in names if ending_of(path) == LINES and path.is_file())
-    said = f"{folder} holds more than {most:,} files; join them into fewer"
-    demand(len(found) <= most, said, DataError)
+    demand(
+        len(found) <= most,
+        f"{folder} holds more than {most:,} files; join them into fewer",
+        DataError,
+    )
     return found
 
 

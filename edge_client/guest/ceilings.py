@@ -100,8 +100,11 @@ class Rules:
     def __post_init__(self) -> None:
         for flag in ("watts", "celsius", "load"):
             most = getattr(self, f"most_{flag}")
-            told = f"--max-{flag} {most}: a number above 0 is expected, {HIGHEST:g} at most"
-            demand(most is None or 0 < most <= HIGHEST, told, WrongInput)
+            demand(
+                most is None or 0 < most <= HIGHEST,
+                f"--max-{flag} {most}: a number above 0 is expected, {HIGHEST:g} at most",
+                WrongInput,
+            )
 
     @property
     def are_none(self) -> bool:

@@ -182,13 +182,17 @@ def way_for(
             the net has learned.
     """
     _check_kind(method, at.task, net)
-    said = f"--above: method {method} trains the shared adapter itself; leave one of the two out"
-    demand(beneath is None or method not in FROM_SHARED, said)
+    demand(
+        beneath is None or method not in FROM_SHARED,
+        f"--above: method {method} trains the shared adapter itself; leave one of the two out",
+    )
     kind = net.spec.net if net else ""
     bank = net.spec.rank if net and kind == "generator" else Way.bank
     if net and kind == "rates":
-        said = f"--rank-budget {rank_budget}: the rates are of rank {net.spec.rank}; leave it out"
-        demand(rank_budget in (None, net.spec.rank), said)
+        demand(
+            rank_budget in (None, net.spec.rank),
+            f"--rank-budget {rank_budget}: the rates are of rank {net.spec.rank}; leave it out",
+        )
         rank_budget = net.spec.rank
     rank = max(1, bank // 2) if rank_budget is None else rank_budget
     if method in BANKLESS:
@@ -214,8 +218,11 @@ def _check_kind(method: Method, task: Task, net: Given | None) -> None:
     said = f"--generator is no net for task {task.name!r}, which is of kind {task.kind}"
     kind = kind_of(task)
     demand(net is None or takes_net(net.spec, kind), f"{said}: leave it out")
-    said = f"--method head: task {task.name!r} asks for masked words, which the base's own head "
-    demand(method != "head" or kind.head(task).can_train, f"{said}answers; take lora, or tuned")
+    demand(
+        method != "head" or kind.head(task).can_train,
+        f"--method head: task {task.name!r} asks for masked words, which the base's own head "
+        f"answers; take lora, or tuned",
+    )
 
 
 def _check(at: Opening, way: Way, beneath: Given | None) -> None:

@@ -213,13 +213,17 @@ def own_adapter(
     """
     net: Net = given.spec.net if given is not None else ""
     for one, method in BY_NET.items():
-        said = f"method {method} goes by what a +{one} run gave, and nothing else does"
-        demand((way.method == method) == (net == one), said)
+        demand(
+            (way.method == method) == (net == one),
+            f"method {method} goes by what a +{one} run gave, and nothing else does",
+        )
     is_shared = given is not None and not net
     needed = " and ".join(FROM_SHARED)
     demand(is_shared == (way.method in FROM_SHARED), f"a shared adapter goes with {needed} alone")
-    said = f"method {way.method} trains the shared adapter itself, and nothing above it"
-    demand(not (beneath and is_shared), said)
+    demand(
+        not (beneath and is_shared),
+        f"method {way.method} trains the shared adapter itself, and nothing above it",
+    )
     if way.method == "head":
         yield from _by_head(way, shape, opened, data, seed, beneath)
         return

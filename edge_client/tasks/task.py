@@ -118,11 +118,18 @@ class Task:
             demand(found <= most, f"a task has at most {most} {what}, not {found}", TaskError)
         for what, most, texts in sizes:
             longest = max(map(len, texts), default=0)
-            told = f"{what} of a task has at most {most} characters, not {longest}"
-            demand(longest <= most, told, TaskError)
+            demand(
+                longest <= most,
+                f"{what} of a task has at most {most} characters, not {longest}",
+                TaskError,
+            )
             for text in texts:  # JSON has such halves, and no tokenizer and no file takes them
-                said = f"{what} of a task holds half of a surrogate pair, which is no text: "
-                demand(not NO_TEXT.search(text), f"{said}{plain(text):.200}", TaskError)
+                demand(
+                    not NO_TEXT.search(text),
+                    f"{what} of a task holds half of a surrogate pair, which is no text: "
+                    f"{plain(text):.200}",
+                    TaskError,
+                )
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -189,15 +196,19 @@ def task_from_mapping(table: Mapping[str, Any], origin: str) -> Task:
 
 def _masking(table: Any, origin: str) -> Masking:
     names = [part.name for part in fields(Masking)]
-    told = f"{origin}: masking is a table of {' and '.join(names)}"
-    demand(isinstance(table, dict), told, TaskError)
+    demand(
+        isinstance(table, dict), f"{origin}: masking is a table of {' and '.join(names)}", TaskError
+    )
     for name in sorted(set(table) - set(names)):
         raise TaskError(f"{origin}: masking: unknown key {name!r:.200}; {' and '.join(names)} are")
     share, whole = table.get("share", Masking.share), table.get("whole_words", False)
     is_number = isinstance(share, int | float) and not isinstance(share, bool)
     demand(is_number, f"{origin}: masking: share is a number, not {share!r:.200}", TaskError)
-    said = f"{origin}: masking: whole_words is true or false, not {whole!r:.200}"
-    demand(isinstance(whole, bool), said, TaskError)
+    demand(
+        isinstance(whole, bool),
+        f"{origin}: masking: whole_words is true or false, not {whole!r:.200}",
+        TaskError,
+    )
     return Masking(float(share), whole)
 
 

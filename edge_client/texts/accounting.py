@@ -132,8 +132,9 @@ def fault_of(row: Mapping[str, Any], columns: Columns) -> Fault | None:
     used = [columns.text, columns.text_b]
     for name in used:
         if name is not None and not isinstance(value := row.get(name), str | None):
-            said = f"`{named([name])}` is {type_name(value)}; a string is expected"
-            return Fault("not text", said)
+            return Fault(
+                "not text", f"`{named([name])}` is {type_name(value)}; a string is expected"
+            )
     if odd := odd_value(row, columns.language) or odd_value(row, columns.id):
         return odd
     used += [columns.label, columns.language, columns.id]
@@ -154,8 +155,10 @@ def label_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) ->
     value = row.get(columns.label) if columns.label is not None else None
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         hint = f"; {SEVERAL}" if isinstance(value, list) else ""
-        said = f"`{named([columns.label or ''])}` is {type_name(value)}; a string is expected{hint}"
-        return Fault("not text", said)
+        return Fault(
+            "not text",
+            f"`{named([columns.label or ''])}` is {type_name(value)}; a string is expected{hint}",
+        )
     label = value_of(row, columns.label)
     fault = "" if label and not labels else not_known(label, value_of(row, columns.text), labels)
     return Fault("label", fault) if fault else label
@@ -166,8 +169,9 @@ def odd_value(row: Mapping[str, Any], column: str | None) -> Fault | None:
     value = row.get(column) if column is not None else None
     if not isinstance(value, dict | list | bytes | bool) and value == value:
         return None
-    said = f"`{named([column or ''])}` is {type_name(value)}; a string is expected"
-    return Fault("not text", said)
+    return Fault(
+        "not text", f"`{named([column or ''])}` is {type_name(value)}; a string is expected"
+    )
 
 
 def not_known(label: str, text: str, labels: Sequence[str]) -> str:

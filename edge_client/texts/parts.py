@@ -140,8 +140,11 @@ def files_of(folder: Path, files: Files = ANY.files) -> dict[str, Path]:
     """
     is_one = any(reader.sniff(Head("", "", folder)) for reader in (SAVED_DATASET, BRAT))
     if folder.is_file() or is_one:
-        told = f"{folder} is not for a task of kind {files.kind}; {files.what} is expected"
-        demand(_is_of(folder, "labelled", files), told, DataError)
+        demand(
+            _is_of(folder, "labelled", files),
+            f"{folder} is not for a task of kind {files.kind}; {files.what} is expected",
+            DataError,
+        )
         return {"labelled": folder}
     if not folder.is_dir():
         raise DataError(f"no data at {folder}; {files.what} is expected")

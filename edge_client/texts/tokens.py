@@ -216,8 +216,7 @@ class Tokens:
         try:
             from edge_client.texts.prompts.chat_template import ChatTemplate
         except ModuleNotFoundError as error:
-            said = f"a task of chats needs jinja2: {installing('templates')}"
-            raise TaskError(said) from error
+            raise TaskError(f"a task of chats needs jinja2: {installing('templates')}") from error
         words = {key: content_of(one) for key, one in self._config.items() if key[-6:] == "_token"}
         return ChatTemplate(found, {key: word for key, word in words.items() if word}, self._folder)
 

@@ -57,8 +57,10 @@ def check_step(spec: str) -> None:
     """
     demand(bool(SPEC.fullmatch(spec)), f"steps: {spec[:40]!r}: NAME or NAME:ARGUMENT expected")
     name = spec.partition(":")[0]
-    said = f"steps: {name} is set by its own name: proximal and scaffold of training, up of updates"
-    demand(name not in OURS, said)
+    demand(
+        name not in OURS,
+        f"steps: {name} is set by its own name: proximal and scaffold of training, up of updates",
+    )
 
 
 def made(specs: Iterable[str]) -> list[UpdateStep]:
@@ -128,8 +130,11 @@ def _others() -> dict[str, type[UpdateStep]]:
     found: dict[str, type[UpdateStep]] = {}
     for point in entry_points(group=GROUP):
         kind = _loaded(point)
-        said = f"update step {point.name} is of two packages; uninstall one"
-        demand(found.setdefault(point.name, kind) is kind, said, Failed)
+        demand(
+            found.setdefault(point.name, kind) is kind,
+            f"update step {point.name} is of two packages; uninstall one",
+            Failed,
+        )
     return found
 
 

@@ -113,9 +113,11 @@ class DeviceSteps:
             said = f"is of adapter {bound.adapter_spec} in run {bound.run_id}"
         except WireError as error:
             said = f"cannot be read: {error}"
-        wanted = f"{self._bound.adapter_spec} in {self._bound.run_id}"
         log.warning(
-            "update step %s: its state %s, not of %s; it is dropped", step.name, said, wanted
+            "update step %s: its state %s, not of %s; it is dropped",
+            step.name,
+            said,
+            f"{self._bound.adapter_spec} in {self._bound.run_id}",
         )
         return None
 

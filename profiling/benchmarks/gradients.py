@@ -55,8 +55,10 @@ def reference_model(
 
     With a head it is a token classifier, which PEFT knows a form for behind a soft prompt too.
     """
-    said = f"base {base.name} is a GGUF file, which transformers' classes do not read as it lies"
-    demand(not base.is_gguf, said)
+    demand(
+        not base.is_gguf,
+        f"base {base.name} is a GGUF file, which transformers' classes do not read as it lies",
+    )
     config = AutoConfig.from_pretrained(base.folder, local_files_only=True)
     kind, own = AutoModelForMaskedLM, list[str]()
     if base.shape.is_decoder:

@@ -133,10 +133,12 @@ class Settings(Case):
         is_right = not (self.masked and self.spec.head)
         demand(is_right, "--masked asks for words; leave +head of --adapter out", BenchmarkError)
         is_right = not self.is_tagging or (self.spec.head and not self.masked)
-        told = (
+        demand(
+            is_right,
             "--tagging asks for tags: leave --masked out, and give an --adapter with a head, such "
+            "as lora:8+head",
+            BenchmarkError,
         )
-        demand(is_right, f"{told}as lora:8+head", BenchmarkError)
 
     @property
     def spec(self) -> AdapterSpec:

@@ -86,8 +86,11 @@ def fleet(
     if stopped is not None:
         raise stopped
     for run in runs:
-        told = f"{run.devices} devices: {run.outcome}, {run.all_errors} errors"
-        demand(run.is_done and not run.errors, told, Failed)
+        demand(
+            run.is_done and not run.errors,
+            f"{run.devices} devices: {run.outcome}, {run.all_errors} errors",
+            Failed,
+        )
 
 
 def _served(processes: int, database: str, blobs: str, fleets: int) -> Served:
@@ -98,8 +101,14 @@ def _served(processes: int, database: str, blobs: str, fleets: int) -> Served:
     """
     demand_between({"processes": (1, processes, MOST_PROCESSES)})
     is_plain = processes == 1 and not blobs
-    told = "--processes above 1 and --blobs need --database: SQLite serves one process"
-    demand(bool(database) or is_plain, told, BenchmarkError)
-    told = "a database takes one fleet: give --devices once"
-    demand(not database or fleets == 1, told, BenchmarkError)
+    demand(
+        bool(database) or is_plain,
+        "--processes above 1 and --blobs need --database: SQLite serves one process",
+        BenchmarkError,
+    )
+    demand(
+        not database or fleets == 1,
+        "a database takes one fleet: give --devices once",
+        BenchmarkError,
+    )
     return Served(processes, database, blobs)

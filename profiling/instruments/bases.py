@@ -119,8 +119,11 @@ def find_checkpoint(base: Base, kind: str) -> Path:
     Raises:
         BenchmarkError: It cannot be made.
     """
-    said = f"base {base.name} is a GGUF file, which no peer reads; leave peers out"
-    demand(not base.is_gguf, said, BenchmarkError)
+    demand(
+        not base.is_gguf,
+        f"base {base.name} is a GGUF file, which no peer reads; leave peers out",
+        BenchmarkError,
+    )
     folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{kind}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -126,8 +126,11 @@ def gemm_flops_per_s(threads: int | None = None) -> float:
     command = [sys.executable, "-c", code]
     # An interrupted `run` ends its process
     done = subprocess.run(command, env=os.environ | counts, stdout=subprocess.PIPE, text=True)
-    said = f"the rate of products cannot be measured: its process ended with {done.returncode}"
-    demand(done.returncode == 0, said, Failed)
+    demand(
+        done.returncode == 0,
+        f"the rate of products cannot be measured: its process ended with {done.returncode}",
+        Failed,
+    )
     return float(done.stdout)
 
 

@@ -153,8 +153,12 @@ def _answers(cells: Sequence[Cell]) -> Table:
     ]
     held = f", held to {one.isa}" if one.isa else ", all instruction sets"
     threads = "" if one.threads is None else f", threads: {one.threads}"
-    title = f"The fastest way that fits: {one.batch} x {one.tokens} tokens{held}{threads}"
-    return Table(columns, rows, title, NOTES)
+    return Table(
+        columns,
+        rows,
+        f"The fastest way that fits: {one.batch} x {one.tokens} tokens{held}{threads}",
+        NOTES,
+    )
 
 
 def _said(own: BoardFit, peer: BoardFit | None) -> str:

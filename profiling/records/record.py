@@ -194,8 +194,11 @@ def read_records(path: Path) -> Records:
     rows = text.splitlines()
     records = list(_records(path, rows, is_whole=text.endswith("\n")))
     if rows and not text.endswith("\n") and len(records) < len(rows):
-        note = f"{path}, line {len(rows)} is cut short and left out"
-        return Records(tuple(records), f"{note}; the same command measures it again")
+        return Records(
+            tuple(records),
+            f"{path}, line {len(rows)} is cut short and left out"
+            f"; the same command measures it again",
+        )
     return Records(tuple(records))
 
 

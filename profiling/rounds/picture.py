@@ -326,8 +326,12 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
         [first, _bar(piece, cell_s, room), *rest]
         for piece, (first, *rest) in zip(pieces, others, strict=True)
     ]
-    title = f"{step.title}: devices, the slowest first (measured by the devices)"
-    return Table(columns, rows, title, tuple(_notes(step, is_last)))
+    return Table(
+        columns,
+        rows,
+        f"{step.title}: devices, the slowest first (measured by the devices)",
+        tuple(_notes(step, is_last)),
+    )
 
 
 def _cells(piece: PhaseSpan) -> list[str]:

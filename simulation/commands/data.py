@@ -32,8 +32,11 @@ def check_apart(out: Path, *inputs: Path | None) -> None:
     for path in inputs:
         if path is not None and path.exists():
             inside = out.resolve() in (path.resolve(), *path.resolve().parents)
-            said = f"--out {out} holds {path}, which is read; name another folder"
-            demand(not inside, said, DataError)
+            demand(
+                not inside,
+                f"--out {out} holds {path}, which is read; name another folder",
+                DataError,
+            )
 
 
 MARK = ".smidgen-data"
@@ -129,8 +132,10 @@ def write_dataset(out: Path, data: DataSet) -> None:
         OutputError: The folder holds other things, or cannot be written.
     """
     if not kind_of(data.task).is_one_label:
-        said = f"--out writes texts with labels; {data.name} is of kind {data.task.kind}"
-        raise DataError(f"{said}; leave --out out")
+        raise DataError(
+            f"--out writes texts with labels; {data.name} is of kind {data.task.kind}"
+            f"; leave --out out"
+        )
     with new_folder("--out", out, MARK, WRITTEN) as part:
         _fill(part, data)
 

@@ -117,8 +117,10 @@ def demo(
     console = Console(stderr=json_output)
     notes = check_extras()
     spec = parse_adapter(adapter)
-    said = f"--adapter {spec}: a demo trains an adapter, not a net for adapters, such as lora:8"
-    demand(not spec.net, said)
+    demand(
+        not spec.net,
+        f"--adapter {spec}: a demo trains an adapter, not a net for adapters, such as lora:8",
+    )
     opened = open_base(base)  # before an earlier demo's folder is made empty
     for option, value in {"--task": task, "--test": test}.items():
         demand(value is None or data is not None, f"{option} says nothing without --data FILE")

@@ -57,8 +57,13 @@ def read_dataset(name: str, where: Path | None = None, languages: Sequence[str] 
     files = {path.relative_to(folder.parent).as_posix(): path for path in parts.files}
     licence = parts.licence or licence_near(folder)
     folders = dict.fromkeys(name.split("/")[0] for name in files)
-    origin = f"folder{'s' if len(folders) > 1 else ''} {', '.join(folders)}"
-    return build(name, parts, origin, licence, checksum(files))
+    return build(
+        name,
+        parts,
+        f"folder{'s' if len(folders) > 1 else ''} {', '.join(folders)}",
+        licence,
+        checksum(files),
+    )
 
 
 def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:

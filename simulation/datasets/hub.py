@@ -209,8 +209,9 @@ def read_hub(name: str, languages: Sequence[str] = (), layout: HubLayout | None 
         task = narrowed(task, {example.label for example in (*train, *test)})
     notes = ("as the hub has it", *((layout.note,) if layout.note else ()))
     parts = Parts(task, train, test, tuple(files.values()), notes)
-    origin = f"hub {repo}@{listing.revision[:12]}"
-    return build(task.name, parts, origin, listing.licence, checksum(files))
+    return build(
+        task.name, parts, f"hub {repo}@{listing.revision[:12]}", listing.licence, checksum(files)
+    )
 
 
 def read_examples(path: Path, layout: HubLayout, language: str) -> list[Example]:
@@ -352,8 +353,7 @@ def _parquet_file(path: Path) -> Any:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        told = f"data sets of the hub need pyarrow; {installing('simulate')}"
-        raise DataError(told) from error
+        raise DataError(f"data sets of the hub need pyarrow; {installing('simulate')}") from error
     try:
         return parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

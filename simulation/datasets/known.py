@@ -233,8 +233,9 @@ def refuse_languages(name: str, languages: Sequence[str]) -> None:
 def _columns(path: Path, *needed: str) -> Iterable[Row]:
     if not path.is_file():
         folder = path.parent
-        told = f"no file {folder.name}/{path.name} in {folder.parent}; put the data set there"
-        raise DataError(told)
+        raise DataError(
+            f"no file {folder.name}/{path.name} in {folder.parent}; put the data set there"
+        )
     for _, row in read_rows(path):
         if missing := [column for column in needed if row.get(column) is None]:
             raise DataError(f"{path}: no column `{missing[0]}`; found {', '.join(row)}")

@@ -73,8 +73,11 @@ class Hostile:
         Raises:
             WrongInput: Nobody would be left.
         """
-        said = f"hostile.devices: fewer than the {len(population)} clients"
-        demand(self.devices < len(population), said, WrongInput)
+        demand(
+            self.devices < len(population),
+            f"hostile.devices: fewer than the {len(population)} clients",
+            WrongInput,
+        )
         return frozenset(sorted(client.name for client in population)[-self.devices :])
 
 

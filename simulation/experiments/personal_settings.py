@@ -67,8 +67,10 @@ class Personal:
         known = ", ".join(METHODS)
         demand(self.method in METHODS, f"personal.method {self.method!r} is not one of {known}")
         is_late = self.start is None or self.method in FROM_SHARED
-        said = f"personal.start = {self.start}: 0 or more rounds, with {' or '.join(FROM_SHARED)}"
-        demand(is_late and (self.start or 0) >= 0, said)
+        demand(
+            is_late and (self.start or 0) >= 0,
+            f"personal.start = {self.start}: 0 or more rounds, with {' or '.join(FROM_SHARED)}",
+        )
         is_all = self.start is None and not self.above
         demand(is_all or not self.groups, "personal.start and personal.above: go without groups")
         is_own = bool(self.above) and self.method not in FROM_SHARED

@@ -366,8 +366,11 @@ def _check_device(stages: Iterable[Stage], place: Place) -> None:
         EngineError: There is none, or an experiment's engine does not compute on it.
         SimulationError: It is asked for on a cluster.
     """
-    told = f"--ray: a cluster's processors compute; leave it out, or --device {place.device}"
-    demand(not place.ray or place.device == CPU, told, SimulationError)
+    demand(
+        not place.ray or place.device == CPU,
+        f"--ray: a cluster's processors compute; leave it out, or --device {place.device}",
+        SimulationError,
+    )
     asked = list(stages)
     for on in asked:
         check_device(place.device, on.experiment.engine)

@@ -275,8 +275,9 @@ def stage(experiment: Experiment, data: Path | None) -> Stage:
         gate = tuple(dataset.train[row] for row in rows)
     strangers = set(experiment.alone) - {client.name for client in population if len(client.test)}
     if strangers:
-        told = f"alone: {min(strangers)!r:.100} is none of the clients that have test texts"
-        raise ExperimentError(told)
+        raise ExperimentError(
+            f"alone: {min(strangers)!r:.100} is none of the clients that have test texts"
+        )
     dev = None
     if aside:
         dealt = population_of(experiment.deal, dataset.train, aside, experiment.seed)

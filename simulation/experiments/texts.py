@@ -77,8 +77,11 @@ def _check_aside(
             "train_texts to fewer",
             DataError,
         )
-        told = f"{asked} has no text{of} left to train on; set dev_texts to fewer"
-        demand(trained[language] > 0, told, DataError)
+        demand(
+            trained[language] > 0,
+            f"{asked} has no text{of} left to train on; set dev_texts to fewer",
+            DataError,
+        )
 
 
 def gated(population: Population, texts: int, seed: int) -> tuple[Population, list[int]]:

@@ -115,10 +115,11 @@ def split_of(
     Raises:
         DataError: Fewer texts of a label than are to be dealt out, or none left to test on.
     """
-    asked = (
-        f"task {task.name!r} of kind {task.kind} cannot be dealt out by labels; one of labels can"
+    demand(
+        kind_of(task).is_one_label,
+        f"task {task.name!r} of kind {task.kind} cannot be dealt out by labels; one of labels can",
+        DataError,
     )
-    demand(kind_of(task).is_one_label, asked, DataError)
     texts = read_file(data, task, labelled=True)
     found = Counter(example.label for example in texts)
     share = labels // len(task.labels)

@@ -149,8 +149,9 @@ def chosen(every: Sequence[Printed], only: Sequence[str]) -> list[Entry]:
     known = ", ".join(entry.name for entry in entries)
     for name in only:
         is_there = any(_is_of(entry, name) for entry in entries)
-        expected = f"--only {name!r}: a name, or its part before a slash, is expected: {known}"
-        demand(is_there, expected)
+        demand(
+            is_there, f"--only {name!r}: a name, or its part before a slash, is expected: {known}"
+        )
     return [entry for entry in entries if not only or any(_is_of(entry, name) for name in only)]
 
 

@@ -148,8 +148,7 @@ def sent(name: str, config: Mapping[str, Any], base: int) -> TrafficRow:
     parameters = sum(tensor.size for tensor in state.values())
     down, up = len(encode_adapter(state)), len(encode_update(Update(WORK_ID, 1000, state)))
     note = "head of 10 labels" if spec.head else "asked by cloze, so no head"
-    what = f"smidgen {name}"
-    return TrafficRow(what, parameters, parameters / base, down, up, True, "", note)
+    return TrafficRow(f"smidgen {name}", parameters, parameters / base, down, up, True, "", note)
 
 
 def shapes_of(spec: AdapterSpec, config: Mapping[str, Any], num_labels: int) -> Shapes:

@@ -116,8 +116,11 @@ class TooFewError(Failed):
 
 
 def _demand_cohort(cohort: Cohort, least: int, name: str) -> None:
-    said = f"mean {name} needs {least} updates or more, {cohort.devices} came"
-    demand(cohort.devices >= least, said, TooFewError)
+    demand(
+        cohort.devices >= least,
+        f"mean {name} needs {least} updates or more, {cohort.devices} came",
+        TooFewError,
+    )
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,10 @@ class TrimmedMean:
     share: float
 
     def __post_init__(self) -> None:
-        said = "mean trimmed: a share from 0.001 to below 0.5, as in trimmed:0.2"
-        demand(LEAST_SHARE <= self.share < 0.5, said)
+        demand(
+            LEAST_SHARE <= self.share < 0.5,
+            "mean trimmed: a share from 0.001 to below 0.5, as in trimmed:0.2",
+        )
 
     @property
     def least(self) -> int:

@@ -46,8 +46,9 @@ async def pieces_of(request: Request) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            said = f"nothing of the body came for {SILENCE_S:g} s; what has arrived is kept"
-            raise Refusal(408, said) from error
+            raise Refusal(
+                408, f"nothing of the body came for {SILENCE_S:g} s; what has arrived is kept"
+            ) from error
         yield piece
 
 

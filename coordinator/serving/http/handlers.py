@@ -250,8 +250,11 @@ def _damaged(said: set[str]) -> Callable[[Request, Exception], Awaitable[Respons
         if isinstance(error, BlobDamaged) and str(error) not in said:  # of a database ticks say it
             said.add(str(error))
             LOG.error("%s", error)
-        told = "the coordinator's store is damaged; try again once its operator has restored it"
-        return _detail(503, told, FULL_AGAIN_S)
+        return _detail(
+            503,
+            "the coordinator's store is damaged; try again once its operator has restored it",
+            FULL_AGAIN_S,
+        )
 
     return damaged
 

@@ -98,8 +98,9 @@ class Adapters:
             if (came := sha256_of(body)) != sha256:
                 raise WireError(f"they lead to {came[:12]}")
         except (WireError, Refused) as error:
-            told = "adapter %s is fetched whole: the steps to it are of no use: %s"
-            log.warning(told, sha256[:12], error)
+            log.warning(
+                "adapter %s is fetched whole: the steps to it are of no use: %s", sha256[:12], error
+            )
             return None
         return body
 

@@ -180,8 +180,9 @@ def _settled(
         return LeftOut(line, "duplicate", "the same text and answer as in a row before")
     (answer,) = answers
     if len(answer.labels) > 1 and not is_several:
-        said = f"{len(answer.labels)} labels; one is expected; {SEVERAL}"
-        return LeftOut(line, "ambiguous", said)
+        return LeftOut(
+            line, "ambiguous", f"{len(answer.labels)} labels; one is expected; {SEVERAL}"
+        )
     labels = list(answer.labels) if is_several else next(iter(answer.labels), None)
     label = {"label": labels} if labels or is_several else {}
     return replace(one.row, columns={**one.row.columns, **label}, spans=answer.spans)

@@ -64,8 +64,12 @@ class Export:
         """See `Reader`; columns that the user names are called as ours are from then on."""
         dialect = source.dialect
         is_small = source.stream is not None or source.path.stat().st_size <= MOST_ARRAY
-        said = f"{source.path} is larger than {MOST_ARRAY >> 20} MiB, and an export is held whole"
-        demand(is_small, f"{said}; split it", DataError)
+        demand(
+            is_small,
+            f"{source.path} is larger than {MOST_ARRAY >> 20} MiB, and an export is held whole"
+            f"; split it",
+            DataError,
+        )
 
         def reading(some: Sequence[Row]) -> Iterator[AnnotatedRow]:
             return self.reading(some, dialect, source.wants, source.notes)

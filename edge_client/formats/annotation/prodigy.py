@@ -72,8 +72,13 @@ def _answered(
     if answer != "accept":
         return AnnotatedRow(texts, key=key)
     if fields.get("_is_binary") and fields.get("spans"):
-        said = "a yes or no about one span; annotate all spans of a text, as ner.manual does"
-        return AnnotatedRow(texts, (), "ambiguous", said, key)
+        return AnnotatedRow(
+            texts,
+            (),
+            "ambiguous",
+            "a yes or no about one span; annotate all spans of a text, as ner.manual does",
+            key,
+        )
     if key is not None and (key, str(fields.get(label))) in refused and label in fields:
         return AnnotatedRow(texts, (), "ambiguous", "its label was both accepted and rejected", key)
     try:

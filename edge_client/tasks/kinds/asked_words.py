@@ -45,10 +45,16 @@ class AskedWords(TaskKind):
 
     def check(self, task: Task) -> None:
         task.refuse_patterns()
-        said = f"task {task.name!r} of kind {self.name} has no labels; leave `labels` out"
-        demand(not task.labels, said, TaskError)
-        said = f'task {task.name!r}: masking is for kind = "mlm"; leave it out'
-        demand(self.is_drawn or task.masking == Masking(), said, TaskError)
+        demand(
+            not task.labels,
+            f"task {task.name!r} of kind {self.name} has no labels; leave `labels` out",
+            TaskError,
+        )
+        demand(
+            self.is_drawn or task.masking == Masking(),
+            f'task {task.name!r}: masking is for kind = "mlm"; leave it out',
+            TaskError,
+        )
 
     def head(self, task: Task) -> HeadSpec:
         return HeadSpec(0, "all words")
@@ -96,8 +102,11 @@ class AskedWords(TaskKind):
         return nullcontext(lambda answer: None)
 
     def check_results(self, out: Path | None) -> None:
-        said = f"--out {out}: {self.measure.asked} have no answer of each text to write; "
-        demand(out is None, f"{said}leave --out away")
+        demand(
+            out is None,
+            f"--out {out}: {self.measure.asked} have no answer of each text to write; "
+            f"leave --out away",
+        )
 
     def scores_json(self, scores: Scores) -> dict[str, Any]:
         return {

@@ -45,8 +45,11 @@ def turns(row: Mapping[str, Any], columns: Columns) -> str | Fault | None:
         said = [{"role": USER, "content": pair[0]}, {"role": ASSISTANT, "content": pair[1]}]
         return _checked(said, f"`{named([columns.text or ''])}`")
     if any(pair):
-        both = f"`{MESSAGES}` and `{named([columns.text or columns.text_b or ''])}`"
-        return Fault("ambiguous", f"{both} in one row; one of them is expected")
+        return Fault(
+            "ambiguous",
+            f"`{MESSAGES}` and `{named([columns.text or columns.text_b or ''])}`"
+            f" in one row; one of them is expected",
+        )
     if not isinstance(messages, list):
         came = type_name(messages)
         return Fault("not text", f"`{MESSAGES}` is {came}; a list of messages is expected")
@@ -158,8 +161,11 @@ class Chat(Completion):
         ids, answers = found
         asked = [place for place in answers if 0 < place < inputs.limit]
         if not asked:
-            said = f"its first answer begins behind {inputs.limit} tokens, which are read"
-            return Fault("too long", f"{said}; shorten what stands before it, or raise --tokens")
+            return Fault(
+                "too long",
+                f"its first answer begins behind {inputs.limit} tokens, which are read"
+                f"; shorten what stands before it, or raise --tokens",
+            )
         return ids[: inputs.limit], asked
 
     def begun(self, tokens: Tokens, text: str) -> list[int]:

@@ -148,8 +148,11 @@ def check_cloze(task: Task) -> None:
     Raises:
         TaskError: Says which.
     """
-    said = f'task {task.name!r}: masking is for kind = "mlm"; leave it out'
-    demand(task.masking == Masking(), said, TaskError)
+    demand(
+        task.masking == Masking(),
+        f'task {task.name!r}: masking is for kind = "mlm"; leave it out',
+        TaskError,
+    )
     if len(set(task.labels)) != len(task.labels) or len(task.labels) < 2:
         raise TaskError(f"task {task.name!r} needs two or more different labels")
     missing = [label for label in task.labels if not task.verbalizer.get(label, "").strip()]

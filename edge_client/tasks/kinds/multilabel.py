@@ -68,8 +68,10 @@ def gold_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) -> 
     found: Any = value.split(SEPARATOR) if isinstance(value, str) else value
     found = [found] if type(found) is int else found
     if not isinstance(found, list | tuple) or any(isinstance(one, bool) for one in found):
-        said = f"`{named([column or ''])}` is {type_name(value)}; a list of labels is expected"
-        return Fault("not text", said)
+        return Fault(
+            "not text",
+            f"`{named([column or ''])}` is {type_name(value)}; a list of labels is expected",
+        )
     told = [str(one).strip() for one in found if str(one).strip()]
     for one in told:
         if labels and (fault := not_known(one, "", labels)):
@@ -142,8 +144,12 @@ class Multilabel(Classification):
         for label, value in least.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             is_fine = label in task.labels and is_number and 0 < value < 1
-            told = f"{said}: thresholds: {label!r:.200}: one of its labels, and a number between "
-            demand(is_fine, f"{told}0 and 1", TaskError)
+            demand(
+                is_fine,
+                f"{said}: thresholds: {label!r:.200}: one of its labels, and a number between "
+                f"0 and 1",
+                TaskError,
+            )
 
     def head(self, task: Task) -> HeadSpec:
         return HeadSpec(len(task.labels), loss="sigmoid")

@@ -57,8 +57,10 @@ def marked(text: str, row: Mapping[str, Any]) -> str | Fault:
     for (first, last, _), mark in known:
         name = next(one for one in SPANS if SPANS[one] == mark)
         if not (0 <= first < last <= len(text) and text[first:last].strip()):
-            said = f"`{name}`: {first} to {last}; words of its {len(text)} characters are expected"
-            return Fault("spans", said)
+            return Fault(
+                "spans",
+                f"`{name}`: {first} to {last}; words of its {len(text)} characters are expected",
+            )
     if known[0][0][1] > known[1][0][0]:
         return Fault("spans", "`head` and `tail` overlap; two spans apart are expected")
     parts, last = [], 0
@@ -105,8 +107,12 @@ class Relation(Classification):
 
     def check(self, task: Task) -> None:
         super().check(task)
-        said = f"task {task.name!r} of kind {self.name}: a pattern holds {{text}}, one text with "
-        demand("{text_a}" not in "".join(task.patterns), f"{said}both spans", TaskError)
+        demand(
+            "{text_a}" not in "".join(task.patterns),
+            f"task {task.name!r} of kind {self.name}: a pattern holds {{text}}, one text with "
+            f"both spans",
+            TaskError,
+        )
 
     def prompts(
         self, inputs: Inputs, examples: Sequence[Example], draw: int, first: int

@@ -81,12 +81,18 @@ class Tags(TaskKind):
         task.refuse_patterns()
         said = f"task {task.name!r} of kind {self.name}"
         demand(task.masking == Masking(), f"{said}: leave `masking` out", TaskError)
-        needs = f"{said} needs `labels`, the types of its entities, all different"
-        demand(bool(task.labels) and len(set(task.labels)) == len(task.labels), needs, TaskError)
+        demand(
+            bool(task.labels) and len(set(task.labels)) == len(task.labels),
+            f"{said} needs `labels`, the types of its entities, all different",
+            TaskError,
+        )
         for label in task.labels:
             is_name = label.isprintable() and label == label.strip() and not set(label) & set(" \t")
-            told = f"{said}: the type {label!r:.200} is expected as one word"
-            demand(bool(label) and is_name, told, TaskError)
+            demand(
+                bool(label) and is_name,
+                f"{said}: the type {label!r:.200} is expected as one word",
+                TaskError,
+            )
             is_tag = label == OUTSIDE or label.startswith(("B-", "I-"))
             told = f"{said}: {label!r:.200} is a tag; give types alone, such as "
             demand(not is_tag, told + repr(label[2:] or "Disease"), TaskError)

@@ -57,11 +57,15 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
-            said = f"base {base}: its chat template cannot be read, line {error.lineno}"
-            raise TaskError(f"{said}; copy the base again, or correct it") from error
+            raise TaskError(
+                f"base {base}: its chat template cannot be read, line {error.lineno}"
+                f"; copy the base again, or correct it"
+            ) from error
         except (TemplateError, RecursionError, MemoryError) as error:
-            said = f"base {base}: its chat template cannot be read ({type(error).__name__})"
-            raise TaskError(f"{said}; copy the base again, or correct it") from error
+            raise TaskError(
+                f"base {base}: its chat template cannot be read ({type(error).__name__})"
+                f"; copy the base again, or correct it"
+            ) from error
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, asks: bool = False, mark: str = ""
@@ -84,11 +88,15 @@ class ChatTemplate:
         try:
             return self._template.render({**self._words, **known, "messages": given, MARK: mark})
         except SecurityError as error:
-            said = f"base {self._base}: its chat template calls what is not safe, and is not run"
-            raise TaskError(f"{said}; take another base, or correct the template") from error
+            raise TaskError(
+                f"base {self._base}: its chat template calls what is not safe, and is not run"
+                f"; take another base, or correct the template"
+            ) from error
         except Exception as error:  # somebody else's program may raise anything
-            said = f"the base's chat template refuses it ({type(error).__name__})"
-            raise Refused(f"{said}; look at its roles and their order") from error
+            raise Refused(
+                f"the base's chat template refuses it ({type(error).__name__})"
+                f"; look at its roles and their order"
+            ) from error
 
     def question(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation as one text, up to where the next answer begins.

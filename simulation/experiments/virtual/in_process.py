@@ -52,8 +52,9 @@ def told_of_card(device: str) -> Iterator[None]:
         if not is_of_card(error, device):
             raise
         first = next(iter(str(error).strip().splitlines()), "").rstrip(".")
-        told = f"--device {device}: {first}; run fewer experiments at once, or --device {CPU}"
-        raise SimulationError(told) from error
+        raise SimulationError(
+            f"--device {device}: {first}; run fewer experiments at once, or --device {CPU}"
+        ) from error
 
 
 class InProcess:
