@@ -108,8 +108,9 @@ class RunConfig(Schedule):
             check_shares(self.learning, self.over_selection, self.asynchronous is not None)
             if spec.net:
                 is_labelling = self.labelling is not None
-                rest = self.training, is_labelling, self.patience, self.keep
-                check_net(spec.net, self.learning, *rest)
+                check_net(
+                    spec.net, self.learning, self.training, is_labelling, self.patience, self.keep
+                )
         except ValueError as error:
             raise ConfigError(f"learning: {error}") from None
         try:

@@ -199,8 +199,9 @@ def _heard() -> "SearchStrategy[Heard]":
 
     took_s = st.one_of(st.none(), st.floats(0.0, 1e6))
     loss = st.one_of(st.none(), st.floats(0.0, 10.0), st.floats(-3e38, 3e38))
-    counts = st.integers(0, 9), st.integers(0, 2**53)
-    return st.builds(Heard, *counts, took_s, loss, tries=st.integers(0, 3))
+    return st.builds(
+        Heard, st.integers(0, 9), st.integers(0, 2**53), took_s, loss, tries=st.integers(0, 3)
+    )
 
 
 def _confidences() -> "SearchStrategy[Confidences]":

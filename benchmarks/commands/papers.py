@@ -142,9 +142,15 @@ def _write(path: Path | None, states: Sequence[EntryState], text: str, given: Gi
 def _bar(console: Console, states: Sequence[EntryState]) -> Iterator[Say]:
     """How far all of it is, by rounds that are left; below it the entry at hand."""
     left = {one.entry.name: sum(on.experiment.rounds for on in one.left.values()) for one in states}
-    columns = (TextColumn("{task.description:<46.46}"), BarColumn(20), MofNCompleteColumn())
-    more = TextColumn("rounds"), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, *more, console=console) as bar:
+    with Progress(
+        TextColumn("{task.description:<46.46}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    ) as bar:
         whole, line = bar.add_task("all", total=sum(left.values())), bar.add_task("starting")
 
         def say(entry: Entry, done: int, total: int) -> None:

@@ -70,8 +70,12 @@ def pretrain(
 def _train(request: "Request", corpus: "Corpus") -> "CardFacts":
     from benchmarks.pretraining.run import pretrain as train
 
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    with Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    ) as bar:
         line = bar.add_task("training", total=1.0, start=False)
 
         def show(run: "Progress") -> None:

@@ -153,8 +153,9 @@ def pretrain(
     else:
         lesson = plain_lesson(corpus, recipe, seed)
     checkpoint = request.out.with_name(f"{request.out.name}.work") / "checkpoint.pt"
-    how = lesson.student, lesson.course, lesson.teacher
-    run = train(*how, request.limits, seed, checkpoint, on_step)
+    run = train(
+        lesson.student, lesson.course, lesson.teacher, request.limits, seed, checkpoint, on_step
+    )
     facts = _facts(request, corpus, lesson, run)
     _write(request, lesson, facts)
     facts = _judged(request, corpus, lesson, facts)

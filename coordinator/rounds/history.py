@@ -129,8 +129,15 @@ def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
         elif (news := news_of(before, event, state)) is not NOTHING:
             past = past.plus(news)
     best, score = past.best or (None, None)
-    told = dict(past.adapters), dict(past.scores), best, dict(past.lost), past.best_sha256
-    return History(state, *told, score)
+    return History(
+        state,
+        dict(past.adapters),
+        dict(past.scores),
+        best,
+        dict(past.lost),
+        past.best_sha256,
+        score,
+    )
 
 
 LONG = 2000  # events; of two devices about 200 rounds
@@ -156,8 +163,7 @@ def folded_from(
     counted: Iterable[str],
 ) -> Folded:
     """The event that stands for all so far; see `events.Folded`."""
-    known = to_plain(state), to_plain(past), shelf
-    return Folded(events, *known, tuple(steps), tuple(counted))
+    return Folded(events, to_plain(state), to_plain(past), shelf, tuple(steps), tuple(counted))
 
 
 def to_plain(known: object) -> dict[str, Any]:

@@ -394,8 +394,12 @@ def _timed(config: Schedule, state: State, opened: StepOpened) -> StepOpened:
     if not config.adaptive_deadline:
         return opened
     chosen = [device_id for _, device_id in opened.members]
-    known = (state.times, opened.kind, state.silences, chosen)
-    return replace(opened, deadline_s=deadline_of_next(config.deadline_s, *known))
+    return replace(
+        opened,
+        deadline_s=deadline_of_next(
+            config.deadline_s, state.times, opened.kind, state.silences, chosen
+        ),
+    )
 
 
 def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple[float, ...]:

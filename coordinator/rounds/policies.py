@@ -83,8 +83,14 @@ class Random:
 
     def choose(self, asking: Asking) -> Chosen:
         """As `Selection` has it; nobody has a reason of its own not to be chosen."""
-        step = ("cohort", asking.round_index, asking.attempt)
-        return drawn(asking.candidates, asking.size, asking.secret, *step), {}
+        return drawn(
+            asking.candidates,
+            asking.size,
+            asking.secret,
+            "cohort",
+            asking.round_index,
+            asking.attempt,
+        ), {}
 
 
 UNKNOWN = 3.0  # of a device that has not said how many labels it holds: about between the others
@@ -102,8 +108,9 @@ class Coverage:
             name: _weight(asking.texts.get(name), sum(1.0 / holders[one] for one in labels), rarest)
             for name, labels in held.items()
         }
-        step = ("cohort", asking.round_index, asking.attempt)
-        chosen = drawn_by(weights, asking.size, asking.secret, *step)
+        chosen = drawn_by(
+            weights, asking.size, asking.secret, "cohort", asking.round_index, asking.attempt
+        )
         return chosen, _why_not(asking.texts, weights, chosen)
 
 
@@ -159,8 +166,9 @@ class Balance:
 
 
 def _drawn(asking: Asking, weights: dict[str, float], small: str) -> Chosen:
-    step = ("cohort", asking.round_index, asking.attempt)
-    chosen = drawn_by(weights, asking.size, asking.secret, *step)
+    chosen = drawn_by(
+        weights, asking.size, asking.secret, "cohort", asking.round_index, asking.attempt
+    )
     others, largest = weights.keys() - set(chosen), max(weights.values(), default=1.0)
     told = {name: small if weights[name] < largest else NOT_DRAWN for name in sorted(others)}
     return chosen, told

@@ -178,8 +178,9 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
         down=live.config.updates.down,
     )
     if found.lack:
-        kept = state.memory_sha256, state.shared
-        return StepClosed(opened.adapter_sha256, now_s, found.lack, *kept)
+        return StepClosed(
+            opened.adapter_sha256, now_s, found.lack, state.memory_sha256, state.shared
+        )
     memory = store.put(encode_memory(found.memory)) if found.memory else ""
     shared = {step: store.put(encode_adapter(given)) for step, given in found.shared.items()}
     coded = store.put(found.step) if found.step else ""

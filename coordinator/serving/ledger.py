@@ -299,8 +299,9 @@ class Ledger:
                 return False
             keys = [key for one in steps for key, _ in one.members if key in self._counted]
             counted = [f"{key}:{self._counted[key]}" for key in keys]
-            known = live.state, live.past, to_plain(live.shelf)
-            event = folded_from(live.seq, *known, steps, counted)
+            event = folded_from(
+                live.seq, live.state, live.past, to_plain(live.shelf), steps, counted
+            )
             again = self._recalled(live, event)
             assert again == replace(live, seq=again.seq, first=live.seq)  # else it is kept whole
             try:

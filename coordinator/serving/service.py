@@ -113,8 +113,9 @@ class Service:
         for live in self._ledger.all():
             self.members.load(live.run.run_id, live.state.is_finished)
         self.presence = Presence(store, now_s)
-        told = (self._ledger, self.fleet, self.members, self.presence, self.lives)
-        self.neighbours = Neighbours(store, *told)
+        self.neighbours = Neighbours(
+            store, self._ledger, self.fleet, self.members, self.presence, self.lives
+        )
         self._alive = Alive(self.presence, self.fleet, self.members, minimum_client)
         self.answers = AnswerIntake(store, self._ledger, self.fleet, self.members)
         self._returns = TokenBuckets(RETURNS_AT_ONCE, 1 / RETURN_EVERY_S)

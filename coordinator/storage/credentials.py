@@ -163,8 +163,10 @@ def operator_of_token(store: Store, token: str) -> Operator | None:
 
 def operators(store: Store) -> list[Operator]:
     """Everybody who was ever let in, the newest first."""
-    order = (OPERATORS.c.created_at_s.desc(), OPERATORS.c.operator_id)
-    return _chosen(store, sql.select(OPERATORS).order_by(*order))
+    return _chosen(
+        store,
+        sql.select(OPERATORS).order_by(OPERATORS.c.created_at_s.desc(), OPERATORS.c.operator_id),
+    )
 
 
 def revoke_operator(store: Store, operator_id: str, now_s: float) -> Operator:

@@ -57,8 +57,11 @@ def reports(
         here &= REPORTS.c.round_index <= until
     sent = REPORTS.outerjoin(DEVICES, REPORTS.c.device_id == DEVICES.c.device_id)
     chosen = sql.select(REPORTS, DEVICES.c.name.label("device")).select_from(sent).where(here)
-    order = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, DEVICES.c.stem, DEVICES.c.number)
-    return database.rows(chosen.order_by(*order))
+    return database.rows(
+        chosen.order_by(
+            REPORTS.c.round_index, PLACE, REPORTS.c.attempt, DEVICES.c.stem, DEVICES.c.number
+        )
+    )
 
 
 def counts_by_round(database: Database, run_id: str, since: int) -> dict[int, int]:

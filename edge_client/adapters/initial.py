@@ -174,8 +174,7 @@ def first_adapter(
     prompt_ids, draw = tokens.encode(prompt_init), derive_seed(seed, "adapter")
     check_asked(spec, task, base)
     head = kind_of(task).head(task)
-    known = (head.rows, draw, prompt_ids)
-    state = initial_adapter(spec, base, *known, is_of_words=head.is_of_words)
+    state = initial_adapter(spec, base, head.rows, draw, prompt_ids, is_of_words=head.is_of_words)
     if head.answers == "label words" and not spec.head:
         tokens.label_word_ids(task)
     Encoder(tokens, task, not spec.head, min(longest, base.shape.positions - spec.prompt_tokens))

@@ -180,8 +180,7 @@ def _head(family: Family, shape: Shape) -> list[Tensor]:
     if family.final_norm:
         found += _norm(family.final_norm, shape.hidden, has_bias(shape, "norm"))
     if family.head_dense:
-        dense = shape.embedding, shape.hidden, has_bias(shape, "head")
-        found += _linear(family.head_dense, *dense)
+        found += _linear(family.head_dense, shape.embedding, shape.hidden, has_bias(shape, "head"))
     if family.head_norm:
         found += _norm(family.head_norm, shape.embedding, has_bias(shape, "norm"))
     if family.decoder_bias and has_bias(shape, "decoder"):

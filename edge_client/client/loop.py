@@ -98,8 +98,9 @@ class Client:
         self._fetching = Fetching(packs, mirrors, served, self._state.base_ids)
         standings, state = self._standings, self._state
         self._joining = Joining(coordinator, self._worker, self._fetching, standings, state)
-        known_here = (self._settings, state, standings, self._adapters, self._own)
-        self._homecoming = Homecoming(coordinator, *known_here)
+        self._homecoming = Homecoming(
+            coordinator, self._settings, state, standings, self._adapters, self._own
+        )
         try:
             self._me = enrol(coordinator, known, self._settings, elsewhere)
             self._state.keep_identity(self._me)
@@ -301,8 +302,9 @@ class Client:
         self._worker.check_sizes(work, base_name)
         with meter.phase("download"), waiting():
             fetch, body_of = partial(coordinator.adapter, meter=meter), self._adapters.body
-            known = work.adapter_sha256, work.adapter_bytes
-            start = decode_adapter(body_of(*known, fetch, most, steps=work.steps))
+            start = decode_adapter(
+                body_of(work.adapter_sha256, work.adapter_bytes, fetch, most, steps=work.steps)
+            )
             shared = {
                 order.name: body_of(order.shared_sha256, order.shared_bytes, fetch, most)
                 for order in orders

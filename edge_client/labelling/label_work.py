@@ -235,8 +235,9 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Lab
     while notes.book.done < len(opened.queue):
         if said.stops_when_found and _has_found(notes, stands, terms, limit):
             break
-        spent = notes.book.labelling_forwards, notes.book.training_forwards
-        left = affordable(said.compute_share, *spent, planned)
+        left = affordable(
+            said.compute_share, notes.book.labelling_forwards, notes.book.training_forwards, planned
+        )
         most = int(min(left, CHUNK * price)) // price
         names = opened.queue[notes.book.done :][:most]
         if not names:
@@ -315,8 +316,7 @@ def _opened(
     sketch = sketch_of(engine.adapter())
     adapter, least = terms.adapter_sha256, terms.thresholds
     stands = _standing(book, said, sketch)
-    how = said.read_share, said.known_first
-    names = queue(order, book.readings, least, stands, adapter, *how)
+    names = queue(order, book.readings, least, stands, adapter, said.read_share, said.known_first)
     if terms.exits_early:
         names = learnt_first(names)
     opened = OpenedJournal(terms.work_id, adapter, tuple(names), tuple(order), sketch)

@@ -83,8 +83,9 @@ def choose(folder: Path, run: str, shared: str, made: Made) -> Choice:
         OSError: It cannot be written.
     """
     use: Literal["personal", "shared"] = "shared" if made.is_better is False else "personal"
-    told = (made.method, made.accuracy, made.accuracy_shared, made.test_examples)
-    choice = Choice(run, use, shared, *told)
+    choice = Choice(
+        run, use, shared, made.method, made.accuracy, made.accuracy_shared, made.test_examples
+    )
     if made.measure != "accuracy":
         choice = replace(choice, measure=made.measure, score=made.score)
         choice = replace(choice, score_shared=made.score_shared)

@@ -70,8 +70,16 @@ class Opening:
 
     def engine(self, spec: AdapterSpec, *, is_whole: bool = False) -> Engine:
         """An engine for an adapter; whole: one that trains all layers."""
-        known = (self.kind, self.base, self.task, spec, self.training, self.budget_bytes)
-        engine = open_within(*known, device=self.device, is_whole=is_whole)
+        engine = open_within(
+            self.kind,
+            self.base,
+            self.task,
+            spec,
+            self.training,
+            self.budget_bytes,
+            device=self.device,
+            is_whole=is_whole,
+        )
         engine.on_texts = self.on_texts
         return engine
 
@@ -92,8 +100,16 @@ class Opening:
             AdapterError: The adapter does not fit the base.
             BudgetError: No such plan fits the budget.
         """
-        known = (self.kind, self.base, spec, self.training, self.task)
-        check_budget(*known, self.budget_bytes, self.device, is_whole=is_whole)
+        check_budget(
+            self.kind,
+            self.base,
+            spec,
+            self.training,
+            self.task,
+            self.budget_bytes,
+            self.device,
+            is_whole=is_whole,
+        )
 
 
 @dataclass(frozen=True)
@@ -201,8 +217,17 @@ def way_for(
     by_output = method == "bt-lora"  # all ranks would go to `up` otherwise
     terms = at.training
     targets = net.spec.targets if net else Way.targets
-    known = (method, rank, bank, targets, terms.epochs, terms.batch, terms.lr)
-    way = Way(*known, by_output=by_output, has_head=kind_of(at.task).head(at.task).answers is None)
+    way = Way(
+        method,
+        rank,
+        bank,
+        targets,
+        terms.epochs,
+        terms.batch,
+        terms.lr,
+        by_output=by_output,
+        has_head=kind_of(at.task).head(at.task).answers is None,
+    )
     while True:
         try:
             _check(at, way, beneath)
@@ -293,8 +318,7 @@ def make(
     beneath = [shared] if shared and is_above else []
     # Where ranks are chosen all layers count, and what is chosen is trained.
     opened = partial(at.engine, is_whole=way.method not in UNRANKED)
-    known = (way, base.shape, opened, texts, seed, given)
-    with own_adapter(*known, beneath=beneath) as own:
+    with own_adapter(way, base.shape, opened, texts, seed, given, beneath=beneath) as own:
         after, kind = evaluate(own.engine, texts.test) if texts.test else None, kind_of(at.task)
         score, score_shared = (None if one is None else kind.figure(one) for one in (after, before))
         name = str(own.spec)

@@ -431,8 +431,9 @@ class Tokens:
                 return word_behind(self._bare, pattern, word)
             return word_at_mask(self._tokenizer.encode, pattern, word, self._mark)
 
-        known = self._control_words, self.unknown_id
-        return label_words(word_at, task, *known, is_causal=self.is_causal)
+        return label_words(
+            word_at, task, self._control_words, self.unknown_id, is_causal=self.is_causal
+        )
 
     def room(self, pattern: str, limit: int) -> int:
         """Tokens that a pattern leaves for its texts in a prompt of `limit`, at least one per text.

@@ -98,8 +98,9 @@ class Scaffold(UpdateStep):
         holders = set(context.holders.get(self.name, ()))
         for one in cohort:
             if self.name in one.counted:
-                known = one.delta, one.optimizer_steps, context.training.lr
-                for name, change in change_of(now, *known).items():
+                for name, change in change_of(
+                    now, one.delta, one.optimizer_steps, context.training.lr
+                ).items():
                     sums[name] = sums.get(name, 0.0) + change
                 holders.add(one.device_id)
             yield one

@@ -345,8 +345,9 @@ def main(argument: str) -> None:
     worst, error = plain_error(base, spec, batch, words, tags)
     tell("plain", worst_tensor=worst, worst_error=error)
     plans = every_plan(base, spec, request["batch"], request["tokens"])
-    computer = request["engine"], request["device"]
-    for found in gradient_errors(base, spec, plans, batch, words, *computer, tags):
+    for found in gradient_errors(
+        base, spec, plans, batch, words, request["engine"], request["device"], tags
+    ):
         tell("plan", **asdict(found))
     tell("done")
 

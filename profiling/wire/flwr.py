@@ -114,8 +114,15 @@ class _Deployment:
     def start(self, adapter: AdapterState, relay: Relay) -> None:
         """Start the SuperNodes behind the relay, then the run."""
         for name, port in zip(self._nodes, self._ports[1:], strict=True):
-            where = ("--superlink", f"127.0.0.1:{relay.port}", "--port", str(port))
-            self._start(name, "flower-supernode", "--insecure", *where)
+            self._start(
+                name,
+                "flower-supernode",
+                "--insecure",
+                "--superlink",
+                f"127.0.0.1:{relay.port}",
+                "--port",
+                str(port),
+            )
         app = write_app(self._folder, adapter, len(self._nodes), self._rounds)
         home = self._folder / "home"
         home.mkdir(exist_ok=True)

@@ -151,8 +151,9 @@ def demo(
             "--data needs --task task.toml (labels, patterns, verbalizer)",
             TaskError,
         )
-        given = (data, test, find_task(task or ""))
-        split = split_of(*given, clients, labels, seed, test_texts, likeness)
+        split = split_of(
+            data, test, find_task(task or ""), clients, labels, seed, test_texts, likeness
+        )
         if split.left_out:
             said = "test texts are texts that devices train on, and are left out"
             tell([f"{split.left_out} {said}"], console.file)
@@ -182,8 +183,13 @@ def demo(
 
 
 def _run(setting: Setting, folders: Sequence[Path], console: Console) -> Result:
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), TextColumn("{task.fields[of]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+    with Progress(
+        TextColumn("{task.description:<36}"),
+        BarColumn(),
+        TextColumn("{task.fields[of]}"),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bar:
         lines: dict[str, TaskID] = {}
 
         def progress(step: Step) -> None:

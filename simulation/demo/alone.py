@@ -108,8 +108,7 @@ def _compare(setting: Setting, folders: Sequence[Path], progress: Progress) -> C
     together = float(scoring.right(engine, everybody, "the adapter of all").mean())
     engine.close()
     measure = "accuracy" if kind_of(task).is_one_label else "exact match"
-    shares = zero_shot, mean(everywhere), mean(at_home), together
-    return Compared(measure, *shares, len(everybody))
+    return Compared(measure, zero_shot, mean(everywhere), mean(at_home), together, len(everybody))
 
 
 class _Scoring:

@@ -68,8 +68,16 @@ def fitted(on: Stage, data: ClientData, seed: int, asked: Asked) -> Iterator[Own
     above = parse_adapter(personal.above) if asked.beneath else AdapterSpec()
     beneath = [Given(above, decode_adapter(one)) for one in asked.beneath]
     way = personal.way(on.dataset.task)
-    known = (way, on.base.shape, lambda spec: on.open_engine(str(spec)), data, seed)
-    with own_adapter(*known, given, first, beneath) as own:
+    with own_adapter(
+        way,
+        on.base.shape,
+        lambda spec: on.open_engine(str(spec)),
+        data,
+        seed,
+        given,
+        first,
+        beneath,
+    ) as own:
         yield own
 
 

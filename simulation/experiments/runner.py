@@ -189,8 +189,12 @@ def run(
     ended = {part: _ended(part, place, on_round) for part in _before(on, place)}
     card = find_card(on.device, on.base.bits)
     weights = next((ended[part][1] for part in before.taught if part in ended), b"")
-    known = experiment, card.name if card else "", _facts(on, weights)
-    with Record(place.out / on.key, *known) as record, told_of_card(on.device):
+    with (
+        Record(
+            place.out / on.key, experiment, card.name if card else "", _facts(on, weights)
+        ) as record,
+        told_of_card(on.device),
+    ):
         if experiment.personal is not None:
             there = {part: adapter for part, (_, adapter) in ended.items()}
             _run_personal(on, record, before, there, place.ray, on_round)
@@ -346,8 +350,9 @@ def _run_arm(
     dealt, ranks = experiment.ranks, dict[str, int]()
     if dealt:
         ranks = {name: dealt[index % len(dealt)] for index, name in enumerate(names)}
-    known = (arm.name, texts, forgers, "", ranks)
-    federate(schedule, on.template(), start, present, devices, keep, *known)
+    federate(
+        schedule, on.template(), start, present, devices, keep, arm.name, texts, forgers, "", ranks
+    )
 
 
 def _devices(on: Stage, place: Place) -> Devices:

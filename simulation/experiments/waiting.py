@@ -158,8 +158,16 @@ def run(
         score = devices.judge(adapter, "")
         return score.accuracy, score.by_client[slow].share
 
-    given = (names, pace(names, asked.slower, seed), until_s, judge, 1.0)
-    told = clocked(schedule, on.template(), devices, *given)
+    told = clocked(
+        schedule,
+        on.template(),
+        devices,
+        names,
+        pace(names, asked.slower, seed),
+        until_s,
+        judge,
+        1.0,
+    )
     return Way(name, seed, told, replayed(schedule, told) == told.adapter)
 
 

@@ -269,8 +269,13 @@ def written(piece: Piece, order: Order, results: Sequence[Result], seconds: floa
 def results_of(asked: Sequence[Experiment], order: Order, console: Console) -> list[Result]:
     """Run experiments below a bar that says how far they are."""
     of = TextColumn("{task.fields[of]}")
-    columns = (TextColumn("{task.description:<40.40}"), BarColumn(), of, TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
+    with Progress(
+        TextColumn("{task.description:<40.40}"),
+        BarColumn(),
+        of,
+        TimeElapsedColumn(),
+        console=console,
+    ) as bar:
         line = bar.add_task("starting", total=None, of="")
 
         def tell(done: int, total: int, name: str) -> None:

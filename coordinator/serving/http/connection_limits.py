@@ -341,8 +341,7 @@ class Door(socket.socket):
     """
 
     def __init__(self, bound: socket.socket, guests: ConnectionSlots) -> None:
-        kind = (bound.family, bound.type, bound.proto)
-        super().__init__(*kind, fileno=bound.detach())
+        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
         self.guests = guests
         self._taken = 0
         self._spare = os.open(os.devnull, os.O_RDONLY)

@@ -156,8 +156,15 @@ class OwnAdapter:
         net = given if given.spec.net else None
         lr = rate_of(given.spec, terms.training)
         training = replace(terms.training, epochs=Way.epochs, lr=lr)
-        known = (settings.engine, settings.base, terms.task, training)
-        at = Opening(*known, settings.budget_bytes, settings.device, on_texts)
+        at = Opening(
+            settings.engine,
+            settings.base,
+            terms.task,
+            training,
+            settings.budget_bytes,
+            settings.device,
+            on_texts,
+        )
         is_said = given.spec.net != "rates"  # which are for the rank that they were learned with
         rank = settings.rank_budget if is_said else None
         way = way_for(method_for("" if net else ON_FROM_SHARED, net), at, net, rank)

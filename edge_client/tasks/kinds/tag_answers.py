@@ -195,8 +195,7 @@ class Tagging:
         for start, end, label in spans(tags):
             begin, stop = places[start][0], places[end - 1][1]
             probability = round(math.exp(float(sure[start:end].sum())), 4)
-            known = (label, text[begin:stop], start, end, begin, stop)
-            entities.append(Entity(*known, probability))
+            entities.append(Entity(label, text[begin:stop], start, end, begin, stop, probability))
         return TaggedText(text, words_of(example), tags, tuple(entities))
 
 

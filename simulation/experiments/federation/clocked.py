@@ -210,8 +210,16 @@ def closed(
     memory = decode_memory(blobs[state.memory_sha256] if state.memory_sha256 else b"")
     before = decode_adapter(blobs[opened.adapter_sha256])
     opened = narrowed(schedule, state, step)
-    known = (opened, schedule.rounds, answers, before, memory, state.medians.norms)
-    found = learn(schedule.learning, *known, schedule.is_guarded)
+    found = learn(
+        schedule.learning,
+        opened,
+        schedule.rounds,
+        answers,
+        before,
+        memory,
+        state.medians.norms,
+        schedule.is_guarded,
+    )
     if found.lack:
         return StepClosed(opened.adapter_sha256, now_s, found.lack, state.memory_sha256)
     adapter = encode_adapter(found.adapter)

@@ -94,8 +94,7 @@ def federate(
             train; quotes the first error.
     """
     drawn_by = secret or str(schedule.seed)
-    known = (texts or {}, forgers, drawn_by, ranks or {})
-    run = _Run(schedule, template, devices, start, arm, *known)
+    run = _Run(schedule, template, devices, start, arm, texts or {}, forgers, drawn_by, ranks or {})
     open_round: Round | None = None
     while (event := run.next_event(names)) is not None:
         if isinstance(event, StepOpened) and event.kind == "evaluate":
@@ -263,9 +262,18 @@ class _Run:
                 cohort = list(cohort)  # in a file, in a coordinator
                 assert self._state.step is not None
                 opened = narrowed(schedule, self._state, self._state.step)
-            known = (opened, schedule.rounds, cohort, reference, remembers, norms)
-            how = schedule.is_guarded, context, schedule.updates.down
-            found = learn(schedule.learning, *known, *how)
+            found = learn(
+                schedule.learning,
+                opened,
+                schedule.rounds,
+                cohort,
+                reference,
+                remembers,
+                norms,
+                schedule.is_guarded,
+                context,
+                schedule.updates.down,
+            )
             lack, lost, step = found.lack, found.lost, found.step
             if not lack:
                 self._carried.remember(found.memory, found.shared)
@@ -315,8 +323,11 @@ class _Run:
 
     def rolled_back(self, event: RolledBack, closed: Round) -> Round:
         """A round whose adapter was left for an earlier one, which is what the run has now."""
-        known = self.standing.adapter, self._arm, self._judging
-        scored = self._devices.judge(*known) if closed.score else None
+        scored = (
+            self._devices.judge(self.standing.adapter, self._arm, self._judging)
+            if closed.score
+            else None
+        )
         trouble = f"back to round {event.round_index}: {event.reason}"
         return replace(closed, standing=self.standing, score=scored, trouble=trouble)
 

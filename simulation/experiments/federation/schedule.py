@@ -106,8 +106,9 @@ def admitted(
     if finished.update is None:
         return finished, None
     try:
-        known = reference, schedule, work.round_index
-        return finished, check_update(finished.update, work.work_id, *known)
+        return finished, check_update(
+            finished.update, work.work_id, reference, schedule, work.round_index
+        )
     except Refusal as refusal:
         failed = Report(work.work_id, "failed", failure="internal")
         return FinishedWork(failed, None, refusal.detail), None
