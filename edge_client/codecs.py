@@ -130,8 +130,7 @@ def pack(whole: np.ndarray, width: Width) -> np.ndarray:
         return whole
     padded = np.append(whole, np.zeros(whole.size % 2, np.int8))
     halves = (padded + MIDDLE).astype(np.uint8)
-    packed: np.ndarray = halves[0::2] | (halves[1::2] << 4)
-    return packed
+    return halves[0::2] | (halves[1::2] << 4)
 
 
 def unpack(stored: np.ndarray, size: int, width: Width) -> np.ndarray:

@@ -169,12 +169,10 @@ def _ridge(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     x, y = inputs.astype(np.float64), targets.astype(np.float64)
     penalty = RIDGE * float((x * x).mean()) * len(x)
     gram = x @ x.T + penalty * np.eye(len(x))
-    found: np.ndarray = x.T @ np.linalg.solve(gram, y)
-    return found
+    return x.T @ np.linalg.solve(gram, y)
 
 
 def _margins(answers: np.ndarray) -> np.ndarray:
     """How far the first label is ahead of the second."""
     best = np.partition(answers, -2, axis=1)
-    found: np.ndarray = best[:, -1] - best[:, -2]
-    return found
+    return best[:, -1] - best[:, -2]

@@ -135,8 +135,7 @@ class Ground:
         """
         there = self.deviation > 0
         apart = (spread - self.mean) / np.where(there, self.deviation, 1.0)
-        found: np.ndarray = np.clip(np.where(there, apart, 0.0), -FARTHEST, FARTHEST).ravel()
-        return found
+        return np.clip(np.where(there, apart, 0.0), -FARTHEST, FARTHEST).ravel()
 
 
 def ground_of(engine: Engine, bank: AdapterState) -> Ground:

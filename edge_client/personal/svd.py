@@ -226,8 +226,7 @@ class Importance:
     def _of(self, numbers: AdapterState, name: str) -> np.ndarray:
         if name not in self.averages:
             return np.zeros(numbers[name].shape)
-        found: np.ndarray = self.averages[name].astype(np.float64) * self.unsure[name]
-        return found
+        return self.averages[name].astype(np.float64) * self.unsure[name]
 
 
 def orthogonality(numbers: AdapterState) -> float:
@@ -258,8 +257,7 @@ def _gram(numbers: AdapterState, name: str) -> np.ndarray:
     """Products of a matrix's ranks with each other, less the identity; (r, r) float64."""
     whole = numbers[name].astype(np.float64)
     gram = whole @ whole.T if name.endswith(LORA_A) else whole.T @ whole
-    found: np.ndarray = gram - np.eye(len(gram))
-    return found
+    return gram - np.eye(len(gram))
 
 
 def mask(numbers: AdapterState, kept: Mapping[str, tuple[int, ...]]) -> None:

@@ -31,8 +31,7 @@ def dirichlet(
     """
     if isinf(concentration):
         return np.full((draws, parts), 1.0 / parts)
-    shares: np.ndarray = generator.dirichlet(np.full(parts, concentration), size=draws)
-    return shares
+    return generator.dirichlet(np.full(parts, concentration), size=draws)
 
 
 def apportion(weights: np.ndarray, total: int) -> np.ndarray:

@@ -112,8 +112,7 @@ def _of_largest_one(vector: np.ndarray) -> np.ndarray:
         raise TypologyError(
             "a typological vector needs finite elements, none negative, one above 0"
         )
-    scaled: np.ndarray = vector / largest
-    return scaled
+    return vector / largest
 
 
 # The embedded base's card: passages it was taught.

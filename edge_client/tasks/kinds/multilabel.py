@@ -173,8 +173,7 @@ class Multilabel(Classification):
         """Which labels rows of log-probabilities tell, 1 or 0, as many."""
         said = task.options.get("thresholds", {})
         least = np.array([said.get(label, USUAL) for label in task.labels])
-        found: np.ndarray = (np.exp(rows.astype(np.float64)) >= least).astype(np.int64)
-        return found
+        return (np.exp(rows.astype(np.float64)) >= least).astype(np.int64)
 
     def score(self, task: Task, answers: Sequence[TextAnswers]) -> Evaluation:
         return evaluation_of(answers, counts_of([one.counts for one in answers]))

@@ -274,5 +274,4 @@ class FullBackend:
 
 def _here(tensor: torch.Tensor) -> np.ndarray:
     """A copy that does not change when the model does."""
-    found: np.ndarray = tensor.cpu().numpy().copy()
-    return found
+    return tensor.cpu().numpy().copy()
