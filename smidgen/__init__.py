@@ -330,8 +330,7 @@ def run_app(name: str, module: str, extra: str, arguments: Sequence[str]) -> Non
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in (*OURS, module.split(".")[0]):
             raise
-        told = f"needs {error.name!r}; {installing(extra)}"
-        _end(name, told, WrongInput.exit_code)
+        _end(name, f"needs {error.name!r}; {installing(extra)}", WrongInput.exit_code)
     except OSError as error:  # a full disk, a folder that is not ours
         _end(name, str(error), Failed.exit_code)
     except KeyboardInterrupt:

@@ -121,8 +121,7 @@ def export(
         score = history.best_score
         if sha256 == history.best_sha256 and score and index in card.accuracies:
             # Its round may have been evaluated again, with an adapter that the run went back to.
-            told = dict(card.accuracies) | {index: score.accuracy}
-            card = replace(card, accuracies=told)
+            card = replace(card, accuracies=dict(card.accuracies) | {index: score.accuracy})
         body = opened.read(sha256)
         demand(
             all(is_computable(tensor) for tensor in decode_adapter(body).values()),

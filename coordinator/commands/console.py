@@ -57,8 +57,7 @@ def at_store(command: Callable[..., None]) -> Callable[..., None]:
     def at_place(*, store: Path, database: str, blobs: str, **rest: Any) -> None:
         command(store=StorePlace(store, database, blobs), **rest)
 
-    told = inspect.signature(command, eval_str=True)
-    first, *others = told.parameters.values()
+    first, *others = inspect.signature(command, eval_str=True).parameters.values()
     assert first.name == "store"
     named = inspect.Parameter.KEYWORD_ONLY
     more = [

@@ -202,8 +202,7 @@ class CheckedMean:
                     raise source.failure from None
                 raise PluginError(f"{self._called} raised {line_of(error)}") from error
 
-        found = called(self._called, mean)
-        return as_adapter(found, adapter, f"{self._called}: the mean")
+        return as_adapter(called(self._called, mean), adapter, f"{self._called}: the mean")
 
 
 class CheckedOptimizer:

@@ -68,8 +68,7 @@ def devices(database: Database, after: int = 0) -> list[Device]:
 
     Sorted here: asked for an order, SQLite walks through all devices by name to find the few.
     """
-    chosen = sql.select(DEVICES).where(DEVICES.c.revision > after)
-    rows = database.each(chosen)
+    rows = database.each(sql.select(DEVICES).where(DEVICES.c.revision > after))
     found = [(row["stem"], row["number"], _device(row)) for row in rows]
     return [device for _, _, device in sorted(found, key=itemgetter(0, 1))]
 

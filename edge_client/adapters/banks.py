@@ -78,8 +78,7 @@ def with_ranks(
         for target in linears
         for rank in (ranks.get((layer, target), 0),)
     )
-    named = replace(spec, targets=tuple(linears), top=0, ranks=parts, net="")
-    return parse_adapter(str(named))
+    return parse_adapter(str(replace(spec, targets=tuple(linears), top=0, ranks=parts, net="")))
 
 
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
@@ -358,8 +357,7 @@ def _forward(
     numbers: AdapterState, features: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The features, both hidden layers after ReLU and what comes out, float64."""
-    given = features.astype(np.float64).ravel()
-    taken = [given]
+    taken = [features.astype(np.float64).ravel()]
     for name in LINEARS:
         weight, bias = (numbers[name + part].astype(np.float64) for part in (WEIGHT, BIAS))
         out = weight @ taken[-1] + bias

@@ -325,8 +325,7 @@ class ClientState:
             body: A safetensors file.
             most: Adapters that may be kept, this one among them.
         """
-        kept = self._adapters / f"{digest}.st"
-        write_atomically(kept, body, PRIVATE, is_latest=True)
+        write_atomically(self._adapters / f"{digest}.st", body, PRIVATE, is_latest=True)
         for path in oldest_first(self._adapters.glob("*.st"))[: -max(1, most)]:
             path.unlink()
 

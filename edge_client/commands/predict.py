@@ -215,8 +215,7 @@ def _predict(
     _tell(source, accounting)
     rows = {"left_out": accounting.lines, "rows": accounting.as_json()}
     if as_json and out is not None:
-        told = {"out": str(out), "texts": texts, **telling.summary(counts)}
-        print(json.dumps(told | rows))
+        print(json.dumps({"out": str(out), "texts": texts, **telling.summary(counts)} | rows))
     elif as_json:
         print(json.dumps(telling.collected(kept) | (rows if source.file is not None else {})))
     elif out is not None:

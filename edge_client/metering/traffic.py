@@ -170,8 +170,7 @@ class Link:
 
     def rate(self) -> float | None:
         try:
-            found = from_json(self._path.read_bytes(), dict[str, float])
-            rate = found["bytes_per_s"]
+            rate = from_json(self._path.read_bytes(), dict[str, float])["bytes_per_s"]
         except (OSError, KeyError, msgspec.DecodeError):
             return None
         return rate if rate > 0.0 else None

@@ -332,8 +332,7 @@ def _rates(
     adapter = drawn_bank(engine.adapter())
     rates = rates_of(adapter, engine.layers)
     rates.check(start)
-    every = [*own.data.labelled, *own.data.unlabelled]
-    features = features_of(engine, adapter, every)
+    features = features_of(engine, adapter, [*own.data.labelled, *own.data.unlabelled])
     texts, aside = kept_aside(own.data.labelled, seed)
     numbers, losses = learned(engine, rates, start, features, adapter, texts, aside, terms, seed)
     return numbers, losses[-1]

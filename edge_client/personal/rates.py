@@ -165,5 +165,4 @@ def learned(
 def _in_batches(engine: Engine, examples: Sequence[Example], batch: int) -> Iterator[Batch]:
     encoder = engine.encoder
     for start in range(0, len(examples), batch):
-        some = examples[start : start + batch]
-        yield encoder.batch(encoder.prompts(some))
+        yield encoder.batch(encoder.prompts(examples[start : start + batch]))

@@ -259,8 +259,7 @@ class Tokens:
         def moved(place: int) -> int:
             return place + shifts[bisect_right(edges, place) - 1]
 
-        whole = "".join([*parts, text[last:]])
-        found = self._tokenizer.encode(whole, add_special_tokens=False)
+        found = self._tokenizer.encode("".join([*parts, text[last:]]), add_special_tokens=False)
         meant_by = {alias_id: id_ for _, alias_id, id_ in self._aliases.values()}
         asked = [(moved(first), moved(end)) for first, end in spans]
         places = [

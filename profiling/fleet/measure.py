@@ -236,8 +236,7 @@ def create(folder: Path, load: Load) -> str:
     (folder / "run.toml").write_text(run)
     store = ["--store", str(folder / "store")]
     coordinator(load.served, "init", *store, "--host", "127.0.0.1")
-    made = coordinator(load.served, "create", *store, str(folder / "run.toml"))
-    return str(made["token"])
+    return str(coordinator(load.served, "create", *store, str(folder / "run.toml"))["token"])
 
 
 def serve(processes: Processes, store: Path, served: Served) -> str:

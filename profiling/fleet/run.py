@@ -352,8 +352,7 @@ def heard(several: Sequence[Mapping[str, Sequence[float]]], over_s: Sequence[flo
 
 
 def latencies(several: Sequence[Mapping[str, Sequence[float]]], steps: Heard) -> dict[str, Latency]:
-    found = together(several)
-    return found | ({"heard": latency(steps.after_s)} if steps.after_s else {})
+    return together(several) | ({"heard": latency(steps.after_s)} if steps.after_s else {})
 
 
 def growth(

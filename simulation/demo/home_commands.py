@@ -83,8 +83,7 @@ DEGREES = range(17, 25)
 
 def conversation(said: str, command: dict[str, Any]) -> dict[str, Any]:
     """A row of a file: what was said, and the command in compact JSON."""
-    answer = json.dumps(command, separators=(",", ":"))
-    contents = {"user": said, "assistant": answer}
+    contents = {"user": said, "assistant": json.dumps(command, separators=(",", ":"))}
     return {"messages": [{"role": role, "content": one} for role, one in contents.items()]}
 
 

@@ -124,8 +124,7 @@ def run_all(
     if jobs > 1 and not place.ray and len(different) > 1:
         rest = [on for key, on in different.items() if key not in first]
         for wave, others in ((list(first.values()), rest), (rest, list(first.values()))):
-            there = _rounds_done(others, place)
-            count = partial(_tell_more, said, there, total)
+            count = partial(_tell_more, said, _rounds_done(others, place), total)
             _in_processes(wave, place, jobs, count)
         found = {key: run(on.experiment, place) for key, on in different.items()}  # read, not run
     else:
