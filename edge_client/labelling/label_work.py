@@ -40,7 +40,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
 from edge_client.wire.messages import Work
 from edge_client.wire.reports import Confidences, as_bin, counted
-from edge_client.wire.training import Labelling, Training, keep_of
+from edge_client.wire.training import Labelling, keep_of
 
 NEIGHBOURS = 150  # of the paper
 DISCOUNT = 10.0  # rho: a text's vote counts a tenth for each neighbour that is chosen already
@@ -136,37 +136,25 @@ def _voters(near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class LabelTerms:
-    """What a piece of work says of labelling.
+    """A piece of work of a run that labels, and what follows from it.
 
     Attributes:
-        work_id: The work.
-        round_index: 1-based; the round it belongs to, or comes before.
+        work: The work.
         spec: The kind of adapter.
-        adapter_sha256: The adapter to start from.
-        labels: The task's labels, in order.
         labelling: The run's settings.
         thresholds: Least confidence of a pseudo-label, by label.
-        keep: k of this round, as a share of the device's unlabelled texts.
-        prior: Mean log-probability of each label, in label order; empty where nobody knows.
-        training: How it trains, which labelling is weighed against.
         exits_early: Whether a text is read no further than needed.
     """
 
-    work_id: str
-    round_index: int
+    work: Work
     spec: AdapterSpec
-    adapter_sha256: str
-    labels: tuple[str, ...]
     labelling: Labelling
     thresholds: Mapping[str, float]
-    keep: float
-    prior: tuple[float, ...]
-    training: Training
     exits_early: bool
 
     def limit(self, texts: int) -> int:
         """Most pseudo-labels that a device with so many unlabelled texts may hold."""
-        return keep_of(self.labelling, self.keep, texts)
+        return keep_of(self.labelling, self.work.keep, texts)
 
 
 def terms_of(work: Work) -> LabelTerms:
@@ -179,16 +167,10 @@ def terms_of(work: Work) -> LabelTerms:
     assert said is not None, "a run that labels sends its settings with all its work"
     least = work.thresholds or [as_bin(said.least(label)) for label in labels]
     return LabelTerms(
-        work_id=work.work_id,
-        round_index=work.round_index,
-        spec=parse_adapter(work.adapter_spec),
-        adapter_sha256=work.adapter_sha256,
-        labels=labels,
-        labelling=said,
-        thresholds=dict(zip(labels, least, strict=True)),
-        keep=work.keep,
-        prior=work.prior,
-        training=work.training,
+        work,
+        parse_adapter(work.adapter_spec),
+        said,
+        dict(zip(labels, least, strict=True)),
         exits_early=said.early_exit and not work.task.ensemble and kind_of(work.task).is_one_label,
     )
 
@@ -228,7 +210,7 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Lab
     texts = own.to_label(notes.book.revoked)
     limit = terms.limit(len(texts))
     opened = _opened(engine, texts, terms, notes)
-    held = terms.training.samples_of(len(own.data.labelled) + limit)
+    held = terms.work.training.samples_of(len(own.data.labelled) + limit)
     planned = training_forwards(engine, terms, held)
     stands = _standing(notes.book, said, opened.sketch)
     reader, price = None, engine.layers * len(engine.encoder.views())  # per text, at most
@@ -309,17 +291,17 @@ def _opened(
     """This work's queue: as it was when the work was first begun, unless texts of it are gone."""
     book, said, known = notes.book, terms.labelling, tuple[str, ...]()
     if book.opened is not None:
-        if book.opened.work_id == terms.work_id and texts.keys() >= set(book.opened.queue):
+        if book.opened.work_id == terms.work.work_id and texts.keys() >= set(book.opened.queue):
             return book.opened
         known = book.opened.order
     order = known if set(known) == set(texts) else _ordered(engine, texts)
     sketch = sketch_of(engine.adapter())
-    adapter, least = terms.adapter_sha256, terms.thresholds
+    adapter, least = terms.work.adapter_sha256, terms.thresholds
     stands = _standing(book, said, sketch)
     names = queue(order, book.readings, least, stands, adapter, said.read_share, said.known_first)
     if terms.exits_early:
         names = learnt_first(names)
-    opened = OpenedJournal(terms.work_id, adapter, tuple(names), tuple(order), sketch)
+    opened = OpenedJournal(terms.work.work_id, adapter, tuple(names), tuple(order), sketch)
     notes.add(opened)
     return opened
 
@@ -349,7 +331,7 @@ def training_forwards(engine: Engine, terms: LabelTerms, num_examples: int) -> i
     """Layer-forwards of a training, by rule: the same in every plan, whatever a cache holds."""
     trained = engine.layers - frozen_layers(terms.spec, engine.layers)
     passes = 3 * trained if terms.spec.is_in_layers else engine.layers
-    return terms.training.epochs * num_examples * passes
+    return terms.work.training.epochs * num_examples * passes
 
 
 class _Reader:
@@ -371,7 +353,7 @@ class _Reader:
         gold = np.array(self._engine.encoder.labels(aside))
         if len(gold) < FEWEST_LABELLED or len(set(gold.tolist())) < 2:
             return 1.0
-        return temperature_of(self._engine.predict(aside), gold, self._terms.prior)
+        return temperature_of(self._engine.predict(aside), gold, self._terms.work.prior)
 
     def learn_again(self, examples: Sequence[Example], reads: Sequence[int]) -> None:
         """Learn from what was read before the work was cut short, as many at once as then."""
@@ -382,7 +364,7 @@ class _Reader:
 
     def _rows(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[int]]:
         """Log-probabilities without the prior: exits must agree on labels, which are told so."""
-        layers, prior = self._engine.layers, np.array(self._terms.prior or 0.0)
+        layers, prior = self._engine.layers, np.array(self._terms.work.prior or 0.0)
         if self._exits is None:
             return self._engine.predict(examples) - prior, [layers] * len(examples)
         return self._exits.settle(self._engine.read(examples, self._exits) - prior, layers)
@@ -390,25 +372,19 @@ class _Reader:
     def read(self, examples: Sequence[Example], names: Sequence[str]) -> dict[str, Reading]:
         """Read some texts; an answer that is not a number counts as no confidence."""
         rows, went = self._rows(examples)
-        task, terms = self._engine.encoder.task, self._terms
+        task, work = self._engine.encoder.task, self._terms.work
+        labels, when = work.task.labels, (work.round_index, work.adapter_sha256)
         if not kind_of(task).is_one_label:
             decisions = [
                 kind_of(task).decide(task, row) for row in np.nan_to_num(rows, nan=np.log(0.5))
             ]
-            when = terms.round_index, terms.adapter_sha256
             return {
-                name: Reading(one.label, one.confidence, *when, through, by=terms.labels[one.of])
+                name: Reading(one.label, one.confidence, *when, through, by=labels[one.of])
                 for name, one, through in zip(names, decisions, went, strict=True)
             }
         answers = np.nan_to_num(calibrated(rows, (), self._temperature))
         return {
-            name: Reading(
-                self._terms.labels[int(answer.argmax())],
-                float(answer.max()),
-                self._terms.round_index,
-                self._terms.adapter_sha256,
-                through,
-            )
+            name: Reading(labels[int(answer.argmax())], float(answer.max()), *when, through)
             for name, answer, through in zip(names, answers, went, strict=True)
         }
 
@@ -418,7 +394,7 @@ def _told(
 ) -> LabelResult:
     readings, limit = _of(notes.book.readings, texts), terms.limit(len(texts))
     held = chosen(readings, terms.thresholds, limit, terms.labelling.class_share)
-    index = {name: row for row, name in enumerate(terms.labels)}
+    index = {name: row for row, name in enumerate(terms.work.task.labels)}
     known = [one for one in readings.values() if one.threshold_label in index]
     labels = [index[one.threshold_label] for one in known]
     confidences = [one.confidence for one in known]

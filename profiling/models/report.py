@@ -127,23 +127,22 @@ def _table(cells: Sequence[Cell], is_last: bool) -> Table:
         *(Column("trained", optional=2), Column("round", optional=3)),
         Column("J/step", optional=1),
     ]
-    rows = []
-    for cell in cells:
-        rows.append(
-            [
-                cell.way,
-                cell.dtype or "-",
-                _mebibytes(cell.peak_rss_bytes),
-                _mebibytes(cell.peak_anon_bytes),
-                step_text(cell),
-                _rate(_median(cell.texts_per_s)),
-                _mebibytes(cell.label_peak_rss_bytes),
-                board_text(cell),
-                count_text(cell.trained_parameters),
-                size(cell.round_bytes),
-                _rate(_median(cell.step_j or ())),
-            ]
-        )
+    rows = [
+        [
+            cell.way,
+            cell.dtype or "-",
+            _mebibytes(cell.peak_rss_bytes),
+            _mebibytes(cell.peak_anon_bytes),
+            step_text(cell),
+            _rate(_median(cell.texts_per_s)),
+            _mebibytes(cell.label_peak_rss_bytes),
+            board_text(cell),
+            count_text(cell.trained_parameters),
+            size(cell.round_bytes),
+            _rate(_median(cell.step_j or ())),
+        ]
+        for cell in cells
+    ]
     return Table(columns, rows, title(cells[0]), _notes(cells) + (list(NOTES) if is_last else []))
 
 

@@ -46,11 +46,14 @@ def facts(scenario: Scenario, stages: Sequence[Stage], seeds: int) -> list[str]:
 
 def sources(stages: Sequence[Stage]) -> list[str]:
     """Bases and data sets, one line each."""
-    lines = []
-    for base in {on.base.base_id: on.base for on in stages}.values():
-        lines.append(f"base {Path(base.name).name}, {base.layers} layers, {base.base_id[:12]}")
-    for texts in _sets(stages):
-        lines.append(f"{texts.name}: {texts.origin}; licence: {texts.licence}; {texts.sha256[:12]}")
+    lines = [
+        f"base {Path(base.name).name}, {base.layers} layers, {base.base_id[:12]}"
+        for base in {on.base.base_id: on.base for on in stages}.values()
+    ]
+    lines.extend(
+        f"{texts.name}: {texts.origin}; licence: {texts.licence}; {texts.sha256[:12]}"
+        for texts in _sets(stages)
+    )
     return lines
 
 

@@ -115,9 +115,11 @@ def _of_flat(row: Mapping[str, Any]) -> ArgillaRecord:
             status = _string(statuses[number]) if number < len(statuses) else ""
             found.append(Response(question, value, status))
     for question, given in row.items():  # of 1.x: a column of objects for each question
-        for one in _objects(given):
-            if {"value", "status"} <= one.keys():
-                found.append(Response(question, one["value"], _string(one["status"])))
+        found.extend(
+            Response(question, one["value"], _string(one["status"]))
+            for one in _objects(given)
+            if {"value", "status"} <= one.keys()
+        )
     # Other columns are fields, metadata or suggestions; those with a dot belong to a question.
     fields = {name: one for name, one in row.items() if "." not in name and name not in OF_RECORD}
     return ArgillaRecord(fields, found)
