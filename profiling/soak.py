@@ -189,6 +189,7 @@ LEVELS = {"rss_growth_bytes": float(MOST_GROWTH_BYTES), "disk_growth_bytes": 512
 
 
 def soak_table(run: SoakRun) -> Table:
+    """Figures by row, processes by column."""
     rows: list[tuple[str, Callable[[ProcessGrowth], str]]] = [
         ("RSS at first", lambda one: size(one.samples[0].rss_bytes)),
         ("RSS at the end", lambda one: size(one.samples[-1].rss_bytes)),

@@ -232,6 +232,7 @@ class Bounded(APIRoute):
 
 
 def add_operator_routes(app: FastAPI, service: Service, bells: Bells) -> None:
+    """Add the routes that `coordinator.operator.schemas` lists."""
     viewer, operator = (
         APIRouter(
             prefix=PREFIX,

@@ -277,7 +277,7 @@ class TaskKind(Protocol):
 
         It is 1 where nothing is there and nothing was told.
         """
-        if score.entities is None:
+        if score.entities is None or not self.measure.is_counted:
             return score.accuracy
         f1 = scores_of(score.entities).strict
         return 1.0 if f1 is None else f1

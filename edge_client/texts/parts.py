@@ -215,6 +215,7 @@ def without_texts(paths: Mapping[str, Path], files: Files, dialect: Dialect) -> 
 
 
 def expected(files: Files, labelled: bool, dialect: Dialect) -> str:
+    """What a file holds, in words."""
     if files.turns is not None:
         columns = dialect.text_column or files.columns
         return f"a list `{MESSAGES}` or columns {columns} in each row are expected"

@@ -194,6 +194,7 @@ def grid_table(cases: Sequence[TrainingRun]) -> Table:
 
 
 def exactness_table(errors: Sequence[PlanError]) -> Table:
+    """One row per plan."""
     names = ("rows", "recomputed", "depth", "loss", "worst", "missing")
     columns = [
         *(Column(name) for name in names),

@@ -54,6 +54,7 @@ def task_of(request: Request) -> Task:
 
 
 def open_for(request: Request) -> Engine:
+    """The engine for a request: base, task, plan for the budget."""
     is_float32 = request.engine.endswith("-float32")
     return open_within(
         request.engine.removesuffix("-float32"),

@@ -32,6 +32,7 @@ NOTES = (
 
 
 def fleet_table(runs: Sequence[FleetRun]) -> Table:
+    """Figures by row, fleets by column."""
     rows: list[tuple[str, Callable[[FleetRun], str]]] = [
         ("outcome", lambda run: run.outcome),
         ("errors", lambda run: str(run.all_errors)),
@@ -69,6 +70,7 @@ def fleet_table(runs: Sequence[FleetRun]) -> Table:
 
 
 def requests_table(run: FleetRun) -> Table:
+    """Requests of one fleet by route."""
     rows = [
         [SAID[route], str(one.count), seconds(one.p50_s), seconds(one.p99_s), seconds(one.max_s)]
         for route in ROUTES

@@ -124,15 +124,12 @@ class DataLimit:
         return ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', kibibytes, *command]
 
     def report(self) -> CapReport:
-        return CapReport(
-            "RLIMIT_DATA",
-            None,
-            None,
-            None,
+        note = (
             "the cap was NOT enforced by a memory cgroup (that needs root and a memory "
             f"controller); RLIMIT_DATA held reserved private memory to {self._limit_bytes >> 20} "
-            f"MiB + {self._mapped_bytes >> 20} MiB of mapped weights",
+            f"MiB + {self._mapped_bytes >> 20} MiB of mapped weights"
         )
+        return CapReport("RLIMIT_DATA", None, None, None, note)
 
 
 class NoCap:

@@ -215,6 +215,7 @@ def _flat(cell: Cell) -> dict[str, Any]:
 
 
 def as_json(cells: Sequence[Cell], conditions: Sequence[Conditions]) -> str:
+    """Everything: cells as they were measured, the answers, the conditions."""
     answers = [
         one._asdict() | own._asdict() | {"cell": own.cell and own.cell.subject}
         for one in settings(cells)

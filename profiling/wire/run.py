@@ -122,6 +122,7 @@ NOTES = (
 
 
 def wire_table(runs: Sequence[WireRun]) -> Table:
+    """Figures by row, runs by column."""
     rows: list[tuple[str, Callable[[WireRun], str]]] = [
         ("a round, median", lambda run: seconds(run.p50_s)),
         ("a round, 95th percentile", lambda run: seconds(run.p95_s)),

@@ -44,6 +44,7 @@ class AskedWords(TaskKind):
     peft_type = ""
 
     def check(self, task: Task) -> None:
+        """Refuse patterns, labels, and masks where nothing is masked."""
         task.refuse_patterns()
         demand(
             not task.labels,

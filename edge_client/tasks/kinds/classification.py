@@ -107,6 +107,7 @@ class Classification(TaskKind):
         accounting: Accounting,
         on_answer: Callable[[Answer], None],
     ) -> Scores:
+        """See `TaskKind`."""
         right, read, losses = list[int](), list[int](), list[float]()
         index = {label: number for number, label in enumerate(opened.task.labels)}
         for answer in answers(opened, texts, accounting):

@@ -133,6 +133,7 @@ class Multilabel(Classification):
     is_one_label = False
 
     def check(self, task: Task) -> None:
+        """See `TaskKind`."""
         super().check(task)
         said = f"task {task.name!r} of kind {self.name}"
         for label in task.labels:
@@ -196,6 +197,7 @@ class Multilabel(Classification):
         accounting: Accounting,
         on_answer: Callable[[Answer], None],
     ) -> Scores:
+        """See `TaskKind`."""
         task, counts, losses = opened.task, list[np.ndarray | None](), list[float]()
         for answer in answers(opened, texts, accounting):
             row, gold = answer.log_probabilities, matrix_of(task, [answer.example])

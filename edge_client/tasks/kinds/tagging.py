@@ -78,6 +78,7 @@ class Tags(TaskKind):
     peft_type = "TOKEN_CLS"
 
     def check(self, task: Task) -> None:
+        """See `TaskKind`."""
         task.refuse_patterns()
         said = f"task {task.name!r} of kind {self.name}"
         demand(task.masking == Masking(), f"{said}: leave `masking` out", TaskError)
