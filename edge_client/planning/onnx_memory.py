@@ -50,7 +50,7 @@ from edge_client.planning.torch_memory import (
 )
 
 # Fitted to peaks measured by `smidgen profile grid`.
-FIXED_BYTES = 4 << 20  # threads, sessions and buffers; a step's code is less than a start's
+FIXED_BYTES = 6 << 20  # threads, sessions and buffers; a step's code is less than a start's
 PASS_ARRAYS = 4  # of an element-wise pass, held at once
 
 
