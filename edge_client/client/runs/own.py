@@ -28,7 +28,7 @@ from edge_client.client.failures import (
     code_of,
     is_lasting,
 )
-from edge_client.client.folder import HOME
+from edge_client.client.folder import HOME, TERMS
 from edge_client.client.runs.adapters import Adapters, take_home
 from edge_client.client.runs.joining import Standings
 from edge_client.client.settings import Settings
@@ -264,21 +264,22 @@ class Homecoming:
         """
         standings, state = self._standings, self._state
         known = {*standings.joined, *standings.declined, *standings.finished, *standings.left}
-        for terms in state.joined.all(HOME):
-            if terms.run_id not in known:
-                self._parted(terms.run_id)
-                standings.finished[terms.run_id] = run = terms.run_name
+        for ending in (HOME, TERMS):
+            for terms in state.joined.all(ending):
+                run_id, run = terms.run_id, terms.run_name
+                if run_id in known or run_id in standings.finished:
+                    continue
                 places = self._settings.out, state.finished_run(run), state.folder / ADAPTER
-                found = next((place for place in places if place and place.is_dir()), "")
-                self.folder = str(found)
-                log.info("run %s was over before; its adapter is in %s", run, self.folder)
-        known |= standings.finished.keys()
-        for terms in state.joined.all() if self._settings.is_until_finished else ():
-            if terms.run_id not in known:
-                error = GaveUp(f"run {terms.run_name} {MISSED}")
-                log.error("%s", error)
-                standings.declined[terms.run_id] = Declined(terms, error, math.inf)
-                state.joined.forget(terms.run_id)  # the next start waits for another run
+                found = next((place for place in places if place and place.is_dir()), None)
+                if ending == HOME and found is not None:
+                    self._parted(run_id)
+                    standings.finished[run_id], self.folder = run, str(found)
+                    log.info("run %s was over before; its adapter is in %s", run, found)
+                elif self._settings.is_until_finished:
+                    error = GaveUp(f"run {run} {MISSED}")
+                    log.error("%s", error)
+                    standings.declined[run_id] = Declined(terms, error, math.inf)
+                    state.joined.forget(run_id)  # the next start waits for another run
 
     def _parted(self, run_id: str) -> None:
         """The coordinator knows that a run is over here."""

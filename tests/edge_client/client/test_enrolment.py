@@ -388,11 +388,14 @@ def _idle(method: str, path: str, body: bytes) -> Answer:
     return Door().answer(path, body) or (200, IDLE)
 
 
-@pytest.mark.parametrize("has_it", [True, False])
-def test_a_run_that_ended_in_an_earlier_life_is_not_waited_for(home: Home, has_it: bool) -> None:
+@pytest.mark.parametrize(("was_home", "has_it"), [(True, True), (True, False), (False, False)])
+def test_a_run_that_ended_in_an_earlier_life_is_not_waited_for(
+    home: Home, was_home: bool, has_it: bool
+) -> None:
     home.state.keep_terms(home.terms)
-    if has_it:
+    if was_home:
         home.state.joined.note_home("run")
+    if has_it:
         home.state.finished_run("mail").mkdir(parents=True)
     missed = nullcontext() if has_it else pytest.raises(GaveUp, match=MISSED)
     with http_server(_idle) as url, missed:
