@@ -266,17 +266,20 @@ class Homecoming:
         known = {*standings.joined, *standings.declined, *standings.finished, *standings.left}
         for ending in (HOME, TERMS):
             for terms in state.joined.all(ending):
-                run_id, run = terms.run_id, terms.run_name
-                if run_id in known or run_id in standings.finished:
+                if (run_id := terms.run_id) in known or run_id in standings.finished:
                     continue
-                places = self._settings.out, state.finished_run(run), state.folder / ADAPTER
+                places = (
+                    self._settings.out,
+                    state.finished_run(terms.run_name),
+                    state.folder / ADAPTER,
+                )
                 found = next((place for place in places if place and place.is_dir()), None)
                 if ending == HOME and found is not None:
                     self._parted(run_id)
-                    standings.finished[run_id], self.folder = run, str(found)
-                    log.info("run %s was over before; its adapter is in %s", run, found)
+                    standings.finished[run_id], self.folder = terms.run_name, str(found)
+                    log.info("run %s was over before; its adapter is in %s", terms.run_name, found)
                 elif self._settings.is_until_finished:
-                    error = GaveUp(f"run {run} {MISSED}")
+                    error = GaveUp(f"run {terms.run_name} {MISSED}")
                     log.error("%s", error)
                     standings.declined[run_id] = Declined(terms, error, math.inf)
                     state.joined.forget(run_id)  # the next start waits for another run
