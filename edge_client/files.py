@@ -18,7 +18,6 @@ from edge_client.errors import WrongInput
 
 PRIVATE = 0o600
 OTHERS = 0o077  # the bits of a mode that are not the owner's
-LATER_NS = 2 * 10**9  # FAT keeps times no finer
 TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # of a lock that another process holds
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,8 @@ def make_latest(path: Path, clock_ns: Callable[[], int] = time.time_ns) -> None:
     for other in path.parent.iterdir():
         if other != path:
             with suppress(FileNotFoundError):
-                latest_ns = max(latest_ns, other.lstat().st_mtime_ns + LATER_NS)
+                # FAT keeps times no finer
+                latest_ns = max(latest_ns, other.lstat().st_mtime_ns + 2 * 10**9)
     with suppress(PermissionError):  # a disk without owners
         os.utime(path, ns=(latest_ns, latest_ns), follow_symlinks=False)
 

@@ -23,7 +23,6 @@ NARROW = 80  # columns of a terminal that does not say
 READABLE = 100  # columns of prose, however wide the terminal
 TEXT_LEAST = 20  # columns that free text may be squeezed to
 GAP = "  "
-JOINERS = "\u200c\u200d"  # of Persian, of many Indic scripts, and of emoji
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -331,4 +330,5 @@ def shown(text: str, width: int | None = None) -> str:
 
 def prints(letter: str) -> bool:
     """Whether a letter draws something, or joins what is beside it as some scripts need."""
-    return letter.isprintable() or letter in JOINERS
+    # Persian, many Indic scripts and emoji are joined by these two
+    return letter.isprintable() or letter in "\u200c\u200d"

@@ -165,7 +165,6 @@ REPEATS = 9
 LEAST_BYTES = 96 << 20  # of the three arrays together, where no cache is told
 MOST_BYTES = 768 << 20
 TIMES_CACHE = 4
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ def array_bytes(cache_bytes: int) -> int:
     return min(max(TIMES_CACHE * cache_bytes, LEAST_BYTES), MOST_BYTES)
 
 
-def largest_cache(folder: Path = CACHES) -> int:
+def largest_cache(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     """Bytes of the largest cache that the kernel tells of; 0 where it tells of none."""
     found = [path.read_text().strip() for path in folder.glob("index*/size")]
     units = {"K": 1 << 10, "M": 1 << 20}

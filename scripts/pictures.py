@@ -28,7 +28,6 @@ from edge_client.tasks.task import Task  # noqa: E402
 from edge_client.wire.training import Labelling  # noqa: E402
 from tests.test_architecture import ORDER, arrows, inside, room_in  # noqa: E402
 
-IMAGES = ROOT / "docs" / "images"
 STYLE = """text { font: 13px "DejaVu Sans", Verdana, sans-serif; fill: #24292f; }
 .head { font-weight: bold; font-size: 15px; } .page { fill: #fff; stroke: #d0d7de; }
 .box { fill: #ddf4ff; stroke: #0969da; } .event { fill: #57606a; font-size: 12px; }
@@ -197,7 +196,7 @@ def phases_picture() -> str:
 def main() -> int:
     old = []
     for name, body in (("packages.svg", packages()), ("phases.svg", phases_picture())):
-        path = IMAGES / name
+        path = ROOT / "docs" / "images" / name
         if "--check" not in sys.argv:
             path.write_text(body, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != body:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from coordinator.trust.folder import Address
 
 HOST, PORT = "127.0.0.1", 8700
-LONGEST_DRAIN_S = 3600
 LOG = logging.getLogger(__name__)
 
 # Told that connections are taken; ends it; whether it ends when all runs are finished.
@@ -122,7 +121,7 @@ def ready(
     limits = limits_of(serving.keep_rounds, serving.least_free)
     check_minimum(serving.minimum_client)
     _check_seconds("--plugin-limit", serving.plugin_limit, LONGEST_S)
-    _check_seconds("--drain", serving.drain, LONGEST_DRAIN_S)
+    _check_seconds("--drain", serving.drain, 3600)
     know_installed()
     if serving.plugins is not None:
         know_folder(Path(serving.plugins))

@@ -82,8 +82,6 @@ def _score(one: Told) -> str:
     return share_within(one[key], one[f"{key}_error"])
 
 
-UNTRAINED = "this is the untrained adapter of round 0"
-NONE_CLOSED = "no round of training has closed yet"
 ROUND = (
     "Whose adapter: of that round, the best by evaluation, or the last closed one; by default the "
     "one that the run keeps, which is the last unless its run file says otherwise."
@@ -110,8 +108,10 @@ def export(
         "out": str(out),
     }
     if not found.is_trained:
-        why = "" if found.rounds else f": {NONE_CLOSED}"
-        print(f"smidgen coordinator: {UNTRAINED}{why}", file=sys.stderr)
+        why = "" if found.rounds else ": no round of training has closed yet"
+        print(
+            f"smidgen coordinator: this is the untrained adapter of round 0{why}", file=sys.stderr
+        )
     if found.lacks:
         print(f"smidgen coordinator: {found.lacks}", file=sys.stderr)
     answer(f"adapter of round {found.round_index} of {found.run_id} in {out}", plain, as_json)

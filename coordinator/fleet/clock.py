@@ -16,7 +16,6 @@ import msgspec
 from edge_client.files import from_json, write_atomically
 
 FILE = "clock.json"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the monotonic clock counts from the boot
 
 
 class Clock:
@@ -57,6 +56,7 @@ def now_of(folder: Path) -> float:
 
 def _boot() -> str:
     try:
-        return BOOT_ID.read_text().strip()
+        # The monotonic clock counts from the boot
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # another system
         return ""

@@ -46,12 +46,10 @@ def check_header(request: Request) -> None:
 
 
 Item = TypeVar("Item")
-MOST_ROWS = 200  # of a page of a list
-LONGEST_CURSOR = 200
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="Most rows of this page.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Most rows of this page.")]
 After = Annotated[
     str | None,
-    Query(max_length=LONGEST_CURSOR, description="`next` of the page before; none for the first."),
+    Query(max_length=200, description="`next` of the page before; none for the first."),
 ]
 REFUSALS = refusals(400, 401, 403, 404, 408, 409, 413, 422, 429, 507)
 NOBODY = "an operator's or a viewer's token is expected as `Authorization: Bearer TOKEN`"

@@ -119,9 +119,6 @@ def add_people_routes(operator: APIRouter, service: Service) -> None:
             raise Refusal(404, f"no operator {operator_id[:64]!r}") from error
 
 
-LONGEST_FILTER = 2 * 64 + 1
-
-
 def add_device_routes(
     viewer: APIRouter, operator: APIRouter, service: Service, bells: Bells
 ) -> None:
@@ -157,7 +154,7 @@ def add_device_routes(
     @viewer.get("/devices", response_model=Devices, tags=["devices"])
     def devices(
         tag: Annotated[
-            list[Annotated[str, Query(max_length=LONGEST_FILTER)]] | None,
+            list[Annotated[str, Query(max_length=2 * 64 + 1)]] | None,
             Query(description="Devices with these tags alone, each as KEY=VALUE."),
         ] = None,
         limit: Limit = 50,

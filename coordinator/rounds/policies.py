@@ -176,7 +176,6 @@ def _drawn(asking: Asking, weights: dict[str, float], small: str) -> Chosen:
 
 EXPLORED, FALLS, LEAST = 0.9, 0.98, 0.2  # share of new devices: at first, per round, at least
 SLOW = 2.0  # Oort's alpha: exponent of how much slower than the median a device is
-BONUS = 0.1  # Oort's: sqrt(0.1 ln R / L) for a device last heard of in round L
 
 
 class Utility:
@@ -216,7 +215,8 @@ def weights_of(known: Mapping[str, Heard], round_index: int) -> dict[str, float]
     for name, one in counted.items():
         is_slow = one.took_s is not None and 0.0 < preferred_s < one.took_s
         speed = (preferred_s / one.took_s) ** SLOW if is_slow and one.took_s else 1.0
-        bonus = math.sqrt(BONUS * math.log(max(1, round_index)) / max(1, one.round_index))
+        # Oort's: sqrt(0.1 ln R / L) for a device last heard of in round L
+        bonus = math.sqrt(0.1 * math.log(max(1, round_index)) / max(1, one.round_index))
         found[name] = min(MOST_ODDS, max(1.0, (usual[name] + bonus) * speed))
     return found
 

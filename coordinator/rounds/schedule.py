@@ -28,7 +28,6 @@ Number: TypeAlias = float | Literal["default"]
 SELECTIONS = ("random", "coverage", "utility", "memory", "balance")
 SELECTION_FORMS = (*SELECTIONS[:-1], "balance:TAG")  # as they are typed
 LORA_MEANS = ("factors", "product")
-WRONG_MEANS = ("padded", "apart")  # that simulations compare with
 MOST_ODDS = 8.0  # of a device to be asked, times another's, whatever a selection goes by
 NUMBERS = ("lr", "momentum", "beta_1", "beta_2", "tau")
 
@@ -108,7 +107,7 @@ class Learning:
             self.optimizer in OPTIMIZERS or self.decay == "none",
             f"decay: {self.optimizer} does not have it",
         )
-        known = (*LORA_MEANS, *WRONG_MEANS)
+        known = (*LORA_MEANS, "padded", "apart")  # that simulations compare with
         demand(self.lora_mean in known, f"lora_mean: one of {', '.join(LORA_MEANS)}")
         is_plain = (
             self.optimizer == "fedavg" and self.rates == ServerRates() and self.mean == "fedavg"

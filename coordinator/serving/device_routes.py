@@ -53,7 +53,6 @@ from edge_client.wire.tensors import digest_in
 LONGEST_POLL_S = 60.0
 PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device
 SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
-AT_HAND = 4  # of them: what devices ask for is one or two
 REQUESTS, REQUESTS_PER_S = 1000, 100.0  # of one device: many times what any needs
 SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"
 Digest = Annotated[str, Header(alias="Repr-Digest", pattern=SHA_256)]
@@ -222,7 +221,7 @@ def add_transfer_routes(
     """
     Known = Annotated[Any, Depends(device_of)]
 
-    @lru_cache(AT_HAND)
+    @lru_cache(4)  # devices ask for one or two of them
     def read(path: Path) -> bytes:
         return path.read_bytes()
 

@@ -80,8 +80,6 @@ TICK_S = 1.0
 REST = 9.0  # after a tick without news, times as long as it took
 THREADS = 8  # for what touches the disk, which takes one write at a time
 ATTEMPTS, ATTEMPTS_PER_S = 500, 1.0  # of an address with a key or token that lets nobody in
-# Paths of what they ask.
-OF_DEVICES = ("/v1/enrol", *OF_WORK)
 Part = Callable[[FastAPI, Service, Bells], None]  # adds routes of a room above this one
 LOG = logging.getLogger(__name__)
 
@@ -121,7 +119,7 @@ def create_app(
     app = FastAPI(title="smidgen coordinator", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.bells = bells
     app.state.service = service
-    app.add_middleware(UnderWay, bells=bells, prefixes=OF_DEVICES)
+    app.add_middleware(UnderWay, bells=bells, prefixes=("/v1/enrol", *OF_WORK))
     add_handlers(app, TokenBuckets(ATTEMPTS, ATTEMPTS_PER_S))
     add_device_routes(app, service, bells)
     add_ca_route(app, authority)

@@ -115,9 +115,6 @@ def is_blob(name: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{64}(\.[0-9a-f]+\.tmp)?", name) is not None
 
 
-MOST_SEEN = 256  # blobs that are known to be whole
-
-
 class FolderBlobs:
     """Blobs in a folder; several processes may use it.
 
@@ -187,7 +184,7 @@ class FolderBlobs:
             raise BlobDamaged(f"blob {path} is missing; {RESTORE}") from error
         if not is_sound:
             raise BlobDamaged(f"blob {path} is damaged; {RESTORE}")
-        if len(self._seen) >= MOST_SEEN:
+        if len(self._seen) >= 256:  # blobs that are known to be whole
             self._seen.pop(next(iter(self._seen)))
         self._seen[name] = mark
 

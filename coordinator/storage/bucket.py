@@ -23,7 +23,6 @@ RIGHTS = (
 READY = "ready"  # an object that says nothing
 CACHE = "cache"  # in the store's folder
 MOST_CACHED = 256  # copies of each kind: adapters that devices ask for are few
-MOST_KNOWN = 10_000  # blobs that are known to be in the bucket
 AT_ONCE = 1000  # objects that a request may delete
 LOOKS = 3  # at an object whose bytes are not those that it is named by
 # Who asks asks again, a device as a round: a bucket that fails is told within seconds, for a thread
@@ -202,7 +201,7 @@ class BucketBlobs:
     def _know(self, name: str, size: int) -> None:
         with self._lock:
             self._sizes[name] = size
-            if len(self._sizes) > MOST_KNOWN:
+            if len(self._sizes) > 10_000:  # blobs that are known to be in the bucket
                 self._sizes.pop(next(iter(self._sizes)))
 
     @contextmanager

@@ -17,7 +17,6 @@ from edge_client.wire.fleet import DeviceFacts, Membership
 
 NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
 UNKNOWN = {"machine": "", "cores": 0, "memory_bytes": 0, "python": "", "smidgen": ""}
-MOST_KINDS = 4096  # of facts that are held once for all devices that say them
 NEXT_REVISION = sql.select(sql.func.coalesce(sql.func.max(DEVICES.c.revision), 0) + 1)
 
 
@@ -215,7 +214,7 @@ def _device(row: Mapping[Any, Any]) -> Device:
     return Device(**kept, facts=_facts(tuple((UNKNOWN | dict(row["facts"])).items())))
 
 
-@lru_cache(MOST_KINDS)
+@lru_cache(4096)  # of facts that are held once for all devices that say them
 def _facts(told: tuple[tuple[str, Any], ...]) -> DeviceFacts:
     """What devices say of themselves, held once for all that say the same."""
     return msgspec.convert(dict(told), DeviceFacts)

@@ -23,9 +23,7 @@ from coordinator.trust.folder import Trust, TrustError, ca_of, folder_of, is_the
 from edge_client.errors import WrongInput, demand
 from edge_client.wire import pins
 
-SOON = timedelta(days=30)
 NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME; ssl has no name for it
-FLIGHTS = 8  # of a handshake; TLS 1.2 has four
 OTHER_NAME = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, .._IP_ADDRESS_MISMATCH
 
 
@@ -106,7 +104,7 @@ def warnings(folder: Path, trust: Trust, now: datetime) -> Iterator[str]:
             "will refuse it; `smidgen coordinator init --renew --host NAME` makes another"
         )
     until = valid_until(trust.server.certificate)
-    if until - now < SOON:
+    if until - now < timedelta(days=30):
         yield (
             f"the certificate is valid for {(until - now).days} more days, then devices refuse "
             "it; `smidgen coordinator init --renew` makes another"
@@ -125,7 +123,7 @@ def objection(
     theirs = server.wrap_bio(there, back, server_side=True)
     ours = device.wrap_bio(back, there, server_hostname=host)
     try:
-        for _ in range(FLIGHTS):
+        for _ in range(8):  # of a handshake; TLS 1.2 has four
             for side in (ours, theirs):
                 try:
                     side.do_handshake()
@@ -245,7 +243,6 @@ def proxy_of(option: str, text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Ne
     return found
 
 
-BETWEEN_WARNINGS = timedelta(days=1)
 BETWEEN_TRIES = timedelta(seconds=10)  # of files that were refused and are the same still
 FILES = ("server.pem", "server.key", "ca.pem", "address.json")
 # asyncio keeps a buffer of 256 KiB for each TLS connection from Python 3.11 on: measured, 278 KiB
@@ -294,7 +291,7 @@ class Secured:
         stamp = self._stamp()
         if stamp != self._seen and not self._take(stamp, now):
             return
-        if self._told_at is None or now - self._told_at >= BETWEEN_WARNINGS:
+        if self._told_at is None or now - self._told_at >= timedelta(days=1):
             self._told_at = now
             try:
                 told = list(warnings(self._folder, self.trust, now))

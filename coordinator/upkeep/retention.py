@@ -264,7 +264,6 @@ def remove(store: Store, names: Collection[str], kept: Kept, patience_s: float =
     return removed
 
 
-KEEP_REPORTS = KNOWN_ROUNDS  # of a run; as many as its journal tells of
 REPORTS_AT_ONCE = 50  # rounds whose reports go together, each as many steps
 LOG = logging.getLogger(__name__)
 
@@ -319,7 +318,8 @@ class Caretaker:
             return
         try:
             if self._tidied % REPORTS_AT_ONCE == 0:
-                forget_old(self._store.database, KEEP_REPORTS, REPORTS_AT_ONCE)
+                # As many of a run as its journal tells of
+                forget_old(self._store.database, KNOWN_ROUNDS, REPORTS_AT_ONCE)
             self._tidied += 1
             remove(self._store, self._store.blobs.present().keys() - self._kept(), self._kept)
         except Busy:

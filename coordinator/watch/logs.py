@@ -13,8 +13,6 @@ from typing import Any
 from edge_client.errors import WrongInput
 from edge_client.log_lines import PlainLines, shown, shown_lines
 
-ABOUT = ("run", "device", "round")  # the fields of a line beside time, level and message
-
 
 def about(
     run: str | None = None, device: str | None = None, round_index: int | None = None
@@ -35,7 +33,10 @@ class JsonLogFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "message": shown(record.getMessage()),
         }
-        line |= {name: vars(record)[name] for name in ABOUT if name in vars(record)}
+        # The fields of a line beside time, level and message
+        line |= {
+            name: vars(record)[name] for name in ("run", "device", "round") if name in vars(record)
+        }
         if record.exc_info:
             line["error"] = shown_lines(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, default=str)

@@ -24,8 +24,6 @@ from edge_client.updates.forms import LORA_A, LORA_B
 from edge_client.wire.tensors import AdapterState
 
 MERGED = "merged"  # the folder, and what `--with-base` calls it
-BUFFER = ".position_ids"
-QUANTIZED = "BF16"  # what a matrix becomes that a pack has in 4 or 8 bits
 BLOCK_ELEMENTS = 1 << 18  # handled at once
 
 
@@ -61,7 +59,7 @@ def write_merged(folder: Path, base: Base, spec: AdapterSpec, state: AdapterStat
     changes = _changes(base, spec, state)
     with base.open_weights() as weights, (folder / "model.safetensors").open("wb") as file:
         # Old checkpoints hold position ids, which transformers counts by itself.
-        types = {n: _type(weights, n) for n in weights.names if not n.endswith(BUFFER)}
+        types = {n: _type(weights, n) for n in weights.names if not n.endswith(".position_ids")}
         ordered = sorted(types, key=lambda name: types[name] != "F32")  # so that these are aligned
         header, _ = write_header({name: (types[name], weights.shape(name)) for name in ordered})
         file.write(header)
@@ -94,7 +92,7 @@ def _changes(base: Base, spec: AdapterSpec, state: AdapterState) -> dict[str, Ch
 
 def _type(weights: Weights, name: str) -> str:
     dtype, _ = weights.raw(name)
-    return dtype if dtype in FLOATS else QUANTIZED
+    return dtype if dtype in FLOATS else "BF16"  # of a pack's matrix in 4 or 8 bits
 
 
 def _rows(weights: Weights, name: str, dtype: str, change: Change | None) -> Iterator[np.ndarray]:

@@ -24,7 +24,6 @@ FORMS = {  # options that name modules, and what PEFT makes of each name
     "modules_to_save": WHOLE,
     "layers_pattern": LAYER,
 }
-ALL_LINEAR = "all-linear"
 CLASSIFIERS = ("classifier", "score")  # what PEFT saves of every classifier
 _COMMON_READ = {
     "peft_type": "`LORA` or `PROMPT_TUNING`; every other type is refused by its name",
@@ -196,7 +195,7 @@ def is_target(config: Mapping[str, Any], module: str) -> bool:
     if whole or _is_named(excluded, module):
         return False
     if isinstance(targets, str):
-        return targets.lower() == ALL_LINEAR or _is_named(targets, module)
+        return targets.lower() == "all-linear" or _is_named(targets, module)
     return module in targets or (_is_named(targets, module) and _is_in_layers(config, module))
 
 

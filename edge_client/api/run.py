@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 PACKS_SIZE = "4G"
 PATIENCE_S = 10.0
 UNTIL = FINISHED, STOPPED = "finished", "stopped"
-MOST_TOKEN_BYTES = 4096  # of its file
 
 
 class NothingDone(Failed):
@@ -252,7 +251,7 @@ def read_token(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
-            body = opened.read(MOST_TOKEN_BYTES)
+            body = opened.read(4096)  # of its file
     except (OSError, ValueError) as error:  # ValueError: a name with NUL
         why = error.strerror if isinstance(error, OSError) else error
         todo = (

@@ -232,7 +232,6 @@ class Shape:
 
 BUCKETS, FURTHEST = 32, 128  # of distances, and the distance from which all share the last
 LINEARS = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer, by their short names
-ALL_BIASED = (*LINEARS, "norm", "head", "decoder")
 Read = Callable[[Shape, Mapping[str, Any], Mapping[str, Any]], Shape]
 
 
@@ -310,7 +309,7 @@ class Family:
     decoder: str = ""
     decoder_bias: tuple[str, ...] = ()
     more_norms: Mapping[str, str] = field(default_factory=dict)
-    biased: tuple[str, ...] = ALL_BIASED
+    biased: tuple[str, ...] = (*LINEARS, "norm", "head", "decoder")
     is_causal: bool = False
     is_rms: bool = False
     is_norm_from_one: bool = False

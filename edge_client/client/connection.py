@@ -23,7 +23,6 @@ from edge_client.metering.work import WorkMeter
 from edge_client.proxies import named_proxies
 from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Message, WireError, decode
 
-LONGEST_DETAIL = 500  # characters of a reason that is shown
 TOO_EARLY = 9  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID
 Trace: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
@@ -292,4 +291,4 @@ def _detail(response: httpx.Response, meter: WorkMeter) -> str | None:
     if not isinstance(detail, str):
         return None
     shown = "".join(letter if letter.isprintable() else " " for letter in detail)
-    return " ".join(shown.split())[:LONGEST_DETAIL]
+    return " ".join(shown.split())[:500]  # characters of a reason that is shown

@@ -21,7 +21,6 @@ from edge_client.tables import span
 from edge_client.wire.pins import CA_PATH
 
 CHECK, CLOCK = "coordinator", "coordinator's clock"
-APART_S = 300.0  # between two clocks
 SOON_S = 14 * 86400.0  # until a certificate expires
 DO_SO = "do as that says; neither token nor key was sent"
 NOBODY = "is `smidgen coordinator serve` running there, and is the network up?"
@@ -96,6 +95,6 @@ def _clock(response: httpx.Response, now_s: float) -> Finding:
     except (ValueError, TypeError, IndexError, OverflowError, OSError):
         return Finding(CLOCK, UNKNOWN, "its answer has no date", "compare the two clocks yourself")
     apart_s = abs(now_s - theirs_s)
-    if apart_s > APART_S:
+    if apart_s > 300.0:  # between two clocks
         return Finding(CLOCK, WARNING, f"{span(apart_s)} from this device's", SET_CLOCK)
     return Finding(CLOCK, OK, f"{span(apart_s)} from this device's")

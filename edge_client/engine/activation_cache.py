@@ -27,7 +27,6 @@ from edge_client.files import private
 log = logging.getLogger(__name__)
 
 HEADER = struct.Struct("<II16s")  # rows, columns, checksum
-DIGEST_BYTES = 16
 BLOCK_BYTES = 4096  # a file takes whole blocks of the disk, and of most disks such ones
 FOLDER = re.compile(r"[0-9a-f]{32}")  # of one base's entries
 ENTRY = re.compile(r"[0-9a-f]{64}")
@@ -165,7 +164,7 @@ def _in_blocks(size: int) -> int:
 
 
 def _checksum(key: str, rows: int, columns: int, body: bytes | memoryview) -> bytes:
-    told = hashlib.blake2b(f"{key} {rows} {columns}\n".encode(), digest_size=DIGEST_BYTES)
+    told = hashlib.blake2b(f"{key} {rows} {columns}\n".encode(), digest_size=16)
     told.update(body)
     return told.digest()
 

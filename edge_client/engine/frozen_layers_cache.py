@@ -19,7 +19,6 @@ from edge_client.tasks.task import Task
 from edge_client.texts.batches import Batch
 
 Compute = Callable[[Batch], np.ndarray]
-HALF_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class FrozenPrefix:
 
     def _keep(self, key: str, states: np.ndarray) -> np.ndarray:
         """The states as they come back from the cache."""
-        if not (np.abs(states) <= HALF_MAX).all():
+        if not (np.abs(states) <= float(np.finfo(np.float16).max)).all():
             return states
         half = states.astype(np.float16)
         self.cache.put(key, half)

@@ -48,7 +48,6 @@ NAMED = ("adapter", "base", "task")
 TRAINING = ("epochs", "batch", "lr", "tokens", "optimizer", "momentum", "proximal")
 RECIPE = (*NAMED, *TRAINING)  # from the app's configuration, or from a message's
 ROUND, SEED, EXAMPLES = "server-round", "seed", "num-examples"
-UNABLE = 2  # Flower's code for a client that raised
 SAID = "this device could not do it; its own log says why"  # no path, no text leaves a device
 
 
@@ -123,7 +122,7 @@ def _reply(
             return Message(work(seat, told), reply_to=message)
     except Exception as error:  # Flower would send its words, and so a path, to the server
         log.error("smidgen: %s", str(error) or type(error).__name__)
-        return Message(Error(UNABLE, SAID), reply_to=message)
+        return Message(Error(2, SAID), reply_to=message)  # Flower's code for a client that raised
 
 
 def _arrays(message: Message) -> tuple[str, dict[str, np.ndarray]]:

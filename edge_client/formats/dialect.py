@@ -20,7 +20,6 @@ from edge_client.tables import plain
 
 Wants: TypeAlias = Literal["text", "label", "tags"]  # what is looked for in the rows of a file
 NAMED = 12  # labels and columns that a message names
-LONGEST_NAMED = 60  # characters of one of them
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 TYPED = {"tab": "\t", "\\t": "\t"}  # a tab is hard to type
 
@@ -141,7 +140,7 @@ def _columns(dialect: Dialect, names: tuple[str, ...]) -> Columns:
 def named(names: Sequence[str]) -> str:
     """Labels or columns in a message: printable, and not too many."""
     more = f" ... ({len(names)})" if len(names) > NAMED else ""
-    return ", ".join(plain(name)[:LONGEST_NAMED] for name in names[:NAMED]) + more
+    return ", ".join(plain(name)[:60] for name in names[:NAMED]) + more
 
 
 def find(names: Sequence[str], wanted: str) -> str | None:

@@ -174,7 +174,6 @@ class Watermark:
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0  # between two readings
-FIRST_S = 1.0  # of the first figures of power and load
 LONGEST_REST_S = 30.0  # between two steps
 
 
@@ -220,7 +219,7 @@ class Guest:
             return
         readings = self._sensors.read()
         if self._sensors.need_time:
-            self._sleep(FIRST_S)
+            self._sleep(1.0)  # of the first figures of power and load
             readings = self._sensors.read()
         self._look(readings)
         for option in unknown(self._rules, readings):

@@ -26,7 +26,6 @@ import psutil
 
 from edge_client.metering.memory import folders, number, text
 
-LONGEST_BOARD = 100  # characters
 MAINS = ("Mains", "UPS")  # what a supply is that feeds the machine alone
 
 
@@ -37,7 +36,7 @@ def board(root: Path = Path("/")) -> str:
         root: Where `proc` and `sys` lie; another folder in tests.
     """
     said = text(root / "proc/device-tree/model")
-    return "".join(letter for letter in said if letter.isprintable())[:LONGEST_BOARD]
+    return "".join(letter for letter in said if letter.isprintable())[:100]
 
 
 def is_on_mains(root: Path = Path("/")) -> bool | None:

@@ -33,7 +33,6 @@ ACKED, RECEIVED, SENT_AGAIN = 120, 128, 208
 WIDTH = 8
 MOST = 256  # bytes of it asked for
 TCP_INFO = getattr(socket, "TCP_INFO", None)
-SYN = 1  # the kernel counts the connection's first sign as a byte that was acknowledged
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ def read_tcp(opened: socket.socket) -> TcpBytes:
     acked = _counter(raw, ACKED)
     if not acked:  # an older kernel, or one that fills in a part alone
         return TcpBytes(None, None, None, 1)
-    return TcpBytes(acked - SYN, _counter(raw, RECEIVED), _counter(raw, SENT_AGAIN), 1)
+    # The kernel counts the connection's first sign as a byte that was acknowledged
+    return TcpBytes(acked - 1, _counter(raw, RECEIVED), _counter(raw, SENT_AGAIN), 1)
 
 
 def _counter(raw: bytes, place: int) -> int | None:

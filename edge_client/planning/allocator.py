@@ -15,8 +15,6 @@ from pathlib import Path
 from edge_client.metering.memory import text
 
 ARENA_MAX = -8  # mallopt(3)
-TORCH_LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-STATM = Path("/proc/self/statm")
 DONT_NEED = 4  # MADV_DONTNEED, madvise(2), the same on x86-64 and arm64
 
 
@@ -43,7 +41,7 @@ def ask_for_large_pages() -> None:
     same peak (docs/decisions/005-allocator.md). To be called before torch is imported; the user's
     own `THP_MEM_ALLOC_ENABLE` stands.
     """
-    os.environ.setdefault(TORCH_LARGE_PAGES, "1")
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def trim() -> bool:
@@ -91,7 +89,7 @@ def trim_above(ceiling_bytes: int) -> bool:
 def resident_bytes() -> int:
     """Resident bytes of this process, file pages included; 0 where the kernel does not tell."""
     try:
-        pages = int(STATM.read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return 0
     return pages * mmap.PAGESIZE

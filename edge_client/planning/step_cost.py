@@ -35,7 +35,6 @@ _CORE_FLOPS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("asimdhp", {"float32": 16e9, "float16": 30e9}),
     ("asimd", {"float32": 10e9}),
 )
-_ANY_CORE_FLOPS: Mapping[str, float] = {"float32": 8e9}
 # Bytes of dense weights that a core makes of stored ones in a second; x86 measured.
 _CORE_DENSE: Mapping[str, Mapping[int, float]] = {
     "x86": {4: 1.8e9, 8: 8e9, 16: 8e9, 32: 8e9},
@@ -77,7 +76,7 @@ def nominal_rates(flags: Collection[str], dtypes: Collection[str], cores: int) -
         dtypes: What it computes fast beside float32.
         cores: Used at once.
     """
-    per_core = next((rates for flag, rates in _CORE_FLOPS if flag in flags), _ANY_CORE_FLOPS)
+    per_core = next((rates for flag, rates in _CORE_FLOPS if flag in flags), {"float32": 8e9})
     chosen = [dtype for dtype in ("float32", *dtypes) if dtype in per_core]
     kind = "x86" if "sse2" in flags else "other"
     flops = {dtype: cores * per_core[dtype] for dtype in chosen}

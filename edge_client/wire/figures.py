@@ -15,7 +15,6 @@ import msgspec
 from edge_client.tasks.counts import Entities
 
 Row = dict[str, Any]
-ASKED_ANEW = ("evaluate", "label")
 BY_KERNEL = "bytes of TCP, counted by the devices' kernels: headers and TLS are in them"
 BY_PAYLOAD = "bodies alone: not every device's kernel counts what TCP moves"
 
@@ -32,7 +31,7 @@ def counted(rows: Iterable[Row], kind: str) -> list[Row]:
         for row in rows
         if row["kind"] == kind and row["outcome"] == "done" and not row.get("is_late")
     ]
-    if kind not in ASKED_ANEW:
+    if kind not in ("evaluate", "label"):
         return found  # in asynchronous rounds work of an earlier attempt goes on
     newest: dict[tuple[Any, Any], int] = {}
     for row in found:

@@ -22,7 +22,6 @@ from profiling.instruments.machine import this_machine
 from profiling.records.record import new_session
 
 FLEET_FILE = "fleet.jsonl"
-PROCESSES = "Coordinator processes, 1 to 64; several need --database."
 DATABASE = (
     "PostgreSQL database of the store, postgresql://USER@HOST/NAME, with nothing in it; the run "
     "stays there. By default SQLite in a folder."
@@ -41,7 +40,9 @@ def fleet(
     ] = 200,
     rounds: Annotated[int, typer.Option(help="Rounds of the run, 1 or more.")] = 20,
     adapter: AdapterOption = "lora:64@q,v",
-    processes: Annotated[int, typer.Option(help=PROCESSES)] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Coordinator processes, 1 to 64; several need --database.")
+    ] = 1,
     database: Annotated[
         str, typer.Option(metavar="URL", help=DATABASE, envvar="SMIDGEN_DATABASE")
     ] = "",

@@ -48,9 +48,7 @@ from profiling.instruments.child import LISTENING, ProcessError, Processes, runn
 from profiling.instruments.made_up_run import first_state, run_file
 
 COORDINATOR = "coordinator"
-NO_STORE = "no store at"
 COMMAND_S = 180.0  # for a command of the coordinator
-PORTS = {"postgresql": 5432, "http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def check_fresh(served: Served, folder: Path) -> None:
     try:
         coordinator(served, "status", "--store", str(folder))
     except ProcessError as error:
-        if NO_STORE in str(error):
+        if "no store at" in str(error):
             return
         raise
     demand(
@@ -135,7 +133,7 @@ def coordinator(served: Served, command: str, *arguments: str) -> dict[str, Any]
 def _listens(url: str) -> int | None:
     """Id of the process on this machine that listens at a URL's port; None where none is seen."""
     parts = urlsplit(url)
-    port = parts.port or PORTS.get(parts.scheme)
+    port = parts.port or {"postgresql": 5432, "http": 80, "https": 443}.get(parts.scheme)
     if parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         return None
     with suppress(psutil.Error):

@@ -90,7 +90,6 @@ def ends_with(parent: int, number: signal.Signals) -> None:
 
 Line = dict[str, Any]
 DONE, KILLED_BY_CAP, STOOD_STILL = "done", "killed by the memory cap", "stood still"
-LAST_WORDS = 400  # characters of stderr that are kept
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def _outcome(code: int, lines: Sequence[Line], cap: CapReport, last_words: str) 
 def _last_words(errors: IO[bytes]) -> str:
     errors.seek(0)
     rows = errors.read().decode(errors="replace").strip().splitlines()
-    return rows[-1].strip()[:LAST_WORDS] if rows else ""
+    return rows[-1].strip()[:400] if rows else ""  # characters of stderr that are kept
 
 
 POLL_S = 0.02

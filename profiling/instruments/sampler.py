@@ -120,7 +120,6 @@ def _readings(process: int) -> Iterator[tuple[int, int]]:
         os.close(status)
 
 
-TREE_INTERVAL_S = 0.5
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -152,7 +151,7 @@ class ProcessTree(Background):
         left: Ids of descendants that had to be ended; known after the block.
     """
 
-    def __init__(self, root: int, interval_s: float = TREE_INTERVAL_S) -> None:
+    def __init__(self, root: int, interval_s: float = 0.5) -> None:
         super().__init__("process-tree")
         self._root, self._interval_s = root, interval_s
         self._cpu_s: dict[psutil.Process, float] = {}

@@ -214,7 +214,6 @@ def from_record(record: Record) -> Cell:
         raise RecordError(f"{record.name}: not a cell of the models table: {error}") from error
 
 
-CORES = 2
 Try = Callable[[int], Proof]
 
 
@@ -276,7 +275,7 @@ def can_prove() -> bool:
 @contextmanager
 def few_cores() -> Iterator[None]:
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:CORES])
+    os.sched_setaffinity(0, sorted(before)[:2])
     try:
         yield
     finally:

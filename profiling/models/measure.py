@@ -116,9 +116,7 @@ def size_of_work(base: str) -> float:
     return float(shape.layers * shape.hidden**2)
 
 
-NOT_HERE = "not available here"
 UNSTABLE = 0.15  # interquartile range over median
-FLOAT32_BYTES = 4
 PROOF_STEPS = 2  # the second holds the optimizer's state from its beginning
 LOADING_S, SLOWER = 120.0, 10.0  # of a run on a board
 LABELLED_BATCHES = 4
@@ -175,7 +173,7 @@ def measure(cell: Cell, asked: Asked, say: Say = lambda text: None) -> Cell:
     cell = replace(cell, asked=asdict(asked))
     missing = _missing(cell)
     if missing:
-        return replace(cell, outcome=f"{NOT_HERE}: {missing}")
+        return replace(cell, outcome=f"not available here: {missing}")
     try:
         say("looking for the base")
         benchmark = Benchmark(settings_of(cell, asked))
@@ -253,7 +251,7 @@ def _trained(cell: Cell, child: Child) -> Cell:
         outcome=child.outcome,
         dtype=plan["dtype"] if plan else done.get("dtype"),
         trained_parameters=trained,
-        round_bytes=None if trained is None else FLOAT32_BYTES * trained,
+        round_bytes=None if trained is None else 4 * trained,
         peak_rss_bytes=found["peak_rss_bytes"] or None,
         peak_anon_bytes=found["peak_anon_bytes"] or None,
         steps_s=steps_s,

@@ -276,7 +276,6 @@ LETTERS = {
 }
 WAITED, CUT, GIVEN = ".", "<", "|"
 WAITING = 6  # columns, however long it was
-NARROWEST = 16  # columns of a bar
 WIDE = 100  # columns where nobody says
 MOST_BARS = 20  # devices
 STRAGGLES = 1.1  # times the median
@@ -317,7 +316,7 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
     columns += [Column("", "word")] if is_marked else []
     heads = [column.name for column in columns]
     taken = sum(max(map(cell_len, cells)) for cells in zip(heads, *others, strict=True))
-    room = max(NARROWEST, width - taken - len(GAP) * len(columns))
+    room = max(16, width - taken - len(GAP) * len(columns))
     cell_s = max(piece.work_s for piece in pieces) / max(1, room - WAITING - 1)
     scale = seconds(cell_s) if cell_s >= 0.01 else f"{1e3 * cell_s:.1f} ms"
     bars = Column(f"waited{GIVEN}working, {scale} a letter", "word")

@@ -115,7 +115,6 @@ MODULES = {
 SMALL = ("Jetson Nano 2 GB", "Jetson TX2 4 GB", "Jetson TX2 NX")
 UNTRIED = ("Jetson TX1",)
 SYSTEMS = (("210", "TX1 or Nano"), ("186", "TX2"), ("194", "Xavier"), ("234", "Orin"))
-JETPACKS = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}
 GO_ON = "go on if nothing below is an error; nobody has tried smidgen on it"
 ONNX_ALONE = "take the onnx engine: there is too little memory for PyTorch beside a base"
 UPDATE = "flash the newest release of NVIDIA's that is for this board"
@@ -173,7 +172,8 @@ def release(root):
     if said is None:
         return finding("JetPack", OK, "not a Jetson: no L4T")
     major, rest = int(said.group(1)), said.group(2).strip(".")
-    shown, jetpack = "L4T {}.{}".format(major, rest), JETPACKS.get(major)
+    shown = "L4T {}.{}".format(major, rest)
+    jetpack = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}.get(major)
     if jetpack is None:
         return finding("JetPack", UNKNOWN, shown + ", which is not known here", GO_ON)
     shown = "{} (JetPack {})".format(shown, jetpack)
@@ -414,7 +414,9 @@ def clocks(root):
         for folder in folders(root / CPUS)
         if re.match(r"cpu\d+$", folder.name) and text(folder / "online") != "0"
     ]
-    read = [[number(core / "scaling_{}_freq".format(name)) for core in cores] for name in FREQS]
+    read = [
+        [number(core / "scaling_{}_freq".format(name)) for core in cores] for name in ("cur", "max")
+    ]
     now, most = [[value for value in values if value is not None] for values in read]
     if not now:
         first = CPUS + "/cpu0/cpufreq"
@@ -426,9 +428,6 @@ def clocks(root):
     shown += ", at most {:.2f} GHz".format(max(most) * 1e3 / 1e9) if most else ""
     shown += ", by {}".format(governors) if governors else ""
     return finding("clocks", OK, "{}; {}".format(shown, on))
-
-
-FREQS = ("cur", "max")
 
 
 def temperature(root):

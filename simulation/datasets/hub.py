@@ -156,9 +156,6 @@ def _ending(path: str) -> str:
     return PurePosixPath(path.removesuffix(".gz")).suffix
 
 
-ROWS_AT_ONCE = 4096
-
-
 @dataclass(frozen=True)
 class Listing:
     """A revision of a set on the hub.
@@ -331,7 +328,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]
     found = file.schema_arrow.names
     if missing := [column for column in columns if column not in found]:
         raise DataError(f"{path.name}: no column {missing[0]!r}; found {', '.join(found)}")
-    for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+    for batch in file.iter_batches(4096, columns=list(columns)):
         for row in batch.to_pylist():
             yield {key: "" if value is None else str(value) for key, value in row.items()}
 

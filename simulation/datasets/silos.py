@@ -31,7 +31,6 @@ TASKS: dict[Side, Task] = {
     "test": Task("silo_texts", kind="mlm"),
     "dev": Task("silo_texts_dev", kind="mlm"),
 }
-SHORTEST = 5  # words of a sentence of the English text
 JOINED = re.compile(r" @([-,.])@ ")  # as WikiText writes 1 @,@ 000 and well @-@ known
 NOTES = (
     f"tested on sentences of {NEWS} alone, whose numbers are the same in all languages but Hebrew, "
@@ -104,5 +103,5 @@ def _english(path: Path) -> Iterator[Numbered]:
             continue
         for place, sentence in enumerate(JOINED.sub(r"\1", row["text"]).split(" . ")):
             text = sentence.strip(" .")
-            if len(text.split()) >= SHORTEST and "<unk>" not in text:
+            if len(text.split()) >= 5 and "<unk>" not in text:
                 yield f"english {line} {place}", f"{text} ."

@@ -78,7 +78,6 @@ WAYS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
         ("could the {where} be at {to} degrees", "put the {where} heating on {to}"),
     ),
 }
-DEGREES = range(17, 25)
 
 
 def conversation(said: str, command: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +121,6 @@ def _said(
     for act, forms in ways.items():
         for form, what, where in product(forms, WAYS[act][0], rooms):
             command: dict[str, Any] = {"do": act, "what": what, "where": where}
-            to = int(draw.choice(DEGREES))
+            to = int(draw.choice(range(17, 25)))
             command |= {"to": to} if act == "set" else {}
             yield form.format(what=what, where=where, to=to), command

@@ -49,7 +49,6 @@ from simulation.population.deal import Deal
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
 LABELLED_VERSION = 2  # of those that label; since 2 the gate takes texts without labels alone
-OF_FACTS = ("memory", "balance")  # selections by what only real devices have
 # Settings that came after the first results, by their table; by default they change no number.
 ADDED = {
     "training": (
@@ -65,7 +64,6 @@ ADDED = {
         *("dev_texts", "pattern", "alone"),
     ),
 }
-ADDED_TO_TASK = ("kind", "masking")
 Paradigm = Literal["federated", "centralised", "local"]
 
 
@@ -218,7 +216,7 @@ class Experiment(RunSpec):
         object.__setattr__(self, "alone", tuple(sorted(set(self.alone))))
         policy = self.learning.selection
         _demand(
-            policy.split(":")[0] not in OF_FACTS,
+            policy.split(":")[0] not in ("memory", "balance"),
             f"learning: selection = {policy}: virtual clients have no memory and no tags; random, "
             "coverage or utility is expected",
         )
@@ -282,7 +280,7 @@ class Experiment(RunSpec):
             engine: What `engine` means here.
         """
         asked = asdict(replace(task, patterns=task.asked()))
-        for name in ADDED_TO_TASK if task.kind == DEFAULT else ():
+        for name in ("kind", "masking") if task.kind == DEFAULT else ():
             del asked[name]
         if not task.options:
             del asked["options"]
@@ -307,8 +305,6 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover - the same library, before it moved into Python
     import tomli as tomllib
 
-CLOCKED = ("over_selection", "asynchronous")  # of run files; they go by who answers when
-
 
 def read_experiment(path: Path) -> Experiment:
     """Read an experiment's TOML file.
@@ -323,7 +319,7 @@ def read_experiment(path: Path) -> Experiment:
         raise ExperimentError(f"no experiment at {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} is not TOML: {error}") from error
-    for key in CLOCKED:
+    for key in ("over_selection", "asynchronous"):  # they go by who answers when
         said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
         demand(key not in table, f"{path}: {key}: {said}", ExperimentError)
     table = laid_under(table, None)

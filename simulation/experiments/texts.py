@@ -15,8 +15,6 @@ from simulation.datasets.dataset import DataSet
 from simulation.experiments.experiment import Experiment, ExperimentError
 from simulation.population.clients import Population
 
-DEV_TEXTS = 1000
-
 
 @dataclass(frozen=True)
 class OwnedTexts:
@@ -127,7 +125,7 @@ def judged(dataset: DataSet, part: str, per_language: int) -> DataSet:
     languages = sorted({example.language for example in dataset.train})
     if has_pairs and len(languages) > 1:
         raise DataError(f"judged_on = dev: {dataset.name} has pairs; name one of its languages")
-    aside = drawn(dataset.train, per_language or DEV_TEXTS)
+    aside = drawn(dataset.train, per_language or 1000)
     taken = set(aside)
     firsts = {dataset.train[row].text for row in aside}
     kept = [

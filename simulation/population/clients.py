@@ -18,8 +18,6 @@ import numpy as np
 from edge_client.errors import WrongInput
 from edge_client.wire.seeds import derive_seed
 
-FITTING_PASSES = 100
-
 
 def dirichlet(
     concentration: float, parts: int, draws: int, generator: np.random.Generator
@@ -85,7 +83,7 @@ def deal(weights: np.ndarray, sizes: np.ndarray, piles: np.ndarray) -> np.ndarra
 def _fitted(weights: np.ndarray, sizes: np.ndarray, piles: np.ndarray) -> np.ndarray:
     """Scale rows to the hands' sizes and columns down to the piles, in turn (Sinkhorn)."""
     exact = _scaled(weights, sizes)
-    for _ in range(FITTING_PASSES):
+    for _ in range(100):
         asked = exact.sum(axis=0)
         if np.all(asked <= piles * (1 + 1e-9)):
             break

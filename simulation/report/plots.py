@@ -41,9 +41,7 @@ COSTS: tuple[tuple[str, float, str], ...] = (
 )
 DASHES = (":", "--", "-.")
 MOST_NAMES = 8  # clients whose names fit side by side below their bars
-PANELS = 3  # next to each other
 PANEL = 3.4  # inches, of each side
-INCHES_OF_ROW = 0.17
 LONGEST_LINE = 90  # characters of a title
 
 
@@ -231,7 +229,7 @@ def clients_of(item: Measured) -> dict[str, float]:
 def clients_figure(found: Sequence[Measured], title: str) -> Any:
     """One panel per cell, one bar per client."""
     shown = [(item, clients) for item in found if len(clients := clients_of(item)) > 1]
-    columns = min(PANELS, len(shown))
+    columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
     figure = new_figure(max(6.0, 4.0 * columns), 2.6 * rows + 1.0, title)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
@@ -278,7 +276,7 @@ def ranks_figure(found: Sequence[Measured], title: str) -> Any:
     """
     shown = [(item, ranks) for item in found if is_choice(ranks := ranks_of(item))]
     modules = modules_of(shown[0][1])
-    height = sum(0.8 + INCHES_OF_ROW * len(ranks) for _, ranks in shown)
+    height = sum(0.8 + 0.17 * len(ranks) for _, ranks in shown)
     figure = new_figure(max(6.4, 0.28 * len(modules) + 2), height + 1.2, title)
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
     for axis, (item, ranks) in zip(panels, shown, strict=True):

@@ -20,9 +20,7 @@ from coordinator.serving.http.connection_limits import (
 from coordinator.serving.http.handlers import LEAST_RATE, SIGNED
 
 MOST_BYTES = 64 << 10
-TOO_LONG = f"a request's line and headers end within {MOST_BYTES} bytes"
 UVICORNS = "Invalid HTTP request received."
-NO_HTTP = "a request of HTTP/1.1 is expected"
 CLOSING_S = 1.0  # an answer is on its way, and then the other side may say that it has ended too
 
 
@@ -60,13 +58,15 @@ class BoundedHttp(HttpToolsProtocol):
         self.held_bytes += len(data)
         super().data_received(data)
         if self.held_bytes > MOST_BYTES and not self.transport.is_closing():
-            self.send_400_response(TOO_LONG)
+            self.send_400_response(f"a request's line and headers end within {MOST_BYTES} bytes")
         if self.guest is not None and self.guest.due_s == math.inf and self._is_idle():
             self._due(self._patience.head_s, whoever=True)  # the head of the next request has begun
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not a request as everything is answered here, and end the connection."""
-        body = JSONResponse({"detail": NO_HTTP if msg == UVICORNS else msg}, 400)
+        body = JSONResponse(
+            {"detail": "a request of HTTP/1.1 is expected" if msg == UVICORNS else msg}, 400
+        )
         headers = [*body.raw_headers, SIGNED, (b"connection", b"close")]
         lines = [b"HTTP/1.1 400 Bad Request", *(b": ".join(pair) for pair in headers)]
         self.transport.write(b"\r\n".join([*lines, b"", bytes(body.body)]))

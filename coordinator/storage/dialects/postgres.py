@@ -54,7 +54,6 @@ ADVICE = {
     "too many": "let it take more (max_connections), or end some processes",
     "permission denied": "give the role its own database: ALTER DATABASE ... OWNER TO ...",
 }
-UNREACHED = "start it, or name another --database"
 UNREACHED_SAID = (
     "connection",
     "could not translate",
@@ -171,7 +170,7 @@ def told(error: Exception) -> str:
     first = reason[0].partition("FATAL:")[2].strip() or reason[0]
     advice = [words for said, words in ADVICE.items() if said in first]
     if any(said in first for said in UNREACHED_SAID):
-        advice.append(UNREACHED)
+        advice.append("start it, or name another --database")
     return "; ".join([first, *advice[:1]])
 
 

@@ -42,7 +42,6 @@ _PHI3_KEYS = {
 # llama.cpp has a default of these.
 _OPTIONAL = ("num_key_value_heads", "head_dim", "rope_theta", *_GEMMA3_KEYS, *_PHI3_KEYS)
 _IDLE = ("vocab_size", "rope.dimension_count", "attention.value_length", "tensor_data_layout")
-_GEMMA3_LARGEST = 62  # layers of the 27B, whose scores alone are not scaled by the heads' width
 LINEARS = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o"}
 LINEARS |= {f"ffn_{name}": name for name in ("gate", "up", "down")}
 _FUSED = {"attn_qkv": "q", "attn_output": "o", "ffn_up": "up", "ffn_down": "down"}
@@ -105,7 +104,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
 def _gemma3(config: dict[str, Any]) -> dict[str, Any]:
     """What llama.cpp has in its code: scores' scale, and all layers global without a window."""
     width, layers = config["head_dim"], config["num_hidden_layers"]
-    if layers == _GEMMA3_LARGEST:
+    if layers == 62:  # layers of the 27B, whose scores alone are not scaled by the heads' width
         width = config["hidden_size"] // config["num_attention_heads"]
     found: dict[str, Any] = {"query_pre_attn_scalar": width}
     if "sliding_window" not in config:

@@ -45,7 +45,7 @@ from edge_client.guest.steps import Paused
 from edge_client.metering.work import WorkMeter
 from edge_client.personal.choice import ADAPTER, FOLDER, choose, fall_back
 from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import Given, Method, Way
+from edge_client.personal.methods import Given, Way
 from edge_client.texts.data_folder import DataFolder
 from edge_client.wire.fleet import Membership, Terms
 from edge_client.wire.messages import Over, Receipt, WireError
@@ -53,8 +53,6 @@ from edge_client.wire.reports import Failure
 from edge_client.wire.training import SGD, Training
 
 log = logging.getLogger(__name__)
-
-ON_FROM_SHARED: Method = "interpolated"  # what follows a run that gave an adapter
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,8 @@ class OwnAdapter:
         )
         is_said = given.spec.net != "rates"  # which are for the rank that they were learned with
         rank = settings.rank_budget if is_said else None
-        way = way_for(method_for("" if net else ON_FROM_SHARED, net), at, net, rank)
+        # A run that gave an adapter is followed by what lies between that and one's own
+        way = way_for(method_for("" if net else "interpolated", net), at, net, rank)
         texts = DataFolder(settings.data, terms.task, settings.dialect).read()
         out = self._state / FOLDER / ADAPTER
         made = make(at, way, texts, 0, out, given, None if net else given)

@@ -15,7 +15,6 @@ import numpy as np
 from edge_client.engine.onnx_backend.model import Graph
 
 F32 = "float32"
-SMALLEST_STEP = 1e-30  # of a row that is all zeros
 
 
 def linear(has_lora: bool, has_rest: bool, scaling: float, has_bias: bool = True) -> Graph:
@@ -61,7 +60,7 @@ def linear_int8(has_lora: bool, has_rest: bool, scaling: float, has_bias: bool =
     x, codes = graph.input("x", F32, ("n", "i")), graph.input("codes", "int8", ("o", "i"))
     largest = graph.node("ReduceMax", graph.node("Abs", x), axes=[-1], keepdims=0)  # (n,)
     coarse = graph.node("Mul", largest, _number(graph, 1 / 127))
-    coarse = graph.node("Max", coarse, _number(graph, SMALLEST_STEP))
+    coarse = graph.node("Max", coarse, _number(graph, 1e-30))  # where a row is all zeros
     fine = graph.node("Mul", coarse, _number(graph, 1 / 256))
     middle = graph.constant(np.uint8(128))  # unsigned, as processors multiply fastest
     middles = graph.node("Expand", middle, graph.node("Shape", coarse))

@@ -27,8 +27,6 @@ JETSON = (
     "the GPUs of Jetson TX2 and Nano have no CUDA that PyTorch 2 computes with, Orin needs a build "
     "for its JetPack"
 )
-INSTALL = f"uninstall it, then {installing('gpu')}"
-CUBLAS_FULL = "CUBLAS_STATUS_ALLOC_FAILED"
 # What torch and bitsandbytes raise where they do not fit each other, the driver or the card.
 UNFIT = (
     ImportError,
@@ -84,7 +82,7 @@ def refusal(version: str, built_for: str | None, machine: str, said: str = "") -
     """
     is_arm = machine in ("aarch64", "arm64")
     if built_for is None:
-        remedy = JETSON if is_arm else INSTALL
+        remedy = JETSON if is_arm else f"uninstall it, then {installing('gpu')}"
         return f"{REFUSED} (torch {version} is a build without CUDA; {remedy}); {ELSE}"
     reason = f": {said}" if said else ""
     jetson = f"; {JETSON}" if is_arm else ""
@@ -109,7 +107,7 @@ def _in_one_line(name: str, claim: str, remedy: str = ELSE) -> Iterator[None]:
     try:
         yield
     except UNFIT as error:
-        is_full = is_allocation_failure(error) or CUBLAS_FULL in str(error)
+        is_full = is_allocation_failure(error) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
         told = f"{name} is full" if is_full else claim
         raise EngineError(f"--device cuda: {told}: {_first_line(error)}; {remedy}") from error
 

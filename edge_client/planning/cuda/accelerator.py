@@ -14,7 +14,6 @@ UNIFIED = "unified"  # a CUDA device that shares the processor's memory, such as
 # each of its lanes at 1.4 GHz, of which half is counted on. Typical figures, none measured here;
 # plans are compared by them.
 _LANES = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
-_ANY_LANES = 128
 _LANE_FLOPS = 0.5 * 2 * 1.4e9
 _TENSOR_CORES = 4.0  # times float32's rate in 16 bits, the least of those that have them
 _DENSE_BYTES_PER_S = {CUDA: 100e9, UNIFIED: 20e9}  # of dequantizing: bound by the card's memory
@@ -70,7 +69,7 @@ class Accelerator:
     @property
     def nominal(self) -> Rates:
         """Typical rates of its kind; equal cards, equal rates."""
-        lanes = _LANES.get(self.capability, _ANY_LANES)
+        lanes = _LANES.get(self.capability, 128)
         single = self.processors * lanes * _LANE_FLOPS
         flops = {"float32": single} | dict.fromkeys(self.dtypes, _TENSOR_CORES * single)
         dense = dict.fromkeys((4, 8, 16, 32), _DENSE_BYTES_PER_S[self.device])

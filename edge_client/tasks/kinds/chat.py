@@ -31,8 +31,6 @@ from edge_client.texts.tokens import Tokens
 
 ASSISTANT, USER = "assistant", "user"
 ROLES = ("system", "developer", USER, ASSISTANT, "tool")
-MAY_BE_EMPTY = ("system", "developer", "tool")
-NOT_READ = ("tools", "tool_calls", "documents")  # a template would write them into the text
 
 
 def turns(row: Mapping[str, Any], columns: Columns) -> str | Fault | None:
@@ -67,7 +65,8 @@ def _checked(messages: list[Any], where: str) -> str | Fault:
         if not isinstance(one, Mapping):
             expected = "an object with role and content is expected"
             return Fault("not text", f"{said}: {type_name(one)}; {expected}")
-        for name in NOT_READ:
+        # A template would write these into the text
+        for name in ("tools", "tool_calls", "documents"):
             if one.get(name):
                 return Fault("not text", f"{said}: `{name}` are not read here; leave them out")
         role, content = one.get("role"), one.get("content")
@@ -77,7 +76,7 @@ def _checked(messages: list[Any], where: str) -> str | Fault:
             return Fault(
                 "not text", f"{said}: `content` is {type_name(content)}; a string expected"
             )
-        if not content.strip() and role not in MAY_BE_EMPTY:
+        if not content.strip() and role not in ("system", "developer", "tool"):
             reason: Reason = "unanswered" if role == ASSISTANT else "not text"
             return Fault(reason, f"{said}: its content is empty; words are expected")
         found.append({"role": role, "content": content})

@@ -21,7 +21,6 @@ from edge_client.texts.examples import Example, Found
 
 Decide: TypeAlias = "Callable[[np.ndarray], Decision]"  # of a row of log-probabilities
 FORMATS = (".csv", ".jsonl")
-SIGN = "confidence"  # what a file of these answers begins with
 MISTAKES = 10  # pairs of labels that are shown where there are too many for a table
 LABEL = 24  # characters of a label in a table
 
@@ -126,7 +125,8 @@ class LabelTelling:
 def check(out: Path | None) -> None:
     """Refuse a file of answers that cannot be written."""
     if out is not None:
-        check_out_file("--out", out, FORMATS, sign=SIGN)
+        # What a file of these answers begins with
+        check_out_file("--out", out, FORMATS, sign="confidence")
 
 
 @contextmanager

@@ -32,8 +32,6 @@ from edge_client.texts.accounting import Accounting
 from edge_client.texts.examples import Example, Found
 from edge_client.texts.tokens import Prompt, Tokens
 
-OVERLAP = 4  # a window shares one of so many words with the next
-
 
 def words_of(example: Example) -> tuple[str, ...]:
     """A text's words: those that its file tells apart, else those found in it."""
@@ -79,7 +77,7 @@ def windows(tokens: Tokens, words: Sequence[str], limit: int) -> list[range]:
             start = found[-1].stop
             continue
         found.append(range(start, start + count))
-        start = found[-1].stop - count // OVERLAP
+        start = found[-1].stop - count // 4  # a window shares one of so many words with the next
     return found
 
 

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-LISTED = ("additional_special_tokens", "extra_special_tokens")
-
 
 def named_in(config: Mapping[str, Any]) -> set[str]:
     named = [value for key, value in config.items() if key.endswith("_token")]
-    for key in LISTED:
+    for key in ("additional_special_tokens", "extra_special_tokens"):
         more = config.get(key)
         named += more.values() if isinstance(more, dict) else more if isinstance(more, list) else []
     added = config.get("added_tokens_decoder")

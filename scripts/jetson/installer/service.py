@@ -12,7 +12,6 @@ from root import ENV, TOKEN, Root
 
 NAME = "smidgen-client.service"
 SETTLE_S = 10.0  # a client that will not do ends sooner, with exit code 2
-SENSORS = ("--subsystem-match=hwmon", "--subsystem-match=iio")
 
 
 def is_running_here(root: Root) -> bool:
@@ -29,7 +28,7 @@ def restart(root: Root) -> str:
         return "; systemd does not run here, so nothing starts the client" if root.is_live else ""
     _ask("systemctl", "daemon-reload")
     _ask("udevadm", "control", "--reload")
-    _ask("udevadm", "trigger", *SENSORS)
+    _ask("udevadm", "trigger", "--subsystem-match=hwmon", "--subsystem-match=iio")
     if not re.search(
         r"^SMIDGEN_COORDINATOR=\S", root.at(ENV).read_text("utf-8", "replace"), re.MULTILINE
     ):

@@ -34,7 +34,6 @@ QUIET = {
 }
 Asked = TypeVar("Asked")
 Done = TypeVar("Done")
-STORE_BYTES = 80 << 20  # about the least Ray takes; an adapter a round is all that lies there
 
 
 class _Worker:
@@ -201,7 +200,8 @@ def _of_my_own() -> dict[str, Any]:
     return {
         "num_cpus": usable_cores(),
         "include_dashboard": False,
-        "object_store_memory": STORE_BYTES,
+        # About the least that Ray takes; one adapter per round is all that lies there
+        "object_store_memory": 80 << 20,
         "_temp_dir": folder,
     }
 
