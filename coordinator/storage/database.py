@@ -7,8 +7,8 @@ concurrent writers.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -25,14 +25,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-@dataclass
-class _Asked(Generic[A, B]):
-    what: A
-    answers: list[B] = field(default_factory=list)  # one of them, once it is over
-    error: Exception | None = None
-    is_over: bool = False
-
-
 class Together(Generic[A, B]):
     """Collects what threads ask while it is busy; whoever comes first then does it for all.
 
@@ -43,19 +35,17 @@ class Together(Generic[A, B]):
 
     def __init__(self, do: Callable[[Sequence[A]], Sequence[B]]) -> None:
         self._do = do
-        self._asked: deque[_Asked[A, B]] = deque()
+        self._asked: deque[tuple[A, Future[B]]] = deque()
         self._doing = threading.Lock()
 
     def __call__(self, what: A) -> B:
         """Have it done; what came of it."""
-        mine = _Asked[A, B](what)
-        self._asked.append(mine)
+        mine = Future[B]()
+        self._asked.append((what, mine))
         with self._doing:
-            if not mine.is_over:
+            if not mine.done():
                 self._do_all()
-        if mine.error is not None:
-            raise mine.error
-        return mine.answers[0]
+        return mine.result()
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -63,14 +53,13 @@ class Together(Generic[A, B]):
     def _do_all(self) -> None:
         asked = [self._asked.popleft() for _ in range(len(self._asked))]
         try:
-            for one, answer in zip(asked, self._do([one.what for one in asked]), strict=True):
-                one.answers.append(answer)
-        except Exception as error:
-            for one in asked:
-                one.error = error
-        finally:
-            for one in asked:
-                one.is_over = True
+            answered = list(zip(asked, self._do([what for what, _ in asked]), strict=True))
+        except BaseException as error:  # else those who wait would do so for ever
+            for _, waiting in asked:
+                waiting.set_exception(error)
+        else:
+            for (_, waiting), answer in answered:
+                waiting.set_result(answer)
 
 
 Connection: TypeAlias = sql.Connection

@@ -109,15 +109,6 @@ class _Alone:
     seed: int
 
 
-@dataclass(frozen=True)
-class _Rounds:
-    """What training gave: the last round's, and the scores around it."""
-
-    last: Trained
-    before: Evaluation | None
-    after: Evaluation | None
-
-
 def train(
     data: Place,
     out: Place,
@@ -222,11 +213,11 @@ def train(
             tell(line)
         demand(bool(texts.labelled), f"{data}: {' '.join(left_out[:1])}", DataError)
         alone = _Alone(opened, chosen, adapter, texts, training, rounds, seed)
-        done = _train(computer, alone, tell)
+        done, scores = _train(computer, alone, tell)
         origin = Exported(adapter, opened.peft_name, opened.base_id, opened.architecture, chosen)
         body = encode_adapter(computer.adapter())
-        write_peft_folder(folder, origin, body, _card(alone, done), opened)
-        return _trained(folder, computer, alone, done, device, span.peak_bytes())
+        write_peft_folder(folder, origin, body, _card(alone, scores), opened)
+        return _trained(folder, computer, alone, done, scores, device, span.peak_bytes())
 
 
 def _alone_spec(adapter: str) -> AdapterSpec:
@@ -255,8 +246,10 @@ def labelled_texts(data: Path, task: Task, dialect: Dialect) -> ClientData:
     return texts
 
 
-def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
-    before = _score(engine, alone.texts)
+def _train(engine: Engine, alone: _Alone, tell: Tell) -> tuple[Trained, dict[int, Evaluation]]:
+    """What the last round gave, and by round the scores before the first and after the last."""
+    test = alone.texts.test
+    scores = {0: evaluate(engine, test)} if test else {}
     for round_index in range(1, alone.rounds + 1):
         engine.load_adapter(engine.adapter())
         seed = derive_seed(alone.seed, "train", "alone", round_index)
@@ -273,16 +266,11 @@ def _train(engine: Engine, alone: _Alone, tell: Tell) -> _Rounds:
         engine.end_round()
         if alone.rounds > 1:
             tell(f"round {round_index} of {alone.rounds}: loss {trained.loss:.3f}")
-    return _Rounds(trained, before, _score(engine, alone.texts))
+    return trained, scores | ({alone.rounds: evaluate(engine, test)} if test else {})
 
 
-def _score(engine: Engine, texts: ClientData) -> Evaluation | None:
-    return evaluate(engine, texts.test) if texts.test else None
-
-
-def _card(alone: _Alone, done: _Rounds) -> Card:
-    both = {0: done.before, alone.rounds: done.after}
-    scores, kind = {index: score for index, score in both.items() if score}, kind_of(alone.task)
+def _card(alone: _Alone, scores: Mapping[int, Evaluation]) -> Card:
+    kind = kind_of(alone.task)
     figures = {index: measured(alone.task, score) for index, score in scores.items()}
     return Card(
         rounds=alone.rounds,
@@ -297,13 +285,19 @@ def _card(alone: _Alone, done: _Rounds) -> Card:
 
 
 def _trained(
-    folder: Path, engine: Engine, alone: _Alone, done: _Rounds, device: str, peak_bytes: int
+    folder: Path,
+    engine: Engine,
+    alone: _Alone,
+    done: Trained,
+    scores: Mapping[int, Evaluation],
+    device: str,
+    peak_bytes: int,
 ) -> TrainedAdapter:
-    before, after, kind = done.before, done.after, kind_of(alone.task)
+    before, after, kind = scores.get(0), scores.get(alone.rounds), kind_of(alone.task)
     return TrainedAdapter(
         folder=folder,
-        num_examples=done.last.num_examples,
-        loss=done.last.loss,
+        num_examples=done.num_examples,
+        loss=done.loss,
         accuracy_before=before.accuracy if before else None,
         accuracy_after=after.accuracy if after else None,
         test_examples=len(alone.texts.test),

@@ -1,8 +1,6 @@
 """`smidgen client base`: which bases are on this machine, and where."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -46,44 +44,34 @@ def base(
         print(json.dumps(facts) if json_output else _aligned(facts))
 
 
-@dataclass(frozen=True)
-class Present:
-    """A base that lies on this machine.
-
-    Attributes:
-        name: What `--base` takes.
-        folder: Where it lies.
-    """
-
-    name: str
-    folder: Path
-
-
 def _list(as_json: bool) -> None:
-    found = [Present(EMBEDDED, find_folder(EMBEDDED, ())), *_from_hub()]
+    folders = {EMBEDDED: find_folder(EMBEDDED, ())} | _from_hub()
     if as_json:
-        print(json.dumps({"bases": [{"name": b.name, "folder": str(b.folder)} for b in found]}))
+        listed = [{"name": name, "folder": str(folder)} for name, folder in folders.items()]
+        print(json.dumps({"bases": listed}))
         return
-    width = max(len(present.name) for present in found)
-    for present in found:
-        print(f"{present.name:<{width}}  {present.folder}")
+    width = max(map(len, folders))
+    for name, folder in folders.items():
+        print(f"{name:<{width}}  {folder}")
     print("a folder of your own, and a pack made by `smidgen pack`, go by their paths")
 
 
-def _from_hub() -> Iterator[Present]:
-    """Bases in the cache that huggingface_hub keeps, by name; the newest copy of each."""
+def _from_hub() -> dict[str, Path]:
+    """Folders of bases in the cache of huggingface_hub, by name; of each the newest copy."""
     from huggingface_hub import scan_cache_dir  # heavy
     from huggingface_hub.errors import CacheNotFound
 
     try:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
-        return
+        return {}
+    folders = {}
     for repository in sorted(repositories, key=lambda found: found.repo_id):
         copies = sorted(repository.revisions, key=lambda copy: -copy.last_modified)
         whole = [copy.snapshot_path for copy in copies if _is_base(copy.snapshot_path)]
         if repository.repo_type == "model" and whole:
-            yield Present(repository.repo_id, whole[0])
+            folders[repository.repo_id] = whole[0]
+    return folders
 
 
 def _is_base(folder: Path) -> bool:

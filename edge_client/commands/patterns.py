@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +35,7 @@ from edge_client.planning.sizes import AUTO
 from edge_client.tables import Column, Table, share, show
 from edge_client.tasks.kind import kind_of
 from edge_client.tasks.ready_tasks import READY
+from edge_client.tasks.scores import Evaluation
 from edge_client.tasks.task import Task, task_toml
 from edge_client.texts.examples import Example, read_folder
 from edge_client.texts.prompts.patterns import TaskError, ends_with_mask
@@ -93,9 +94,13 @@ def patterns(
     judged = replace(chosen, patterns=fit or chosen.patterns)
     scores = score_patterns(partial(_open, base, computer, device), judged, examples)
     if file is not None:
-        _write(file, with_first(chosen, scores[0].pattern))
+        _write(file, with_first(chosen, scores[0][0]))
     if json_output:
-        answer = {"examples": len(examples), "patterns": [asdict(score) for score in scores]}
+        found = [
+            {"pattern": pattern, "accuracy": score.accuracy, "loss": score.loss}
+            for pattern, score in scores
+        ]
+        answer = {"examples": len(examples), "patterns": found}
         print(json.dumps(answer | {"written": str(file) if file else None}))
         return
     _print(scores, len(examples), file)
@@ -118,24 +123,9 @@ def _write(file: Path, task: Task) -> None:
         raise TaskError(f"{file} cannot be written: {error.strerror}") from error
 
 
-@dataclass(frozen=True)
-class PatternScore:
-    """How one pattern does alone.
-
-    Attributes:
-        pattern: The pattern, as in the task.
-        accuracy: Share whose most probable label is the right one.
-        loss: Mean cross-entropy in nats.
-    """
-
-    pattern: str
-    accuracy: float
-    loss: float
-
-
 def score_patterns(
     open_engine: Callable[[Task], Engine], task: Task, examples: Sequence[Example]
-) -> list[PatternScore]:
+) -> list[tuple[str, Evaluation]]:
     """Ask every pattern alone; the most accurate first, then the given order.
 
     Args:
@@ -153,8 +143,8 @@ def score_patterns(
             score = evaluate(engine, examples)
         finally:
             engine.close()
-        scores.append(PatternScore(pattern, score.accuracy, score.loss))
-    return sorted(scores, key=lambda score: -score.accuracy)
+        scores.append((pattern, score))
+    return sorted(scores, key=lambda scored: -scored[1].accuracy)
 
 
 def with_first(task: Task, pattern: str) -> Task:
@@ -168,9 +158,9 @@ def _open(base: str, engine: str, device: str, task: Task) -> Engine:
     return open_within(engine, opened, task, spec, Training(), None, device=device)
 
 
-def _print(scores: Sequence[PatternScore], count: int, file: Path | None) -> None:
+def _print(scores: Sequence[tuple[str, Evaluation]], count: int, file: Path | None) -> None:
     columns = [Column("pattern", "text"), Column("accuracy"), Column("loss")]
-    rows = [[score.pattern, share(score.accuracy), f"{score.loss:.3f}"] for score in scores]
+    rows = [[one, share(score.accuracy), f"{score.loss:.3f}"] for one, score in scores]
     notes = [f"with fewer than {ENOUGH} texts the choice means little"] if count < ENOUGH else []
     show(Table(columns, rows, f"zero-shot on {count} labelled texts", notes))
     if file is not None:

@@ -79,7 +79,7 @@ def compute(engine: str, place: Path) -> Numbers:
         batch = encoder.batch(encoder.prompts(TEXTS))
         found: dict[str, list[float]] = {name: [] for name in (LOSS, *sorted(shapes))}
         for _ in range(STEPS):
-            found[LOSS].append(computer.train_step(batch).loss)
+            found[LOSS].append(computer.train_step(batch))
             for name, mean in computer.moments().means.items():
                 found[name].append(float(np.linalg.norm(mean.astype(np.float64))))
     return found

@@ -13,7 +13,7 @@ since every plan gives the same gradients.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -48,19 +48,6 @@ GUESSED = 8  # places of a text that are read at once, of all words each
 
 class EngineError(WrongInput):
     """No engine here can do what is asked."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One optimizer step.
-
-    Attributes:
-        loss: Mean cross-entropy over the batch, in nats, before the step.
-        num_examples: Answers in the batch: one of each text, or of each masked token.
-    """
-
-    loss: float
-    num_examples: int
 
 
 class Engine:
@@ -171,8 +158,8 @@ class Engine:
 
     # Training
 
-    def train_step(self, batch: Batch) -> StepReport:
-        """One optimizer step on the adapter; the base never changes.
+    def train_step(self, batch: Batch) -> float:
+        """One optimizer step on the adapter; its mean loss in nats before that. The base stays.
 
         Within a budget by a smaller plan if memory cannot be had. A step that fails for want of
         memory leaves adapter and optimizer as they were.
@@ -182,7 +169,7 @@ class Engine:
         """
         loss = self._computed(self._backend.step, batch)
         self.on_texts(len(batch.ids))
-        return StepReport(loss, len(batch.labels))
+        return loss
 
     def gradients(self, batch: Batch) -> tuple[float, AdapterState]:
         """The batch's mean loss in nats, and its gradients at the adapter in place; nothing moves.

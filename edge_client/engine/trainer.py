@@ -128,11 +128,11 @@ def train(
             weighed = None if weights is None else [weights[row] for row in chosen]
             try:
                 batch = engine.encoder.batch(rows, weighed, offsets)
-                step = engine.train_step(batch)
+                loss = engine.train_step(batch)
             except Ended:  # cut inside a step: the last whole one stands
                 keeper.keep(now())
                 raise
-            loss_sum = place.loss_sum + step.loss * step.num_examples
+            loss_sum = place.loss_sum + loss * len(batch.labels)
             place = replace(place, batches=place.batches + 1, loss_sum=loss_sum)
             keeper.after_step(now)
         loss = place.loss_sum / sum(len(prompt.places) for prompt in prompts)

@@ -12,7 +12,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_client.formats.dialect import PLAIN, Dialect
@@ -38,16 +37,7 @@ SETTLED_S = 2.0  # after its last change a file that looks unfinished is taken a
 WHOLE = (".json", ".parquet", ".arrow", ".feather")  # a part of these cannot be read at all
 
 
-@dataclass(frozen=True)
-class FileMark:
-    """What tells that a file has changed."""
-
-    inode: int
-    size_bytes: int
-    modified_ns: int
-
-
-Marks = Mapping[Path, FileMark]
+Marks = Mapping[Path, tuple[int, int, int]]  # inode, bytes and time of change of each file
 
 
 def check_folder(folder: Path, kinds: Iterable[Files], dialect: Dialect = PLAIN) -> None:
@@ -198,10 +188,9 @@ class DataFolder:
             if _is_recent(folder.stat().st_mtime_ns):
                 self._tell(f"no longer holds {gone.name}, which may come back")
                 return False
-        for path, mark in marks.items():
-            before = self._marks.get(path)
-            is_smaller = before is not None and mark.size_bytes < before.size_bytes
-            if _is_recent(mark.modified_ns) and (is_smaller or _is_cut(path)):
+        for path, (_, size_bytes, modified_ns) in marks.items():
+            is_smaller = path in self._marks and size_bytes < self._marks[path][1]
+            if _is_recent(modified_ns) and (is_smaller or _is_cut(path)):
                 self._tell(f"holds {path.name}, which is being written")
                 return False
         return True
@@ -212,7 +201,7 @@ class DataFolder:
         self._told = reason
 
 
-def marks_of(folder: Path, files: Files = ANY.files) -> dict[Path, FileMark]:
+def marks_of(folder: Path, files: Files = ANY.files) -> Marks:
     """Marks of the files of a client data folder, those in the folders of it included.
 
     Raises:
@@ -223,7 +212,7 @@ def marks_of(folder: Path, files: Files = ANY.files) -> dict[Path, FileMark]:
     for path in files_of(folder, files).values():
         for file in _files(path):
             told = file.stat()
-            marks[file] = FileMark(told.st_ino, told.st_size, told.st_mtime_ns)
+            marks[file] = told.st_ino, told.st_size, told.st_mtime_ns
     return marks
 
 

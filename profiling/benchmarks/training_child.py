@@ -88,7 +88,7 @@ def train(request: Request, engine: Engine) -> None:
         labels = row.labels % (2 * len(TYPES) + 1) if request.is_tagging else row.labels
         of = row.texts if request.masked or request.is_tagging else None
         batch = Batch(row.ids, row.attention, row.mask_positions, labels, texts=of)
-        return engine.train_step(batch).loss
+        return engine.train_step(batch)
 
     measured = run_steps(request, random_texts(request), step)
     card = engine.device_peak()

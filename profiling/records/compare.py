@@ -120,13 +120,7 @@ class Comparison:
         return any(change.verdict == "worse" for change in self.changes)
 
 
-@dataclass(frozen=True)
-class _Peer:
-    """Somebody who was measured beside ours then and now."""
-
-    name: str
-    then: Record
-    now: Record
+Peer = tuple[Record, Record]  # somebody who was measured beside ours, then and now
 
 
 def compare(
@@ -183,7 +177,7 @@ def _outcomes(then: Record, now: Record, apart: Sequence[str]) -> Iterator[Chang
 
 
 def _changes(
-    then: Record, now: Record, apart: Sequence[str], peer: _Peer | None, tolerance: float
+    then: Record, now: Record, apart: Sequence[str], peer: Peer | None, tolerance: float
 ) -> Iterator[Change | str]:
     """Figure by figure, or why not."""
     others = " and ".join([name for name in apart if name not in PLACES])
@@ -199,7 +193,7 @@ def _changes(
 
 
 def _change(
-    then: Record, now: Record, name: str, peer: _Peer | None, tolerance: float
+    then: Record, now: Record, name: str, peer: Peer | None, tolerance: float
 ) -> Change | str:
     before, after = then.figures.get(name), now.figures.get(name)
     if before is None or after is None:
@@ -210,9 +204,9 @@ def _change(
     if peer is None:
         confidence = confidence_apart(before.values, after.values)
     else:
-        old_peer, new_peer = peer.then.figures.get(name), peer.now.figures.get(name)
+        old_peer, new_peer = (one.figures.get(name) for one in peer)
         if not (old_peer and new_peer and min(*old_peer.values, *new_peer.values) > 0):
-            return f"0 or not measured of {peer.name}"
+            return f"0 or not measured of {_who(peer)}"
         old, new = old / old_peer.median, new / new_peer.median
         confidence = confidence_beside(
             before.values, old_peer.values, after.values, new_peer.values
@@ -220,7 +214,7 @@ def _change(
     is_level = abs(new - old) <= max(tolerance * abs(old), after.level if peer is None else 0.0)
     verdict = _verdict(now, after, new - old, is_level, confidence)
     change = (new - old) / abs(old) if old else None if new else 0.0
-    return Change(now, name, old, new, change, verdict, confidence, peer.name if peer else "")
+    return Change(now, name, old, new, change, verdict, confidence, _who(peer) if peer else "")
 
 
 def _verdict(
@@ -237,12 +231,15 @@ def _verdict(
 
 def _shared_peer(
     then: Record, before: Sequence[Record], now: Record, after: Sequence[Record]
-) -> _Peer | None:
+) -> Peer | None:
     """A peer that was measured beside both, with what it gave then and now."""
     old, new = _peers(then, before), _peers(now, after)
-    both = [(old[key], peer) for key, peer in new.items() if key in old]
-    names = [" ".join(str(b.subject[one]) for one in WHO if one in b.subject) for _, b in both]
-    return next((_Peer(name, *pair) for name, pair in zip(names, both, strict=True)), None)
+    return next(((old[key], peer) for key, peer in new.items() if key in old), None)
+
+
+def _who(peer: Peer) -> str:
+    subject = peer[1].subject
+    return " ".join(str(subject[one]) for one in WHO if one in subject)
 
 
 def _peers(ours: Record, records: Sequence[Record]) -> dict[str, Record]:

@@ -6,7 +6,7 @@ megabytes takes one way longer, not one way per piece. The first bytes of a conn
 round trip more, as for TCP's handshake. Bandwidth, loss and slow start are not imitated.
 
     with relaying("127.0.0.1", 8700, rtt_s=0.05) as relay:
-        print(relay.url, traffic(relay.exchanges()))
+        print(relay.url, relay.exchanges())
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,26 +54,6 @@ class Exchange:
     ended_s: float
     bytes_up: int = 0
     bytes_down: int = 0
-
-
-@dataclass(frozen=True)
-class RelayedBytes:
-    """Sums over exchanges; payload of TCP, as the sockets gave it."""
-
-    requests: int
-    bytes_up: int
-    bytes_down: int
-    connections: int
-
-
-def traffic(exchanges: Iterable[Exchange]) -> RelayedBytes:
-    every = list(exchanges)
-    return RelayedBytes(
-        sum(bool(one.method) for one in every),
-        sum(one.bytes_up for one in every),
-        sum(one.bytes_down for one in every),
-        len({one.connection for one in every}),
-    )
 
 
 class Relay:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import count
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -124,8 +125,8 @@ def run_all(
     if jobs > 1 and not place.ray and len(different) > 1:
         rest = [on for key, on in different.items() if key not in first]
         for wave, others in ((list(first.values()), rest), (rest, list(first.values()))):
-            count = partial(_tell_more, said, _rounds_done(others, place), total)
-            _in_processes(wave, place, jobs, count)
+            further = partial(_tell_more, said, _rounds_done(others, place), total)
+            _in_processes(wave, place, jobs, further)
         found = {key: run(on.experiment, place) for key, on in different.items()}  # read, not run
     else:
         found = {}
@@ -137,7 +138,7 @@ def run_all(
             ]
             name, before = on.experiment.name, _rounds_done(kept, place)
             said(before, total, name)
-            found[key] = run(on.experiment, place, _Counter(said, before, total, name))
+            found[key] = run(on.experiment, place, _counting(said, before, total, name))
     said(total, total, "done")
     return [
         replace(found[on.key], experiment=experiment)
@@ -149,16 +150,9 @@ def _tell_more(tell: Tell, there: int, total: int, done: int, name: str) -> None
     tell(there + done, total, name)
 
 
-@dataclass
-class _Counter:
-    tell: Tell
-    done: int
-    total: int
-    name: str
-
-    def __call__(self, closed: Round) -> None:
-        self.done += 1
-        self.tell(self.done, self.total, self.name)
+def _counting(tell: Tell, before: int, total: int, name: str) -> Callable[[Round], None]:
+    done = count(before + 1)
+    return lambda closed: tell(next(done), total, name)
 
 
 def rounds_of(on: Stage) -> int:

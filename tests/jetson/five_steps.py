@@ -40,7 +40,7 @@ def main(pack: str, kind: str, out: str, starts: str = "") -> None:
             adapter = {name: given[f"start/{step}/{name}"] for name in adapter}
         engine.load_adapter(adapter)
         found |= {f"start/{step}/{name}": tensor for name, tensor in adapter.items()}
-        found[f"loss/{step}"] = np.array(engine.train_step(batch).loss)
+        found[f"loss/{step}"] = np.array(engine.train_step(batch))
         means = engine.moments().means
         found |= {f"gradient/{step}/{name}": mean / (1 - BETA_1) for name, mean in means.items()}
         adapter = engine.adapter()

@@ -45,11 +45,11 @@ def test_patterns_come_by_accuracy_and_then_as_they_were_given(
         return engine_of(KINDS[0], tiny_base, task, "lora:4")
 
     scores = score_patterns(opened, asked, TEXTS)
-    assert sorted(score.pattern for score in scores) == sorted(PATTERNS)
-    order = [(-score.accuracy, PATTERNS.index(score.pattern)) for score in scores]
+    assert sorted(pattern for pattern, _ in scores) == sorted(PATTERNS)
+    order = [(-score.accuracy, PATTERNS.index(pattern)) for pattern, score in scores]
     assert order == sorted(order)
-    alone = evaluate(opened(with_first(asked, scores[0].pattern)), TEXTS)
-    assert (scores[0].accuracy, scores[0].loss) == (alone.accuracy, alone.loss)
+    best, score = scores[0]
+    assert score == evaluate(opened(with_first(asked, best)), TEXTS)
 
 
 def test_the_best_pattern_is_written_first(tiny_base: Base, data: Path, asked: Task) -> None:
