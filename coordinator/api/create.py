@@ -66,13 +66,13 @@ def _of_folder(folder: Path, base: Base, task: Task) -> tuple[AdapterSpec, Adapt
 
 def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
     run = find_run(store, run_name)
-    history = history_of(run.adapter_sha256, store.events(run.run_id))
-    there, last = adapters_there(store, run), max(history.adapters)
+    _, past = history_of(run.adapter_sha256, store.events(run.run_id))
+    there, last = adapters_there(store, run), max(past.adapters)
     if said == "last":  # of a run that went back from its best round what it went back to
-        there = {last: history.adapters[last]}
-    if said == "best" and history.best is None:
+        there = {last: past.adapters[last]}
+    if said == "best" and past.best is None:
         raise StoreError(f"--from {named}: no round was evaluated on any text yet")
-    index = {"best": history.best or 0, "last": last}[said] if said in NAMED else int(said)
+    index = {"best": past.best_round or 0, "last": last}[said] if said in NAMED else int(said)
     if index > last:
         raise StoreError(f"--from {named}: run {run_name} has closed {last} rounds so far")
     if index not in there:

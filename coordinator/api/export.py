@@ -10,7 +10,7 @@ from typing import Literal
 
 from coordinator.api.stores import AtStore, Place, open_store
 from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.history import History, history_of
+from coordinator.rounds.history import Past, history_of
 from coordinator.rounds.machine import kept_of
 from coordinator.storage.place import place_of
 from coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
@@ -102,10 +102,10 @@ def export(
     with closing(open_store(place_of(store, database, blobs))) as opened:
         chosen = find_run(opened, run)
         config = config_of(chosen)
-        history = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
-        index, sha256 = kept_of(config, history.state)
+        state, past = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
+        index, sha256 = kept_of(config, state)
         if round_index is not None:
-            index, sha256 = _round_of(opened, history, round_index)
+            index, sha256 = _round_of(opened, past, state.round_index, round_index)
         there = opened.blobs.present()
         demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
         opened_base = _base_of(chosen, str(base), is_needed=with_base is not None)
@@ -118,10 +118,10 @@ def export(
         )
         card = _card(opened, chosen, index)
         card = replace(card, licence=licence_of(opened_base) if opened_base else "")
-        score = history.best_score
-        if sha256 == history.best_sha256 and score and index in card.accuracies:
+        if past.best and sha256 == past.best_sha256 and index in card.accuracies:
             # Its round may have been evaluated again, with an adapter that the run went back to.
-            card = replace(card, accuracies=dict(card.accuracies) | {index: score.accuracy})
+            best = {index: past.best[1].accuracy}
+            card = replace(card, accuracies=dict(card.accuracies) | best)
         body = opened.read(sha256)
         demand(
             all(is_computable(tensor) for tensor in decode_adapter(body).values()),
@@ -130,7 +130,7 @@ def export(
         )
         write_peft_folder(folder, exported, body, card, opened_base, with_base=with_base)
     lacks = "" if opened_base else _lacks(chosen, parse_adapter(config.adapter), config.task)
-    return ExportedAdapter(folder, chosen.run_id, index, sha256, history.state.round_index, lacks)
+    return ExportedAdapter(folder, chosen.run_id, index, sha256, state.round_index, lacks)
 
 
 def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
@@ -166,18 +166,18 @@ def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:
     return base if is_same else None
 
 
-def _round_of(store: Store, history: History, asked: int | str) -> tuple[int, str]:
+def _round_of(store: Store, past: Past, last: int, asked: int | str) -> tuple[int, str]:
     """The round that was asked for, and its adapter, which is there.
 
     Raises:
         WrongInput: It is not; names those that are.
     """
     if asked == "best":
-        demand(history.best is not None, "--round best: no round was evaluated on any text yet")
-    present, last = store.blobs.present(), history.state.round_index
-    named = {"last": last, "best": history.best or 0}
-    adapters = {index: history.adapter_of(index) for index in history.adapters}
-    adapters |= {last: history.adapters[last]} if asked == "last" else {}
+        demand(past.best is not None, "--round best: no round was evaluated on any text yet")
+    present = store.blobs.present()
+    named = {"last": last, "best": past.best_round or 0}
+    adapters = {index: past.adapter_of(index) for index in past.adapters}
+    adapters |= {last: past.adapters[last]} if asked == "last" else {}
     there = [index for index, name in adapters.items() if name in present]
     kept = f"adapters are there of rounds {ranges(there)}"
     index = named[asked] if isinstance(asked, str) and asked in named else int(asked)

@@ -246,8 +246,8 @@ def figures(
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
         table, task = rows(opened, chosen.run_id), config_of(chosen).task
-        scores = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id)).scores
-        gave = scores_by_round(task, table, scores)
+        _, past = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
+        gave = scores_by_round(task, table, past.scores)
         if out is not None:
             write_jsonl([row | {"task": task.kind} for row in table], out)
     if as_json:

@@ -54,32 +54,23 @@ class Past:
         if len(self.adapters) <= most:
             return self
         last = max(self.adapters)
-        kept = {0, self.best[0] if self.best else 0, *range(last - most + 1, last + 1)}
+        kept = {0, self.best_round or 0, *range(last - most + 1, last + 1)}
         adapters = {index: one for index, one in self.adapters.items() if index in kept}
         scores = {index: one for index, one in self.scores.items() if index in kept}
         lost = {index: one for index, one in self.lost.items() if index in kept}
         return Past(adapters, scores, self.best, lost, self.best_sha256)
 
-
-NOTHING = Past()
-
-
-@dataclass(frozen=True)
-class History:
-    """A run's rounds, as far back as its journal goes; see `Past`."""
-
-    state: State
-    adapters: dict[int, str]
-    scores: dict[int, Score]
-    best: int | None = None
-    lost: dict[int, float] = field(default_factory=dict)
-    best_sha256: str = ""
-    best_score: Score | None = None
+    @property
+    def best_round(self) -> int | None:
+        return self.best[0] if self.best else None
 
     def adapter_of(self, index: int) -> str:
         """A round's adapter; of the best one what was evaluated, wherever the run went since."""
-        is_known = index == self.best and self.best_sha256
+        is_known = index == self.best_round and self.best_sha256
         return self.best_sha256 if is_known else self.adapters[index]
+
+
+NOTHING = Past()
 
 
 def better(
@@ -119,8 +110,8 @@ def past_of(event: Folded) -> Past:
     return msgspec.convert(event.past, Past, str_keys=True)
 
 
-def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
-    """The rounds of a run that started from an adapter."""
+def history_of(adapter_sha256: str, events: Iterable[Event]) -> tuple[State, Past]:
+    """How a run stands that started from an adapter, and what is known of its rounds."""
     state, past = State(adapter_sha256), Past({0: adapter_sha256})
     for event in events:
         before, state = state, evolve(state, event)
@@ -128,16 +119,7 @@ def history_of(adapter_sha256: str, events: Iterable[Event]) -> History:
             past = past_of(event)
         elif (news := news_of(before, event, state)) is not NOTHING:
             past = past.plus(news)
-    best, score = past.best or (None, None)
-    return History(
-        state,
-        dict(past.adapters),
-        dict(past.scores),
-        best,
-        dict(past.lost),
-        past.best_sha256,
-        score,
-    )
+    return state, past
 
 
 LONG = 2000  # events; of two devices about 200 rounds

@@ -74,8 +74,8 @@ def _after_open_orders(store: Store, run: Run, now_s: float) -> State:
 
 
 def adapters_there(store: Store, run: Run) -> dict[int, str]:
-    """A run's adapters by round, of those that have not been pruned; see `History.adapter_of`."""
-    past = history_of(run.adapter_sha256, store.journal(run.run_id))
+    """A run's adapters by round, of those that have not been pruned; see `Past.adapter_of`."""
+    _, past = history_of(run.adapter_sha256, store.journal(run.run_id))
     found = {index: past.adapter_of(index) for index in past.adapters}
     present = store.blobs.present()
     return {index: name for index, name in found.items() if name in present}

@@ -226,9 +226,8 @@ def state_of(store: Store, run: Run) -> State:
 
 def status_of(store: Store, run: Run) -> dict[str, Any]:
     """What `smidgen coordinator status` says of a run, in base units; holds no secret."""
-    history, config = history_of(run.adapter_sha256, store.journal(run.run_id)), config_of(run)
-    state = history.state
-    table = rows(store, run.run_id)
+    state, past = history_of(run.adapter_sha256, store.journal(run.run_id))
+    config, table = config_of(run), rows(store, run.run_id)
     fleet = {device.device_id: device for device in devices(store.database)}
     told = members(store.database, run.run_id)
     names = {device_id: device.name for device_id, device in fleet.items()}
@@ -250,9 +249,9 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "failing": failing_of(state, table),
         "answers": len(state.step.answers) if state.step else 0,
         "asked": len(state.step.members) if state.step else 0,
-        **scores_by_round(config.task, table, history.scores),
+        **scores_by_round(config.task, table, past.scores),
         "pseudo_labels_by_round": pseudo_labels(table),
-        "lost_by_round": history.lost,
+        "lost_by_round": past.lost,
         "adapter_sha256": state.adapter_sha256,
         "kept": {"round_index": kept_round, "adapter_sha256": kept},
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},

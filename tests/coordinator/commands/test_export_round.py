@@ -166,8 +166,8 @@ def test_a_round_that_was_pruned_is_named_with_those_that_are_there(
 def test_an_adapter_that_is_gone_is_one_line(folder: Path, tmp_path: Path) -> None:
     with closing(Store(folder)) as store:
         run = find_run(store, None)
-        history = history_of(run.adapter_sha256, store.journal(run.run_id))
-        store.blobs.path(history.adapters[2]).unlink()
+        _, past = history_of(run.adapter_sha256, store.journal(run.run_id))
+        store.blobs.path(past.adapters[2]).unlink()
         with pytest.raises(WrongInput, match=r"--round best: its adapter was pruned; .* 0, 1, 3 t"):
             export(folder, tmp_path / "out", round_index="best")
 

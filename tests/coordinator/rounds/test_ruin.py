@@ -106,7 +106,7 @@ def test_a_run_whose_accuracy_collapses_goes_back_to_its_best_adapter() -> None:
     fourth = [one for one in run.log if isinstance(one, StepOpened)][-2]
     assert (fourth.kind, fourth.round_index, fourth.adapter_sha256) == ("train", 4, "adapter-2")
     assert run.state.is_finished and run.state.round_index == 4
-    assert history_of("adapter-0", run.log).adapters[3] == "adapter-2"
+    assert history_of("adapter-0", run.log)[1].adapters[3] == "adapter-2"
 
 
 def tagged(opened: StepOpened, work_id: str, device_id: str) -> Answered:
@@ -347,7 +347,7 @@ def test_an_operator_takes_a_run_back_and_no_work_id_is_used_twice() -> None:
     run = Run(replace(CONFIG, rounds=5)).play(right_of({}), steps=6)
     before = run.state.step
     assert before is not None and before.opened.round_index == 3
-    adapters = history_of("adapter-0", run.log).adapters
+    adapters = history_of("adapter-0", run.log)[1].adapters
     run.take(event_of("rollback", 1, run.config, run.state, 9.0, adapters))
     assert run.state.step is None and run.state.adapter_sha256 == "adapter-1"
     event = run.decided()
@@ -366,7 +366,7 @@ def test_a_finished_run_that_goes_back_has_that_adapter() -> None:
     run = Run(CONFIG).play(right_of({}))
     run.take(event_of("rollback", 1, run.config, run.state, 9.0, {1: "adapter-1"}))
     assert run.state.is_finished and run.state.adapter_sha256 == "adapter-1"
-    assert history_of("adapter-0", run.log).adapters[run.state.round_index] == "adapter-1"
+    assert history_of("adapter-0", run.log)[1].adapters[run.state.round_index] == "adapter-1"
 
 
 def test_a_round_whose_adapter_is_gone_is_refused_by_its_number() -> None:
