@@ -5,7 +5,8 @@ With `--json` the last line of stdout is one JSON object.
 
 import typer
 
-from coordinator.commands import devices, operators, tokens
+from coordinator.commands import devices
+from coordinator.commands.access import operators_app, tokens_app
 from coordinator.commands.runs import (
     export,
     extend,
@@ -44,5 +45,5 @@ app.command()(stop)
 app.command()(extend)
 app.command()(rollback)
 app.add_typer(devices.app, name="devices")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(operators.app, name="operators")
+app.add_typer(tokens_app, name="tokens")
+app.add_typer(operators_app, name="operators")

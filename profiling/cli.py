@@ -5,9 +5,8 @@ import typer
 from profiling.commands.fleet import fleet
 from profiling.commands.models import estimate_step, models
 from profiling.commands.rounds import compare_records, rounds
-from profiling.commands.soak import soak
 from profiling.commands.training import exact_gradients, predicted_peaks, train_steps
-from profiling.commands.wire import wire
+from profiling.commands.wire import soak, wire
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",

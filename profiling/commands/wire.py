@@ -1,4 +1,4 @@
-"""`smidgen profile wire`: what a round costs when nobody computes, over real HTTP."""
+"""`smidgen profile wire` and `soak`: what rounds cost, and what grows, when nobody computes."""
 
 import json
 import math
@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from edge_client.adapters.spec import parse_adapter
+from edge_client.bases.base import EMBEDDED
 from edge_client.bases.random_models import CONFIGS
-from edge_client.errors import demand
-from edge_client.tables import show, tell
+from edge_client.errors import Failed, demand
+from edge_client.tables import show, size, tell
+from profiling import soak as long_run
 from profiling.benchmarks.report import machine_notes
 from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
 from profiling.instruments.bases import BenchmarkError, demand_between, find_base
@@ -20,12 +22,12 @@ from profiling.instruments.child import terminable
 from profiling.instruments.machine import this_machine
 from profiling.instruments.made_up_run import first_state
 from profiling.peers.flwr import FLWR
-from profiling.records.record import new_session
+from profiling.records.record import append, new_session
 from profiling.wire import flwr, ours
-from profiling.wire.run import WHO, WireRun, to_json, to_record, wire_table
+from profiling.wire.run import WARMUP, WHO, WireRun, to_json, to_record, wire_table
 
-WIRE_FILE = "wire.jsonl"
-MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS = 10_000.0, 100, 10_000
+WIRE_FILE, SOAK_FILE = "wire.jsonl", "soak.jsonl"
+MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS, MOST_SOAKED = 10_000.0, 100, 10_000, 1_000_000
 
 
 def wire(
@@ -106,3 +108,35 @@ def _runs(
         numbers = flwr.numbers(first_state(one.base, one.adapter))
         listen = about(FLWR, one.rtt_s)
         yield flwr.measure(numbers, one.clients, peer_rounds, one.rtt_s, listen)
+
+
+def soak(
+    rounds: Annotated[int, typer.Option(help="Rounds of the run, 4 or more.")] = 2000,
+    clients: Annotated[int, typer.Option(help="Devices, 1 or more, all in every round.")] = 2,
+    adapter: AdapterOption = "lora:8@q,v",
+    out: Annotated[
+        Path | None, typer.Option(help=f"Folder of {SOAK_FILE}, which grows by a record per run.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Let a run go on for thousands of rounds without computing, and watch what grows.
+
+    A real coordinator and devices with the client's own transport and state, over real HTTP; the
+    adapter is one of the embedded base. Exit code 1: a process failed, or over 1,000 rounds and
+    more the coordinator's memory grew by more than 5 KiB in a round.
+    """
+    demand_between({"rounds": (4, rounds, MOST_SOAKED), "clients": (1, clients, MOST_CLIENTS)})
+    parse_adapter(adapter)
+    path = added_to(out, SOAK_FILE)
+    with terminable(), working("looking for the base") as say:
+        base, session = find_base(EMBEDDED, False, None, 0), new_session()
+        run = long_run.measure(ours.Rounds(base, adapter, clients, rounds - WARMUP, 0.0), say)
+        if path is not None:
+            append(path, [long_run.to_record(run, base.base_id, session)])
+    if json_output:
+        print(json.dumps(long_run.to_json(run)))
+    else:
+        show(long_run.soak_table(run))
+        tell(machine_notes(asdict(this_machine()), [run.load_1m]))
+    most = size(long_run.MOST_GROWTH_BYTES)
+    demand(run.is_level, f"the coordinator grew by more than {most} in a round", Failed)

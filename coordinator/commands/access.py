@@ -1,9 +1,14 @@
-"""`smidgen coordinator tokens`: what lets devices enrol, counted, expiring and revocable."""
+"""`smidgen coordinator tokens` and `operators`: who may enrol, who may look, and who may change.
+
+Tokens of devices are counted, expire and can be revoked.
+"""
 
 import json
 import re
 import time
 from contextlib import closing
+from dataclasses import asdict
+from enum import Enum
 from typing import Annotated
 
 import typer
@@ -11,18 +16,33 @@ import typer
 from coordinator.api.stores import open_store
 from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
 from coordinator.operator.views import token_told
-from coordinator.storage.credentials import draw_secret, insert_token, revoke, tokens
+from coordinator.storage.credentials import (
+    add_operator,
+    draw_secret,
+    insert_token,
+    operator_of_token,
+    operators,
+    revoke,
+    revoke_operator,
+    tokens,
+)
 from coordinator.storage.errors import StoreError
 from edge_client.errors import WrongInput, demand
 from edge_client.tables import Column, Table, show, span
 
-COLUMNS = (
+TOKEN_COLUMNS = (
     Column("token", "word"),
     Column("state", "text"),
     Column("used", "word"),
     Column("expires", "word", optional=1),
     Column("tags", "text", optional=2),
     Column("made", "word", optional=3),
+)
+OPERATOR_COLUMNS = (
+    Column("operator", "word"),
+    Column("role", "word"),
+    Column("state", "word"),
+    Column("let in", "word", optional=1),
 )
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_S = 3.2e9  # a hundred years
@@ -31,15 +51,21 @@ USES = "Devices that may enrol with it; by default any number."
 EXPIRES = "How long it lets devices in, such as 90min, 12h or 7d; by default for ever."
 TAG = "Tag of the devices that enrol with it, such as site=kitchen; may be given again."
 
-app = typer.Typer(
+tokens_app = typer.Typer(
     help="Enrolment tokens: what lets new devices in.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+operators_app = typer.Typer(
+    help="Who may look at this coordinator (viewer) and change it (operator), by token.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-@app.command("list")
+@tokens_app.command("list")
 @at_store
 def list_tokens(store: StoreOption, as_json: JsonOption = False) -> None:
     """List enrolment tokens, the newest first; the secrets themselves are nowhere."""
@@ -61,7 +87,7 @@ def list_tokens(store: StoreOption, as_json: JsonOption = False) -> None:
         for one in found
     ]
     if rows:
-        show(Table(COLUMNS, rows))
+        show(Table(TOKEN_COLUMNS, rows))
     else:
         print("no token yet; `smidgen coordinator tokens new` makes one")
 
@@ -72,7 +98,7 @@ def _ends(at_s: float | None, now_s: float) -> str:
     return f"in {span(at_s - now_s)}" if at_s > now_s else f"{span(now_s - at_s)} ago"
 
 
-@app.command("new")
+@tokens_app.command("new")
 @at_store
 def new_token(
     store: StoreOption,
@@ -109,7 +135,7 @@ def span_s(option: str, text: str) -> float:
     return value_s
 
 
-@app.command("revoke")
+@tokens_app.command("revoke")
 @at_store
 def revoke_token(
     store: StoreOption,
@@ -125,3 +151,66 @@ def revoke_token(
             )
         revoke(opened.database, token, now_s)
     answer(f"token {token} is revoked", {"token_id": token, "revoked_at_s": now_s}, as_json)
+
+
+class RoleName(str, Enum):
+    """The roles, as the command line shows them."""
+
+    operator = "operator"
+    viewer = "viewer"
+
+
+@operators_app.command("list")
+@at_store
+def list_operators(store: StoreOption, as_json: JsonOption = False) -> None:
+    """List operators and viewers, the newest first."""
+    now_s = time.time()
+    with closing(open_store(store)) as opened:
+        found = operators(opened)
+    if as_json:
+        print(json.dumps({"operators": [asdict(one) for one in found]}, sort_keys=True))
+        return
+    rows = [
+        [
+            one.operator_id,
+            one.role,
+            "let in" if one.revoked_at_s is None else "revoked",
+            f"{span(now_s - one.created_at_s)} ago",
+        ]
+        for one in found
+    ]
+    if rows:
+        show(Table(OPERATOR_COLUMNS, rows))
+    else:
+        print("nobody yet; `smidgen coordinator operators new` lets somebody in")
+
+
+@operators_app.command("new")
+@at_store
+def new_operator(
+    store: StoreOption,
+    role: Annotated[
+        RoleName, typer.Option(help="`viewer` may look, `operator` may also change.")
+    ] = RoleName.operator,
+    as_json: JsonOption = False,
+) -> None:
+    """Let somebody in; print their token, which is not shown again."""
+    with closing(open_store(store)) as opened:
+        token = add_operator(opened, role.value, time.time())
+        found = operator_of_token(opened, token)
+    assert found is not None  # it was added a moment ago
+    told = {"operator_id": found.operator_id, "role": found.role, "token": token}
+    answer(f"{found.role}'s token {token}", told, as_json)
+
+
+@operators_app.command("revoke")
+@at_store
+def end_operator(
+    store: StoreOption,
+    operator: Annotated[str, typer.Argument(help="Id, as `operators list` shows it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let an operator's or a viewer's token count no longer, and end their sessions."""
+    with closing(open_store(store)) as opened:
+        found = revoke_operator(opened, operator, time.time())
+    answer(f"{found.role} {found.operator_id} is revoked", asdict(found), as_json)
