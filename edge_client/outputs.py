@@ -226,13 +226,9 @@ def _check_parent(option: str, path: Path) -> None:
         above = above.parent
     demand(above.is_dir(), f"{option} {path}: {above} is a file; a folder is expected", OutputError)
     for name in part.relative_to(above).parts:
-        _ask_for(above / name)  # the system says here which name is too long
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (above / name).lstat()  # the system says here which name is too long
     _check_writable(option, path, above)
-
-
-def _ask_for(path: Path) -> None:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        path.lstat()
 
 
 def _check_writable(option: str, path: Path, above: Path) -> None:

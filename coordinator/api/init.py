@@ -17,8 +17,6 @@ from coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
 from coordinator.trust.making import Given, check_new, make, renew, take, take_again
 from edge_client.errors import demand
 
-TOKEN_DAYS = 30  # of the first enrolment token
-DAY_S = 24 * 3600.0
 FIRST_YEAR = 2025  # that a clock shows which was set; boards without a battery start in 1970
 
 
@@ -95,7 +93,7 @@ def init(
         else:
             trust = take(folder, given, hosts, told, now)
         opened.marks.secure(True)
-        token, until_s = draw_secret(), now_s + TOKEN_DAYS * DAY_S
+        token, until_s = draw_secret(), now_s + 30 * 86_400.0
         opened.database.write(insert_token(token, now_s, expires_at_s=until_s)[1])
         operator_token = add_operator(opened, "operator", now_s)
     return Initialized(_certified(folder, trust), operator_token, token, until_s)

@@ -125,17 +125,17 @@ def look(store: Store) -> Found:
     with store.claiming():
         try:
             found.wrong += damages(store)
-            found.behind += [*behind(store), *map(_advised, unsecured(store))]
+            found.behind += behind(store)
+            found.behind += [
+                f"{lack}; restore it from a backup, or take the store as it is with --accept"
+                for lack in unsecured(store)
+            ]
             found.wrong += _journals(store, found)
             found.wrong += _blobs(store, found)
         except DatabaseDamaged:
             found.wrong = found.wrong or [f"{DATABASE} cannot be read; {RESTORE}"]
     found.open += open_to_others(store.folder)
     return found
-
-
-def _advised(lack: str) -> str:
-    return f"{lack}; restore it from a backup, or take the store as it is with --accept"
 
 
 def _journals(store: Store, found: Found) -> Iterator[str]:
@@ -162,9 +162,6 @@ def _blobs(store: Store, found: Found) -> Iterator[str]:
             yield str(error) if name in needed else f"{error} (no run needs it)"
         else:
             found.blobs, found.blob_bytes = found.blobs + 1, found.blob_bytes + sizes.get(name, 0)
-
-
-BESIDE = (TLS,)  # folders that go with it as they are
 
 
 def copy_store(store: Store, copy: Store) -> Found:
@@ -270,13 +267,12 @@ def _finished(store: Store, copy: Store) -> Found:
 
 def _copy_beside(folder: Path, place: Path) -> None:
     copy: Callable[..., object] = shutil.copy2
-    for name in BESIDE:
-        if (folder / name).is_dir():
-            shutil.copytree(folder / name, place / name, copy_function=copy)
-            for path in (place / name).iterdir():
-                path.chmod(0o600)
-            (place / name).chmod(0o700)
-            sync_folder(place / name)
+    if (folder / TLS).is_dir():
+        shutil.copytree(folder / TLS, place / TLS, copy_function=copy)
+        for path in (place / TLS).iterdir():
+            path.chmod(0o600)
+        (place / TLS).chmod(0o700)
+        sync_folder(place / TLS)
     if (folder / disk_space.FILE).is_file():
         shutil.copy2(folder / disk_space.FILE, place / disk_space.FILE)
         (place / disk_space.FILE).chmod(0o600)

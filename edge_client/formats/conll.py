@@ -17,7 +17,7 @@ that continue from text to text or skip some.
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -28,7 +28,6 @@ from edge_client.formats.reader import Head, LeftOut, Row, Rows
 from edge_client.formats.tags import OUTSIDE, parted
 
 DOCUMENT = "-DOCSTART-"
-SPACES = re.compile(" +")
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # Unicode's other line ends end none
 GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 FORMS = ("FORM", "WORD", "WORDS", "TOKEN", "TOKENS")
@@ -234,10 +233,6 @@ def has_names(row: Sequence[str]) -> bool:
     return is_named and not any(parted(cell)[0] for cell in row)
 
 
-def rows_in(head: str) -> Iterator[list[str]]:
-    return (row for rows in _texts_in(head) for row in rows)
-
-
 def is_between(line: str) -> bool:
     """Whether a line parts two texts."""
     return not line.strip(" \t\r\n") or line.startswith(DOCUMENT)
@@ -246,7 +241,7 @@ def is_between(line: str) -> bool:
 def columns_of(line: str) -> list[str]:
     """A line's columns: with a tab in it those between tabs, else those between spaces."""
     line = line.rstrip(" \t\r\n")
-    return [one.strip(" ") for one in line.split("\t")] if "\t" in line else SPACES.split(line)
+    return [one.strip(" ") for one in line.split("\t")] if "\t" in line else re.split(" +", line)
 
 
 def is_marked(row: Sequence[str]) -> bool:
@@ -267,7 +262,7 @@ class Conll:
         """See `Reader`; a `.tsv` may as well be a table, which its first row tells."""
         if head.ending != ".tsv":
             return 0.5
-        row = next(rows_in(head.text), [""])
+        row = next((row for rows in _texts_in(head.text) for row in rows), [""])
         is_named = has_names(row) and "LABEL" not in map(str.upper, row)  # which tables have, too
         has_tags = is_named or (len(row) > 1 and bool(parted(row[-1])[0]))
         has_text = PLAIN.columns(row).text is not None

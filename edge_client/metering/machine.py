@@ -63,7 +63,6 @@ def is_on_mains(root: Path = Path("/")) -> bool | None:
 
 
 CPUS = "sys/devices/system/cpu"
-NO_TEMPERATURES = ("PMIC-Die",)  # always says 100 degrees
 COLDEST = -100_000  # thousandths of a degree; -256000 is a Jetson's "switched off"
 PROCESSOR_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 SLOWS_THE_PROCESSOR = re.compile(r"cpu(?!.*fan)|^Processor$")
@@ -211,7 +210,8 @@ def _zones_c(root: Path) -> dict[str, float]:
     zones = folders(root / "sys/class/thermal")
     for zone in (zone for zone in zones if zone.name.startswith("thermal_zone")):
         name, thousandths = text(zone / "type"), number(zone / "temp")
-        if name in NO_TEMPERATURES or thousandths is None or thousandths < COLDEST:
+        # PMIC-Die always says 100 degrees
+        if name == "PMIC-Die" or thousandths is None or thousandths < COLDEST:
             continue
         found[zone.name if name in found else name] = thousandths / 1000
     return found or (_sensors_c() if root == Path("/") else {})

@@ -25,10 +25,7 @@ from typing import Protocol
 from edge_client.metering.memory import folders, text
 from edge_client.wire.reports import EnergySource
 
-SAMPLES_PER_S = 5
 RAILS_OF_ALL = ("VDD_IN", "POM_5V_IN")  # what the others branch off
-# A counter of 2^32 units of 15 microjoules, the smallest there is, begins again after 65 kJ.
-WRAP_CHECK_S = 30.0
 STANDS_STILL_S = 0.1  # a counter moves a thousand times a second, one that a guest is shown never
 
 
@@ -198,7 +195,7 @@ class Power:
         parts: Names of what it sums up.
     """
 
-    interval_s = 1 / SAMPLES_PER_S
+    interval_s = 0.2
 
     def __init__(
         self, name: EnergySource, watts: Callable[[], float | None], parts: tuple[str, ...] = ()
@@ -340,7 +337,8 @@ class Counter:
     """
 
     name: EnergySource = "rapl"
-    interval_s = WRAP_CHECK_S
+    # A counter of 2^32 units of 15 microjoules, the smallest there is, begins again after 65 kJ.
+    interval_s = 30.0
 
     def __init__(self, files: Sequence[tuple[Path, int]]) -> None:
         self._files, self._last = files, [0] * len(files)

@@ -24,7 +24,6 @@ from edge_client.personal.methods import (
     FROM_SHARED,
     LARGEST_BANK,
     METHODS,
-    SEARCHING,
     UNRANKED,
     Given,
     Method,
@@ -281,7 +280,7 @@ def _check(at: Opening, way: Way, beneath: Given | None) -> None:
                 f"--above: the shared adapter {below} leaves no room for {way.bank} ranks more in "
                 "a matrix of this base; leave --above out, or take --method lora"
             ) from error
-    if way.method in SEARCHING:
+    if way.method in ("fedp2eft", "bt-lora"):  # open the whole bank to choose from it
         at.check(bank, is_whole=True)
     at.check(above(own), is_whole=True)
 

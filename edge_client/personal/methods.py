@@ -66,7 +66,6 @@ METHODS: tuple[Method, ...] = get_args(Method)
 BY_NET: dict[Net, Method] = {"generator": "fedp2eft", "rates": "fedl2p"}
 FROM_SHARED: tuple[Method, ...] = ("tuned", "interpolated")
 UNRANKED: tuple[Method, ...] = ("head", *FROM_SHARED)  # a rank budget says nothing to these
-SEARCHING: tuple[Method, ...] = ("fedp2eft", "bt-lora")  # open the whole bank for that
 BANKLESS: tuple[Method, ...] = ("lora", "fedl2p")
 EVEN: tuple[Method, ...] = ("uniform", *BANKLESS)  # as many ranks in each module
 LARGEST_BANK = 256

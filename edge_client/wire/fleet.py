@@ -26,7 +26,6 @@ from edge_client.wire.training import Labelling, Training
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 4 << 20
 MOST_FILES, MOST_MIRRORS, LONGEST_MIRROR = 16, 8, 500
-LONGEST_VERSION, LONGEST_LICENCE, LONGEST_PACK = 64, 200, 200
 SHA_256 = re.compile("[0-9a-f]{64}")
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # it leads nowhere, and is not hidden
 
@@ -83,8 +82,8 @@ class Pack:
     is_served: bool = False
 
     def __post_init__(self) -> None:
-        _check_shown("pack: name", self.name, LONGEST_PACK)
-        _check_shown("pack: licence", self.licence, LONGEST_LICENCE)
+        _check_shown("pack: name", self.name, 200)
+        _check_shown("pack: licence", self.licence, 200)
         demand(len(self.files) <= MOST_FILES, f"pack: at most {MOST_FILES} files")
         for name in self.files:
             fits = FILE_NAME.fullmatch(name) is not None
@@ -113,7 +112,7 @@ class Outdated:
     minimum: str
 
     def __post_init__(self) -> None:
-        _check_shown("minimum", self.minimum, LONGEST_VERSION)
+        _check_shown("minimum", self.minimum, 64)
 
 
 def _check_shown(what: str, text: str, most: int) -> None:

@@ -217,9 +217,6 @@ def _bar(
         yield follow, finished
 
 
-MOST_BATCH, MOST_TOKENS, MOST_S = 4096, 8192, 86400.0
-
-
 def estimate_step(
     base: Annotated[
         str, typer.Option(help="A shape such as roberta-large; or a pack, folder or hub name.")
@@ -251,9 +248,9 @@ def estimate_step(
     there = _board(board)
     demand(engine in ("torch", "onnx"), f"--engine {engine}: torch or onnx", BenchmarkError)
     demand(bits in (None, *BITS), f"--bits {bits} is not one of 4, 8 and 16", BenchmarkError)
-    demand_between({"batch": (1, batch, MOST_BATCH), "tokens": (8, tokens, MOST_TOKENS)})
+    demand_between({"batch": (1, batch, 4096), "tokens": (8, tokens, 8192)})
     if step_s is not None:
-        is_time = math.isfinite(step_s) and 0 < step_s <= MOST_S
+        is_time = math.isfinite(step_s) and 0 < step_s <= 86_400.0
         demand(is_time, f"--step-s {step_s}: seconds above 0 are expected", BenchmarkError)
     shape, own, kind = _shape(base)
     spec = parse_adapter(adapter)

@@ -37,8 +37,6 @@ from profiling.instruments.stepping import (
     tell,
 )
 
-LORA_LR, FULL_LR = 5e-3, 1e-5
-
 
 @dataclass(frozen=True)
 class PeerRecipe:
@@ -86,7 +84,7 @@ class Peer:
             recompute(self._model)
         self._model.train(is_training)
         self._trained = dict(_trained(self._model))
-        lr = LORA_LR if self._recipe.is_lora else FULL_LR
+        lr = 5e-3 if self._recipe.is_lora else 1e-5
         self._optimizer = torch.optim.AdamW(self._trained.values(), lr=lr, weight_decay=0.0)
 
     def step(self, texts: Texts) -> float:

@@ -113,7 +113,6 @@ MODULES = {
     "p3767-0005": "Jetson Orin Nano 8 GB",
 }
 SMALL = ("Jetson Nano 2 GB", "Jetson TX2 4 GB", "Jetson TX2 NX")
-UNTRIED = ("Jetson TX1",)
 SYSTEMS = (("210", "TX1 or Nano"), ("186", "TX2"), ("194", "Xavier"), ("234", "Orin"))
 GO_ON = "go on if nothing below is an error; nobody has tried smidgen on it"
 ONNX_ALONE = "take the onnx engine: there is too little memory for PyTorch beside a base"
@@ -138,7 +137,7 @@ def board(root, host):
     found = module(compatible) or module(text(root / TREE / "nvidia,dtsfilename"))
     if found:
         shown = "{}: {} ({})".format(shown, found[1], found[0])
-        if found[1] in UNTRIED:
+        if found[1] == "Jetson TX1":
             return finding("board", UNKNOWN, shown, GO_ON)
         return finding("board", OK, shown, ONNX_ALONE if found[1] in SMALL else NOTHING)
     if "raspberrypi," in compatible:

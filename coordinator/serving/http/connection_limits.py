@@ -206,7 +206,7 @@ class ConnectionSlots:
     def leave(self, file: int, guest: OpenConnection) -> None:
         self._leave(guest)
         self._at.pop(file, None)
-        guest.abort = _nothing
+        guest.abort = lambda: None
 
     def make_room(self) -> None:
         """Cut the oldest stranger."""
@@ -288,10 +288,6 @@ class ConnectionSlots:
             if not here:
                 del self._from[guest.address]
         return True
-
-
-def _nothing() -> None:
-    """What a connection that is over is cut by."""
 
 
 def site_of(address: str) -> str:

@@ -270,16 +270,13 @@ class Network:
         self, index: int, x: np.ndarray, run: Pass, tape: Tape, name: str | None = None
     ) -> np.ndarray:
         """A layer's sum from the one below, in a named room or in one of two that take turns."""
-        is_short = self._is_short(index, run)
+        is_short = index == self.shape.layers - 1 and run.answers is not None
         shape = (run.texts, self.shape.hidden) if is_short else x.shape
         out = self._bench.rooms.take(name or f"x{(index + 1) % 2}", shape)
         self._placed_layers[index].forward(x, run, tape, out)
         self.layer_forwards += run.texts
         self.frozen.release_layer(index)
         return out
-
-    def _is_short(self, index: int, run: Pass) -> bool:
-        return index == self.shape.layers - 1 and run.answers is not None
 
     def _tape(self, index: int, run: Pass, is_kept: bool = False) -> Tape:
         prefix = f"{index}." if is_kept else ""
