@@ -1,6 +1,9 @@
-"""Processes of this machine, read from /proc, and real memory limits for them."""
+"""Processes of this machine, read from /proc, real memory limits for them, ports and tools."""
 
 import os
+import shutil
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +34,19 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
         while (group / "cgroup.procs").read_text() and time.monotonic() < end:
             time.sleep(0.02)
         group.rmdir()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(*line: str) -> "subprocess.CompletedProcess[str]":
+    """A tool of the system's; skips where it is not installed."""
+    if shutil.which(line[0]) is None:
+        pytest.skip(f"{line[0]} is not installed")
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
 
 
 def _stat(pid: int | str) -> list[str]:

@@ -46,10 +46,23 @@ class Live:
         """Devices that are in the run."""
         return [joined(self.http, self.token, name) for name in names]
 
+    def evaluated(self, *names: str) -> list[Device]:
+        """Devices that are in the run and have evaluated its first adapter."""
+        devices = self.join(*names)
+        for device in devices:
+            device.do(device.work())
+        return devices
+
 
 @pytest.fixture
 def config(tiny_base: Base, hub_task: Task) -> RunConfig:
     return RunConfig("mail", hub_task, base=str(tiny_base.folder), adapter="lora:2", rounds=2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "store")) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from edge_client.client.connection import nobody
+from tests.processes import free_port
 
 PASSWORD = "s3cret-w0rd"
 KEYS = {
@@ -26,12 +26,6 @@ KEYS = {
     "AWS_SECRET_ACCESS_KEY": "testing",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -> None:

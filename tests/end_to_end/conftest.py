@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
+from coordinator.rounds.events import Event
+from coordinator.storage.store import Store
 from edge_client.bases.base import Base
 from edge_client.client.state import ClientState, Identity
 from simulation.demo.setting import Fleet, fleet
@@ -142,6 +145,11 @@ class Scene:
         what = ("--base", str(self.base.folder), "--name", name)
         state = ("--state", str(self.folder / "state" / name))
         self.fleet.start(name, ["client", "run", *where, *what, *state, *arguments])
+
+    def journal(self) -> list[Event]:
+        """The run's events so far."""
+        with closing(Store(self.folder / "store")) as store:
+            return store.events(self.run_id)
 
     def log(self, name: str) -> str:
         """What a process said so far."""

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import shutil
-import subprocess
 from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 import typer.main
 
 from tests.jetson.wheelhouses import JETSON
+from tests.processes import run
 
 UNIT = JETSON / "smidgen-client.service"
 PROGRAM = "/opt/smidgen/current/bin/smidgen"
@@ -29,12 +28,6 @@ StateDirectoryMode SystemCallArchitectures SystemCallErrorNumber SystemCallFilte
 TimeoutStartSec TimeoutStopSec Type UMask User WantedBy Wants WatchdogSec
 """
 GROUPS_OF_237 = "@clock @cpu-emulation @debug @module @mount @obsolete @raw-io @reboot @swap"
-
-
-def run(*line: str) -> "subprocess.CompletedProcess[str]":
-    if shutil.which(line[0]) is None:
-        pytest.skip(f"{line[0]} is not installed")
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture

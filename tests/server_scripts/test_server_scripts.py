@@ -3,9 +3,7 @@
 import re
 import runpy
 import shlex
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,18 +17,14 @@ pytest.importorskip("fastapi")
 
 import typer.main
 
+from tests.processes import run
+
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "scripts" / "server"
 UNIT = SERVER / "smidgen-coordinator.service"
 PROGRAM = "/opt/smidgen/venv/bin/smidgen"
 STORE = "/var/lib/smidgen-coordinator/store"
 MOST_EXPOSURE = 1.5  # of 10, by systemd's own measure; above 2 it stops calling a service OK
-
-
-def run(*line: str) -> "subprocess.CompletedProcess[str]":
-    if shutil.which(line[0]) is None:
-        pytest.skip(f"{line[0]} is not installed")
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import itertools
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +25,6 @@ from tests.coordinator.devices import key_of
 
 TOKEN = "s" * 30
 FACTS = DeviceFacts("test", 1, 1 << 30, "3.11", "0")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path)) as opened:
-        yield opened
 
 
 def token(store: Store, **bounds: Any) -> str:

@@ -32,14 +32,6 @@ from tests.coordinator.devices import Device, wait_for
 Start = Callable[..., Live]
 
 
-def trained(live: Live, *names: str) -> list[Device]:
-    """Devices whose first evaluation is over, so that training work is open."""
-    devices = live.join(*names)
-    for device in devices:
-        device.do(device.work())
-    return devices
-
-
 def test_a_run_from_enrolment_to_the_end(start: Start) -> None:
     live = start(rounds=3)
     devices = live.enrol("b", "a", "c")
@@ -54,7 +46,7 @@ def test_a_run_from_enrolment_to_the_end(start: Start) -> None:
 
 def test_the_mean_is_weighted_by_examples(start: Start) -> None:
     live = start(rounds=1)
-    devices = trained(live, "a", "b")
+    devices = live.evaluated("a", "b")
     first: AdapterState = {}
     total: AdapterState = {}
     weights = 0
@@ -110,7 +102,7 @@ def heard_after_s(first: Device, second: Device) -> float:
 
 def test_a_poll_is_answered_while_the_disk_takes_an_answer(start: Start) -> None:
     live = start()
-    first, second = trained(live, "a", "b")
+    first, second = live.evaluated("a", "b")
     work = first.work()
     answering = threading.Thread(target=first.put, args=(work.work_id, first.update(work)))
     with live.service.store.database.transaction():  # nobody else may write meanwhile
@@ -166,7 +158,7 @@ def test_an_adapter_can_be_fetched_in_parts(start: Start) -> None:
 
 def test_only_adapters_can_be_fetched(start: Start) -> None:
     live = start()
-    a, _ = trained(live, "a", "b")
+    a, _ = live.evaluated("a", "b")
     work = a.work()
     body = a.update(work)
     a.put(work.work_id, body)
@@ -184,7 +176,7 @@ def test_only_devices_of_a_run_fetch_its_adapters(start: Start) -> None:
 
 def test_the_same_update_twice_counts_once(start: Start) -> None:
     live = start()
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     work = a.work()
     body = a.update(work)
     assert a.put(work.work_id, body).json() == a.put(work.work_id, body).json()
@@ -202,7 +194,7 @@ def test_the_same_update_twice_counts_once(start: Start) -> None:
 
 def test_what_is_not_yours_is_refused(start: Start) -> None:
     live = start()
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     work = a.work()
     body = a.update(work)
     assert b.put(work.work_id, body).status_code == 403
@@ -215,7 +207,7 @@ def test_what_is_not_yours_is_refused(start: Start) -> None:
 
 
 def test_an_update_that_is_not_what_was_asked_for_is_named(start: Start) -> None:
-    a, _ = trained(start(), "a", "b")
+    a, _ = start().evaluated("a", "b")
     work = a.work()
     delta = a.adapter(work)
     first = min(delta)
@@ -241,7 +233,7 @@ def test_an_update_that_is_not_what_was_asked_for_is_named(start: Start) -> None
 
 
 def test_a_body_that_is_too_long_is_not_kept(start: Start) -> None:
-    a, _ = trained(start(), "a", "b")
+    a, _ = start().evaluated("a", "b")
     work = a.work()
     response = a.put(work.work_id, b"x" * (work.adapter_bytes + 64 * 1024 + 1))
     assert response.status_code == 413 and "over" in response.json()["detail"]
@@ -252,7 +244,7 @@ def test_a_body_that_is_too_long_is_not_kept(start: Start) -> None:
 
 def test_a_failure_answers_and_its_round_goes_on(start: Start) -> None:
     live = start(rounds=1)
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     failed = Report(a.work().work_id, "failed", failure="memory")
     assert a.report(failed).accepted
     assert a.report(failed).accepted
@@ -265,7 +257,7 @@ def test_a_failure_answers_and_its_round_goes_on(start: Start) -> None:
 
 def test_a_late_answer_does_not_count_but_its_figures_are_kept(start: Start) -> None:
     live = start(rounds=1, deadline_s=1.0)
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     late = a.work()
     body = a.update(late)
     b.do(b.work())
@@ -303,7 +295,7 @@ def test_a_waiting_poll_does_not_hold_up_the_end(start: Start) -> None:
 
 def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Start) -> None:
     live = start()
-    a, _ = trained(live, "a", "b")
+    a, _ = live.evaluated("a", "b")
     work = a.work()
     body = a.update(work)
     port = a.http.base_url.port
@@ -333,7 +325,7 @@ def test_a_device_that_was_silent_is_not_asked(start: Start) -> None:
 @pytest.mark.parametrize("pause_s", [10.0, 10_000.0])
 def test_while_no_coordinator_ran_nobody_was_silent(start: Start, pause_s: float) -> None:
     live = start()
-    devices = trained(live, "a", "b")
+    devices = live.evaluated("a", "b")
     for device in devices:
         device.work()
     now = time.time()
@@ -345,7 +337,7 @@ def test_while_no_coordinator_ran_nobody_was_silent(start: Start, pause_s: float
 
 def test_an_update_that_comes_after_enough_others_is_too_late(start: Start) -> None:
     live = start(min_clients=2, fraction=0.5, over_selection=2.0, deadline_s=300.0)
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     work, other = a.work(), b.work()
     body, late = a.update(work), b.update(other)
     assert a.put(work.work_id, body).json()["accepted"]

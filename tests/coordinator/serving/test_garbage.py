@@ -22,7 +22,6 @@ from edge_client.wire.reports import BINS
 from edge_client.wire.tensors import decode_update, digest_header, sha256
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, key_of
-from tests.coordinator.serving.test_app import trained
 
 BOUNDED = settings(max_examples=25, deadline=None)
 Target = tuple[Device, Work, bytes]
@@ -35,7 +34,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, tiny_base: Base) -> Iterato
     config = RunConfig("x", task, base=str(tiny_base.folder), adapter="lora:1")
     folder: Path = tmp_path_factory.mktemp("garbage")
     with closing(Store(folder)) as store, serving(store, config) as live:
-        device, _ = trained(live, "a", "b")
+        device, _ = live.evaluated("a", "b")
         work = device.work()
         yield device, work, device.update(work)
 

@@ -11,7 +11,6 @@ from edge_client.wire.reports import STARTS, as_bin, bin_of, counted
 from edge_client.wire.training import Labelling
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device
-from tests.coordinator.serving.test_app import trained
 
 Start = Callable[..., Live]
 LABELLING = Labelling(infer_every=2, keep_first=0.1, keep_last=0.5)
@@ -31,7 +30,7 @@ def test_a_run_with_labelling_from_enrolment_to_the_end(start: Start) -> None:
 
 def test_label_work_says_how_and_with_which_adapter(start: Start) -> None:
     live = start(labelling=LABELLING)
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     work = a.work()
     first = live.service.run(live.run_id).run.adapter_sha256
     assert (work.kind, work.round_index, work.keep) == ("label", 1, 0.1)
@@ -63,7 +62,7 @@ def test_devices_are_told_of_the_population(start: Start) -> None:
 
 def test_label_work_is_answered_by_a_report_alone(start: Start) -> None:
     live = start(labelling=LABELLING)
-    a, _ = trained(live, "a", "b")
+    a, _ = live.evaluated("a", "b")
     work = a.work()
     response = a.put(work.work_id, a.update(work))
     assert response.status_code == 422 and "asks to label" in response.json()["detail"]
@@ -74,7 +73,7 @@ def test_label_work_is_answered_by_a_report_alone(start: Start) -> None:
 
 def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(start: Start) -> None:
     live = start(rounds=1, labelling=LABELLING)
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     report = replace(a.labelled(a.work()), labelled=0, pseudo_labels=0)
     a.report(replace(report, confidences=counted(30, [0], [0.6], len(a.work().task.labels))))
     b.do(b.work())
@@ -84,7 +83,7 @@ def test_who_has_no_gold_label_and_is_sure_of_nothing_is_not_asked_to_train(star
 
 def test_a_failed_labelling_costs_nobody_a_place(start: Start) -> None:
     live = start(rounds=1, labelling=LABELLING)
-    a, b = trained(live, "a", "b")
+    a, b = live.evaluated("a", "b")
     a.report(Report(a.work().work_id, "failed", failure="memory"))
     b.do(b.work())
     assert (a.work().kind, b.work().kind) == ("train", "train")

@@ -1,8 +1,6 @@
 """A tick goes on past what fails: other runs, who is there, and what may be removed."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,12 +24,6 @@ from tests.coordinator.upkeep.stores import TASK, filled, names
 
 TOKEN = "s" * 30
 LATER_S = 700.0  # past the deadline of a step that is open from 0 on
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path)) as opened:
-        yield opened
 
 
 def evaluating(store: Store, name: str) -> str:
@@ -63,7 +55,7 @@ def test_a_run_that_cannot_go_on_holds_up_no_other_and_is_told_once(
         service.tick(LATER_S + second)
     assert service.run(run_id).state.evaluated == 0
     assert service.run(broken.run_id).state.step is not None
-    assert orphan not in names(tmp_path)
+    assert orphan not in names(tmp_path / "store")
     said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert said == ["broken: stands still; trying again each second"]
 
@@ -73,10 +65,10 @@ def test_updates_of_a_stopped_run_are_removed_at_once(store: Store, tmp_path: Pa
     service = Service(store, 0.0)
     service.tick(0.0)
     service.tick(1.0)
-    assert set(run.updates[-2:]) <= names(tmp_path)
+    assert set(run.updates[-2:]) <= names(tmp_path / "store")
     add_order(store, service.run(run.run_id).run, "stop", None, 2.0)
     service.tick(2.0)
-    assert not set(run.updates) & names(tmp_path)
+    assert not set(run.updates) & names(tmp_path / "store")
 
 
 def test_updates_of_an_attempt_that_failed_are_removed_at_once(
@@ -101,7 +93,7 @@ def test_updates_of_an_attempt_that_failed_are_removed_at_once(
     service.tick(20.0)
     step = service.run("r").state.step
     assert step is not None and step.opened.attempt == 2
-    assert update not in names(tmp_path)
+    assert update not in names(tmp_path / "store")
 
 
 def test_a_device_that_rests_and_is_asked_again_is_told_once_each(

@@ -1,7 +1,5 @@
 """Journals folded on disk: the chain goes on, and a cut leaves the old one or the new one."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -32,12 +30,6 @@ from coordinator.upkeep.retention import RetainedAdapters
 from coordinator.upkeep.rollback import behind, note, watched
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import filled
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "store")) as opened:
-        yield opened
 
 
 @pytest.fixture

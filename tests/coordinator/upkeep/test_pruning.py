@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,12 +24,6 @@ from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import UPDATE_BYTES, filled, names
 
 PRUNE = [sys.executable, "-m", "smidgen", "coordinator", "prune", "--store"]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "store")) as opened:
-        yield opened
 
 
 def test_updates_of_closed_steps_go_and_those_of_the_open_one_stay(

@@ -31,7 +31,7 @@ from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
 from edge_client.wire.training import Labelling
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
-from tests.edge_client.client.test_transport import free_port
+from tests.processes import free_port
 from tests.tiny import write_tiny_base
 
 

@@ -1,4 +1,3 @@
-import socket
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,14 +15,9 @@ from edge_client.wire.fleet import Membership
 from edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
 from tests.edge_client.client.terms import over
+from tests.processes import free_port
 
 BODY = bytes(range(256)) * 400
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_kernel_counts_the_bytes_that_a_relay_sees() -> None:

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
-from coordinator.storage.store import Store
+from coordinator.rounds.events import Answered, StepClosed, StepOpened
 from edge_client.client.connection import http_client, nobody
 from tests.coordinator.devices import Device, joined
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
@@ -29,19 +28,11 @@ def serve(scene: Scene, clock: WallClock, port: int = 0) -> str:
     return scene.fleet.url_of("coordinator")
 
 
-def journal(scene: Scene) -> list[Event]:
-    store = Store(scene.folder / "store")
-    try:
-        return store.events(scene.run_id)
-    finally:
-        store.close()
-
-
 def closed(scene: Scene) -> list[tuple[str, int, int]]:
     """The steps that are over: what was asked of how many, and how many had answered."""
     found: list[tuple[str, int, int]] = []
     answers, opened = 0, None
-    for event in journal(scene):
+    for event in scene.journal():
         if isinstance(event, StepOpened):
             opened, answers = event, 0
         elif isinstance(event, Answered):

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
-from coordinator.storage.store import Store
+from coordinator.rounds.events import Answered, StepClosed, StepOpened
 from edge_client.bases.base import Base
 from edge_client.wire.tensors import sha256
 from simulation.demo.setting import fleet
@@ -70,20 +69,12 @@ def port_of(url: str) -> int:
     return int(url.rsplit(":", 1)[1])
 
 
-def journal(scene: Scene) -> list[Event]:
-    store = Store(scene.folder / "store")
-    try:
-        return store.events(scene.run_id)
-    finally:
-        store.close()
-
-
 def check_journal(scene: Scene, acknowledged: set[str]) -> None:
     """Nothing acknowledged is lost, nothing is counted twice."""
     opened: StepOpened | None = None
     answered: Counter[str] = Counter()
     counted: Counter[tuple[int, str]] = Counter()  # updates by round and device
-    for event in journal(scene):
+    for event in scene.journal():
         if isinstance(event, StepOpened):
             opened = event
             members = dict(opened.members)
@@ -148,7 +139,7 @@ def test_fifty_kills_at_random_moments_change_no_byte(
     with FaultyRelay(port_of(url), Faults(), seed) as relay, told(seed, capsys, "kills") as lines:
         kills = kill_at_random(scene, relay.url, port_of(url), random.Random(seed))
         lines.append(", ".join(f"{name} {count}" for name, count in sorted(kills.items())))
-        rounds = sum(isinstance(event, StepClosed) for event in journal(scene))
+        rounds = sum(isinstance(event, StepClosed) for event in scene.journal())
         lines.append(f"{rounds} steps closed meanwhile")
         scene.finish(WITHIN_S)
         assert scene.adapter() == undisturbed

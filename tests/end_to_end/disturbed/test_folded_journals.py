@@ -90,8 +90,7 @@ def test_kill_9_around_folding_changes_no_byte(
         wait_for(partial(is_dead, scene), within_s=WITHIN_S)
         assert scene.fleet.processes.pop("coordinator").returncode == -9
         assert scene.coordinator_json("verify")["is_sound"]
-        with closing(Store(scene.folder / "store")) as store:
-            events = store.events(scene.run_id)
+        events = scene.journal()
         folded += isinstance(events[0], Folded)
         lengths.append(len(events))
     serve(scene, SHORT, port)

@@ -1,12 +1,9 @@
 """Steps that are carried out while answers come in: they land where nothing of theirs changed."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from coordinator.config import RunConfig
 from coordinator.rounds.events import (
@@ -81,12 +78,6 @@ class Scene:
         if happens is not None:
             crowd.happens = happens
         return proceed(self.store, self.ledger, "r", crowd, sorted, now_s)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path)) as opened:
-        yield opened
 
 
 def once(happens: Callable[[], object]) -> Callable[[], object]:

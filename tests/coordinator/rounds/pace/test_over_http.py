@@ -32,17 +32,9 @@ def rounds_by(live: Live, devices: list[Device], until: int) -> None:
                 device.do(given.work)
 
 
-def begun(live: Live, *names: str) -> list[Device]:
-    """Devices that have evaluated the first adapter."""
-    devices = live.join(*names)
-    for device in devices:
-        device.do(device.work())
-    return devices
-
-
 def test_an_update_to_an_older_adapter_counts_in_the_version_that_is_open(start: Start) -> None:
     live = start(asynchronous=RULE, rounds=8, min_clients=3, deadline_s=300.0)
-    *quick, slow = begun(live, "a", "b", "slow")
+    *quick, slow = live.evaluated("a", "b", "slow")
     work = slow.work()
     rounds_by(live, quick, 2)
     assert slow.work() == work  # the same until it is answered, and its adapter is kept
@@ -56,7 +48,7 @@ def test_an_update_to_an_older_adapter_counts_in_the_version_that_is_open(start:
 
 def test_an_update_that_is_too_old_is_out_of_date(start: Start) -> None:
     live = start(asynchronous=RULE, rounds=12, min_clients=3, deadline_s=300.0)
-    *quick, slow = begun(live, "a", "b", "slow")
+    *quick, slow = live.evaluated("a", "b", "slow")
     work = slow.work()
     body = slow.update(work)
     rounds_by(live, quick, 6)
@@ -76,7 +68,7 @@ def test_work_of_several_versions_survives_a_restart(tmp_path: Path, config: Run
         )
         with served(store) as (service, http):
             live = Live(store, service, http, made.run_id, made.token)
-            *quick, slow = begun(live, "a", "b", "slow")
+            *quick, slow = live.evaluated("a", "b", "slow")
             work = slow.work()
             rounds_by(live, quick, 2)
         with served(store) as (service, http):

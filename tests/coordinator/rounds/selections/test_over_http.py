@@ -25,9 +25,7 @@ def test_only_utility_keeps_the_losses_and_all_say_who_is_not_asked(
     start: Callable[..., Live], policy: str
 ) -> None:
     live = start(learning=Learning(selection=policy), max_cohort=1, min_clients=2, rounds=1)
-    devices = live.join("a", "b")
-    for device in devices:
-        device.do(device.work())
+    devices = live.evaluated("a", "b")
     wait_for(lambda: is_training(live))
     step = live.service.run(live.run_id).state.step
     assert step is not None

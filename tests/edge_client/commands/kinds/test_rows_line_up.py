@@ -22,10 +22,22 @@ OBJECTS = [
 ]
 REASONS = ["", "not text", "empty", "empty", "", "columns", ""]
 TABLE = 'id,text\n1,rain at nine\n2,"a lone quote\n3,\n4, \n5,the front door\n6,a,b\n7,storm\n'
+LINES = """\
+{"id": 0, "text": "rain"}
+{"id": 1, "text": ["x"]}
+{"id": 2, "text": ""}
+{"id": 3, "text": "two\\nlines"}
+{"id": 4, "te
+{"id": 5, "text": "door"}
+"""
+TWO_LINES = 'id,text\n0,rain\n1,"open\n2,\n3,"two\nlines"\n4,storm,more\n5,door\n'
+READ, BROKEN = ["rain at nine", "the front door", "storm"], ["rain", "two\nlines", "door"]
 FILES = {
-    "a.jsonl": ("\n".join(map(json.dumps, OBJECTS)), REASONS),
-    "a.json": (json.dumps(OBJECTS), REASONS),
-    "a.csv": (TABLE, ["", "unreadable", "empty", "empty", "", "columns", ""]),
+    "a.jsonl": ("\n".join(map(json.dumps, OBJECTS)), REASONS, READ),
+    "a.json": (json.dumps(OBJECTS), REASONS, READ),
+    "a.csv": (TABLE, ["", "unreadable", "empty", "empty", "", "columns", ""], READ),
+    "b.jsonl": (LINES, ["", "not text", "empty", "", "unreadable", ""], BROKEN),
+    "b.csv": (TWO_LINES, ["", "unreadable", "empty", "", "columns", ""], BROKEN),
 }
 
 
@@ -42,18 +54,15 @@ def adapter(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_row_of_a_file_has_one_among_the_answers(
     tiny_base: Base, adapter: Path, tmp_path: Path, name: str, out: str
 ) -> None:
-    body, reasons = FILES[name]
+    body, reasons, texts = FILES[name]
     (tmp_path / name).write_text(body)
     words = ("--adapter", adapter, "--file", tmp_path / name, "--out", tmp_path / out, "--json")
     done = client("predict", tiny_base, *words)
     assert done.exit_code == 0, done
-    answers = (tmp_path / out).read_text()
-    rows = (
-        list(csv.DictReader(answers.splitlines()))
-        if out == "out.csv"
-        else list(map(json.loads, answers.splitlines()))
-    )
+    with (tmp_path / out).open(newline="") as file:
+        rows = [*csv.DictReader(file)] if out == "out.csv" else [json.loads(one) for one in file]
     assert [bool(row["label"]) for row in rows] == [reason == "" for reason in reasons]
+    assert [row["text"] for row in rows if row["label"]] == texts
     if out == "out.jsonl":
         assert [row.get("left_out", "") for row in rows] == reasons
     told = json.loads(done.stdout.splitlines()[-1])
