@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
-from tests.attacks.faults import CHAT_FAULTS, FAULTS
+from tests.attacks.faults import FAULTS, KIND_FAULTS
 from tests.attacks.stories import (
+    FINISHED,
     ROOM_BLOCKS,
     Story,
     changed_later,
+    crashed,
     damaged_tokenizer,
     faulty,
+    fetching,
     in_turn,
     left_in_the_outbox,
     linked_books_of_labels,
@@ -18,6 +21,8 @@ from tests.attacks.stories import (
     other_tokenizer,
     other_words,
     overwritten,
+    personal,
+    processes_looked_at,
     revoked,
     started,
     started_again,
@@ -30,13 +35,21 @@ from tests.attacks.stories import (
 LABELLING = ("--labelling", "--confidence", "0.5", "--keep-last", "1.0", "--rounds", "3")
 MANY_ROUNDS = ("--labelling", "--confidence", "0.5", "--rounds", "20")
 TORCH, SMALL = ("--engine", "torch"), ("--memory-budget", "1M")
-NO_PLAN, NO_ROOM, FINISHED = "is below the smallest plan", "File too large", "run finished"
+NO_PLAN, NO_ROOM = "is below the smallest plan", "File too large"
 FOUND, NOT_FINITE = " pseudo-labels", "the loss is nan"
 WIDE = ("--base", "wide")
 HIGH_LR = ("--adapter", "lora:1@q,k,v,o,up,down", "--lr", "99.9", "--epochs", "20")
 DECODER = ("--base", "decoder", "--tokens", "256", "--task")
 CHAT, COMPLETION = (*DECODER, "chat"), (*DECODER, "completion")
 UNSAFE = "{{ C.__class__.__mro__ }}"
+TAGGING = ("--task", "tagging", "--adapter", "lora:2+head")
+MULTILABEL, MASKED = ("--task", "multilabel"), ("--task", "mlm")
+KINDS = {"chat": CHAT, "tagging": TAGGING, "multilabel": MULTILABEL, "mlm": MASKED}
+CODED = ("--rounds", "3", "--toml", '[updates]\nup = "int8"\ndown = "int8"\n')
+SPARSE = ("--rounds", "3", "--toml", '[updates]\nup = "topk:0.1"\ndown = "int4"\n')
+BUFFERED = ("--rounds", "4", "--toml", "[asynchronous]\nbuffer = 1\n")
+SCAFFOLD = ("--scaffold", "--optimizer", "sgd", "--lr", "0.1", "--rounds", "3")
+BANK = "lora:4@q,k,v,o,up,down"
 LABEL_WORDS = (*DECODER, "label words", *LABELLING)
 
 
@@ -130,9 +143,39 @@ CASES = [
     Case("completion by torch", started(FINISHED, *TORCH), COMPLETION),
     Case("label words of a decoder", started(FOUND), LABEL_WORDS, is_fast=True),
     Case("label words of a decoder by torch", started(FOUND, *TORCH), LABEL_WORDS),
-    *(Case(f"{fault}, from the start", faulty(fault), CHAT) for fault in CHAT_FAULTS),
+    Case("tagging", started(FINISHED), TAGGING, is_fast=True),
+    Case("tagging by torch", started(FINISHED, *TORCH), TAGGING),
+    Case("tagging with coded updates", started(FINISHED), (*TAGGING, *CODED)),
+    Case("tagging whose adapter is damaged", started_again(overwritten("adapters/*")), TAGGING),
+    Case("masked words", started(FINISHED), MASKED),
+    Case("masked words by torch", started(FINISHED, *TORCH), MASKED),
+    Case("masked words with a damaged tokenizer", changed_later(damaged_tokenizer), MASKED),
+    Case("several labels", started(FINISHED), MULTILABEL),
+    Case("several labels by torch", started(FINISHED, *TORCH), MULTILABEL),
+    Case("several labels, found", started(FOUND), (*MULTILABEL, *LABELLING)),
+    Case("coded updates", started(FINISHED), CODED),
+    Case("coded updates, started again", started_again(overwritten("adapters/*")), CODED),
+    Case("sparse updates", started(FINISHED), SPARSE),
+    Case("scaffold", started(FINISHED), SCAFFOLD),
+    Case("scaffold by torch", started(FINISHED, *TORCH), SCAFFOLD),
+    Case("scaffold whose state is damaged", started_again(overwritten("updates/*/*")), SCAFFOLD),
+    Case("rounds that wait for nobody", started(FINISHED), BUFFERED),
+    Case("an adapter of its own", personal("interpolated")),
+    Case("an adapter of its own by torch", personal("interpolated", *TORCH)),
+    Case("its own by a generator", personal("fedp2eft"), ("--adapter", f"{BANK}+generator")),
+    Case("its own by learned rates", personal("fedl2p"), ("--adapter", f"{BANK}+rates")),
+    Case("a base that is fetched", fetching(), ("--base", "pack")),
+    Case("a base that is fetched from a mirror", fetching("mirror"), ("--base", "pack")),
+    Case("a crash", crashed(), ("--epochs", "100")),
+    Case("a crash by torch", crashed(*TORCH), ("--epochs", "100")),
+    Case("processes that are looked at", processes_looked_at),
     *(
-        Case(f"{fault}, at work", faulty(fault, ("asked", 2)), CHAT)
+        Case(f"{fault}, of {kind}", faulty(fault), KINDS[kind])
+        for kind, faults in KIND_FAULTS.items()
+        for fault in faults
+    ),
+    *(
+        Case(f"{fault}, at work of chat", faulty(fault, ("asked", 2)), CHAT)
         for fault in ("conversations that the template refuses", "an unknown role", "a cut line")
     ),
     *(Case(f"{fault}, from the start", faulty(fault)) for fault in FAULTS),

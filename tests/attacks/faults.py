@@ -188,6 +188,38 @@ CHAT_FAULTS: dict[str, Make] = {
     ),
 }
 
+TAGGED = '{"tokens": ["storm", "at", "nine"], "tags": ["O", "O", "B-Time"]}'
+TAGGING_FAULTS: dict[str, Make] = {
+    "tags of another type": jsonl('{"tokens": [C, "rain"], "tags": [C, "O"]}', TAGGED),
+    "fewer tags than words": jsonl('{"tokens": [C, C], "tags": ["O"], "language": C}', TAGGED),
+    "words that are no list": jsonl('{"tokens": C, "tags": {C: C}}', TAGGED),
+    "no column of tags": write("labelled.conll", lambda c: "\n\n".join([c.sentence, *c.words])),
+    "a word without a tag": write("labelled.conll", lambda c: f"rain\tO\n{c.words[0]}\n\n"),
+}
+MULTILABEL_FAULTS: dict[str, Make] = {
+    "one unknown label of two": jsonl('{"text": C, "label": ["family", C]}'),
+    "labels that are an object": jsonl('{"text": C, "labels": {C: C}}'),
+    "a column that is no truth value": rows("text,security,weather,family", "{c},1,{w},0"),
+    "a column of an unknown label": rows("text,security,{w}", "{c},1,0"),
+}
+MASKED_FAULTS: dict[str, Make] = {
+    "lines that are not UTF-8": write("unlabelled.txt", lambda c: b"\xff\xfe%b\n" % bytes_of(c)),
+    "a mask among words": write("unlabelled.txt", lambda c: f"[MASK] {c.sentence} [MASK]\n[PAD]\n"),
+    "files within a folder": lambda folder, canary: paragraphs(folder, canary),
+}
+KIND_FAULTS = {
+    "chat": CHAT_FAULTS,
+    "tagging": TAGGING_FAULTS,
+    "multilabel": MULTILABEL_FAULTS,
+    "mlm": MASKED_FAULTS,
+}
+
+
+def paragraphs(folder: Path, canary: Canary) -> None:
+    """A folder of texts whose files' names are private, one of them a folder again."""
+    (folder / "unlabelled" / canary.words[3]).mkdir(parents=True)
+    (folder / "unlabelled" / f"{canary.words[2]}.txt").write_text(f"{canary.sentence}\n" * 2)
+
 
 def bytes_of(canary: Canary) -> bytes:
     return canary.sentence.encode()
@@ -196,7 +228,10 @@ def bytes_of(canary: Canary) -> bytes:
 def break_folder(folder: Path, fault: str, canary: Canary) -> None:
     """Put a fault in place of whatever a data folder holds, as if it had been so for a while."""
     empty(folder)
-    (FAULTS | CHAT_FAULTS)[fault](folder, canary)
+    every = FAULTS.copy()
+    for faults in KIND_FAULTS.values():
+        every |= faults
+    every[fault](folder, canary)
     settle(folder)
 
 
@@ -238,7 +273,42 @@ def fill_plain(folder: Path, canary: Canary) -> None:
     settle(folder)
 
 
-FILLS: dict[str, Make] = {"chat": fill_conversations, "completion": fill_plain}  # by kind of task
+def fill_tagged(folder: Path, canary: Canary) -> None:
+    """Tagged words; the canary is an entity, an id, and in one text that is left out a type."""
+    empty(folder)
+    words = [*canary.words, canary.other]
+    rows = [
+        {"tokens": words, "tags": ["B-Place", *["O"] * (len(words) - 1)], "id": canary.words[0]},
+        {"tokens": ["storm", "at", "nine"], "tags": ["O", "O", "B-Time"]},
+        {"tokens": [canary.words[1], "rain"], "tags": [f"B-{canary.words[2]}", "O"]},
+    ]
+    for part in ("labelled", "test"):
+        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settle(folder)
+
+
+def fill_multilabel(folder: Path, canary: Canary) -> None:
+    """Texts of several labels, and some without any; the canary is one of them, and a label."""
+    empty(folder)
+    rows = [
+        {"text": canary.sentence, "label": ["family", "weather"], "id": canary.words[0]},
+        {"text": GOOD[0], "label": ["security"]},
+        {"text": f"{canary.words[3]} storm", "labels": []},
+        {"text": GOOD[1], "label": ["weather", canary.words[1]]},
+    ]
+    for part in ("labelled", "test"):
+        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "unlabelled.csv").write_text(f"text\n{canary.sentence} today\nrain today\n")
+    settle(folder)
+
+
+FILLS: dict[str, Make] = {  # by kind of task
+    "chat": fill_conversations,
+    "completion": fill_plain,
+    "tagging": fill_tagged,
+    "mlm": fill_plain,
+    "multilabel": fill_multilabel,
+}
 
 
 def empty(folder: Path) -> None:

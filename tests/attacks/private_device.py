@@ -71,6 +71,7 @@ class PrivateDevice:
             "LOGNAME": self.canary.words[4],
         }
         rest = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        rest |= {"PYTHONFAULTHANDLER": "1"}  # whatever kills it, its stacks are dumped
         self.relay.expect()
         self.process = subprocess.Popen(
             line,
@@ -83,13 +84,15 @@ class PrivateDevice:
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
 
-    def serve_out(self, most_reports: int = 12, longest_s: float = LONGEST_S) -> None:
+    def serve_out(
+        self, most_reports: int = 12, longest_s: float = LONGEST_S, idle_s: float = IDLE_S
+    ) -> None:
         """Wait until the client ends and all it said is read; end it once it has said enough."""
         assert self.process is not None and self._reader is not None
         silent_until_s = time.monotonic() + STARTING_S
         while self.process.poll() is None:
             end = (self.relay.heard_s or silent_until_s) + longest_s
-            is_enough = self.relay.count("reported") >= most_reports or self.relay.is_idle(IDLE_S)
+            is_enough = self.relay.count("reported") >= most_reports or self.relay.is_idle(idle_s)
             is_endless = len(self.relay.exchanges) > MOST_EXCHANGES or time.monotonic() > end
             if is_enough or is_endless:
                 self.stop()

@@ -6,15 +6,20 @@ story(device)  # starts the client, breaks the folder at its second request, see
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from threading import Timer
 
 from tests.attacks.faults import break_folder, file_faults, settle
-from tests.attacks.private_device import ROOT, PrivateDevice
+from tests.attacks.private_device import LONGEST_S, ROOT, PrivateDevice
 
 Story = Callable[[PrivateDevice], None]
+FINISHED = "run finished"
 ROOM_BLOCKS = 130  # what a client asks for at its start, 64 KiB, and little more
 LONG_LINE = json.dumps({"event": "Revoked", "text_id": "x" * 512 * ROOM_BLOCKS}) + "\n"
 
@@ -80,6 +85,99 @@ def started(
         assert met.encode() in device.said, device.said
 
     return story
+
+
+def personal(method: str, *options: str) -> Story:
+    """A client that goes on to an adapter of its own, by a method."""
+
+    def story(device: PrivateDevice) -> None:
+        device.start("--personal", "--rank-budget", "1", *options)
+        device.serve_out(idle_s=LONGEST_S)
+        assert b"its own adapter: " in device.said, device.said
+        choice = device.state / "personal" / "choice.json"
+        assert json.loads(choice.read_text())["method"] == method
+
+    return story
+
+
+def fetching(mirror: str = "") -> Story:
+    """A client with another base than the run's, which it fetches into a private folder.
+
+    Args:
+        mirror: Name of a folder of the device that is looked into first, and holds nothing.
+    """
+
+    def story(device: PrivateDevice) -> None:
+        private = device.home / f"packs {device.canary.words[5]}"
+        more = [f"--packs={private}"]
+        if mirror:
+            (private / mirror).mkdir(parents=True)
+            more.append(f"--pack-mirror={private / mirror}")
+        device.start(*more)
+        device.serve_out(idle_s=LONGEST_S)
+        assert FINISHED.encode() in device.said, device.said
+
+    return story
+
+
+def crashed(*options: str) -> Story:
+    """Training dies of a signal; Python dumps its stacks, as PYTHONFAULTHANDLER wants it.
+
+    The client is started again afterwards, and ends its run.
+    """
+
+    def story(device: PrivateDevice) -> None:
+        def abort() -> None:
+            assert device.process is not None
+            Timer(0.3, partial(device.process.send_signal, signal.SIGABRT)).start()
+
+        device.on["asked", 3] = abort  # with the first training
+        device.start(*options)
+        device.serve_out()
+        _, found, dump = bytes(device.said).partition(b"Fatal Python error: Aborted")
+        assert found and b"loop.py" in dump, device.said
+        assert not device.canary.found_in(dump), dump
+        assert not list(device.home.rglob("core*"))
+        device.start(*options)
+        device.serve_out()
+        assert FINISHED.encode() in device.said, device.said
+
+    return story
+
+
+def processes_looked_at(device: PrivateDevice) -> None:
+    """What `ps` shows of a client at work, of its threads, and of each process that it starts."""
+    seen: dict[str, bytes] = {}
+
+    def look() -> None:
+        assert device.process is not None
+        for pid in [device.process.pid, *children(device.process.pid)]:
+            proc = Path(f"/proc/{pid}")
+            for path in [proc / "cmdline", proc / "environ", *proc.glob("task/*/comm")]:
+                with suppress(OSError):  # it has ended
+                    seen[str(path)] = seen.get(str(path), b"") + path.read_bytes()
+
+    for event in ("enrolled", "joined", "asked", "reported"):
+        for count in range(1, 6):
+            device.on[event, count] = look
+    device.start()
+    device.serve_out()
+    assert device.relay.count("reported") > 1, device.said
+    key = json.loads((device.state / "device.json").read_text())["key"]
+    texts = [" ".join(device.canary.words[:2]), device.canary.sentence, key]
+    shown = b"\n".join(seen.values())
+    assert device.token.encode() in shown  # it was given as an argument
+    assert not [text for text in texts if text.encode() in shown]
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started, and theirs."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *children(child)]
+    return found
 
 
 def one_file(device: PrivateDevice) -> None:

@@ -10,10 +10,12 @@ import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
+import httpx
 from safetensors.numpy import load_file, save_file
 
 import smidgen
 from edge_client.bases.base import EMBEDDED
+from edge_client.bases.packing import pack_model
 from tests.attacks.private_device import ROOT
 from tests.edge_client.tasks.tiny_decoder import TEMPLATE, write_tiny_decoder
 from tests.tiny import write_tiny_base
@@ -23,8 +25,12 @@ TASKS = {
     "labels": f'{LABELS}patterns = ["{{text}} . this is about [MASK] ."]\n',
     "label words": f'{LABELS}patterns = ["{{text}}:[MASK]"]\n',
     "chat": 'name = "hub"\nkind = "chat"\n',
+    "multilabel": f'{LABELS}kind = "multilabel"\npatterns = ["{{text}} . about [MASK] ."]\n',
+    "tagging": 'name = "hub"\nkind = "tagging"\nlabels = ["Place", "Time"]\n',
+    "mlm": 'name = "hub"\nkind = "mlm"\n',
     "completion": 'name = "hub"\nkind = "completion"\n',
 }
+API, FLAGS = "/v1/operator", ("--labelling", "--scaffold")
 # What it raises quotes what was said to it.
 REFUSING = (
     "{% for m in messages %}"
@@ -58,6 +64,8 @@ class Coordinator:
         write_tiny_base(folder / "base")
         write_tiny_base(folder / "wide", hidden=64)
         write_huge_base(folder / "huge")
+        write_tiny_base(folder / "packed", seed=1)
+        pack_model(str(folder / "packed"), 8, folder / "pack", "mit")
         write_tiny_decoder(folder / "decoder", REFUSING + TEMPLATE)
         for name, task in TASKS.items():
             (folder / f"{name}.toml").write_text(task)
@@ -68,7 +76,7 @@ class Coordinator:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "smidgen", "coordinator", "serve"),
-                    *("--store", str(self.store), "--port", "0"),
+                    *("--store", str(self.store), "--port", "0", "--serve-packs"),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -76,6 +84,9 @@ class Coordinator:
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
             )
         self.port = self._port()
+        only = ("--store", str(self.store), "--json")
+        made = json.loads(command("coordinator", "operators", "new", *only).splitlines()[-1])
+        self.operator = {"Authorization": f"Bearer {made['token']}"}
 
     def create(self, case: str, *options: str) -> str:
         """Create a run for a case; its token."""
@@ -84,12 +95,16 @@ class Coordinator:
             **{"--epochs": "1", "--batch": "4", "--tokens": "32"},
             **{"--name": f"run-{len(self.runs)}", "--task": "labels"},
         }
-        flags = [option for option in options if option == "--labelling"]
-        pairs = [option for option in options if option != "--labelling"]
+        flags = [option for option in options if option in FLAGS]
+        pairs = [option for option in options if option not in FLAGS]
         given |= dict(zip(pairs[::2], pairs[1::2], strict=True))
         if given["--base"] != EMBEDDED:
             given |= {"--base": str(self.folder / given["--base"])}
         given |= {"--task": str(self.folder / f"{given['--task']}.toml")}
+        if content := given.pop("--toml", ""):  # what only a run file says
+            file = self.folder / f"{given['--name']}.toml"
+            file.write_text(content)
+            flags.append(str(file))
         # A run asks the devices of its case alone: those of others come and go.
         tag = ("--tag", f"case={given['--name']}")
         command("coordinator", "tokens", "new", "--store", str(self.store), *tag)
@@ -112,8 +127,25 @@ class Coordinator:
         return {
             "store": joined(self.store),
             "output": self.log.read_bytes(),
+            "the operator's API and page": self._asked(self.runs[case]),
             "status, figures, export": "\n".join(shown).encode() + joined(out),
         }
+
+    def _asked(self, run_id: str) -> bytes:
+        """All answers to an operator, of a run and of all devices, page and metrics among them."""
+        url = f"http://127.0.0.1:{self.port}"
+        with httpx.Client(base_url=url, headers=self.operator, timeout=60.0) as http:
+            devices = http.get(f"{API}/devices", params={"limit": 200}).json()["devices"]
+            names = {"run_id": run_id, "device_id": devices[0]["device_id"]}
+            routes = http.get("/openapi.json").json()["paths"]
+            paths = {path for path, how in routes.items() if "get" in how and API in path}
+            pages = [f"/page/{path.name}" for path in (ROOT / "coordinator/page/static").iterdir()]
+            answers = []
+            for path in ["/", *pages, "/metrics", *paths - {f"{API}/events"}]:
+                answers.append(http.get(path.format_map(names)))
+                assert answers[-1].status_code == 200, (path, answers[-1].text)
+            assert len(paths) > 8
+            return b"\n".join(f"{one.headers}".encode() + one.content for one in answers)
 
     def stop(self) -> None:
         assert self.process.poll() is None, self.log.read_text()
