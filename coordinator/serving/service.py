@@ -163,7 +163,7 @@ class Service:
         """
         device = self.fleet.of_key(key) if key else None
         if device is None:
-            raise Refusal(401, NO_KEY)
+            raise Refusal(401, "its key is not known here" if key else NO_KEY)
         if device.revoked_at_s is not None:
             raise Refusal(401, REVOKED)
         return device

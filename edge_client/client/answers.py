@@ -156,8 +156,7 @@ def _of_net(
 
 def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
     """What update steps may know before training."""
-    rate = inputs.bytes_per_s if inputs else None
-    return DeviceContext(work.training, work.round_index, rate)
+    return DeviceContext(work.training, work.round_index, inputs.bytes_per_s if inputs else None)
 
 
 def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> FinishedWork:

@@ -108,8 +108,10 @@ def no_answer(url: str, error: httpx.RequestError, is_heard: bool = False) -> Un
     if is_plain and not is_heard and isinstance(error, httpx.RemoteProtocolError):
         told += " (if it speaks TLS, give https:// and --ca)"
     unreachable = Unreachable(told)
-    is_absent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
-    unreachable.is_absent = is_absent and "SSL" not in str(error)  # a handshake that failed
+    # With SSL in its text it is a handshake that failed.
+    unreachable.is_absent = "SSL" not in str(error) and isinstance(
+        error, (httpx.ConnectError, httpx.ConnectTimeout)
+    )
     return unreachable
 
 

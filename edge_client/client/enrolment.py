@@ -121,6 +121,7 @@ def enrol(
             if error.status != 401 or not (known.name and settings.token):
                 raise
             enrolled = ask(settings.token)  # the coordinator has forgotten the key
+            log.warning("%s had forgotten this device, which its token has let in", settings.url)
     except Unreachable as error:
         if not elsewhere:
             raise

@@ -228,8 +228,9 @@ class StepStates:
             states: Safetensors files by step.
         """
         path = self._path(run, round_index)
-        began = {(run, index) for index in before}
-        self._held = {key: one for key, one in self._held.items() if key in began}
+        self._held = {
+            key: one for key, one in self._held.items() if key[0] == run and key[1] in before
+        }
         body = msgspec.msgpack.encode(dict(sorted(states.items())))
         try:
             for folder in (self._folder, path.parent):
@@ -286,8 +287,7 @@ class Joined:
 
     def all(self, ending: str = TERMS) -> list[Terms]:
         """Terms that are here; by the ending `HOME` those of runs whose adapter is at home."""
-        found = map(_terms_in, self.folder.glob(f"*{ending}"))
-        return [terms for terms in found if terms is not None]
+        return [*filter(None, map(_terms_in, self.folder.glob(f"*{ending}")))]
 
     def note_home(self, run_id: str, *, is_home: bool = True) -> None:
         """Note whether a run's adapter is at home, until its terms are forgotten."""

@@ -143,8 +143,7 @@ def in_short(work: Work | None, finished: FinishedWork, is_counted: bool) -> str
     report = finished.report
     what = f"round {work.round_index}: {DOING[work.kind]}" if work else "work done earlier"
     if report.outcome == "failed":
-        why = f": {finished.reason}" if finished.reason else ""
-        return f"{what} failed ({report.failure}){why}"
+        return f"{what} failed ({report.failure}){finished.reason and f': {finished.reason}'}"
     seconds = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")
     gave = f"loss {report.loss:.3f}" if report.loss is not None else "done"
     is_asked = work is not None and report.accuracy is not None

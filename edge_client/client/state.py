@@ -338,8 +338,7 @@ class ClientState:
         if finished.update is not None:
             write_atomically(stem.with_suffix(".st"), finished.update, PRIVATE)
         report = encode(finished.report)
-        digest = sha256(report + (finished.update or b"")).encode()
-        body = (report, b"\n", digest)
+        body = (report, b"\n", sha256(report + (finished.update or b"")).encode())
         write_atomically(stem.with_suffix(".json"), body, PRIVATE, is_latest=True)
 
     def finished(self) -> list[FinishedWork]:

@@ -83,8 +83,7 @@ class Coordinator:
 
     def enrol(self, request: Enrol) -> Enrolled:
         """Say who this device is; with the same key again it stays the same device."""
-        content = encode(request)
-        return self._connection.message("POST", "/v1/enrol", WorkMeter(), Enrolled, content)
+        return self._connection.message("POST", "/v1/enrol", WorkMeter(), Enrolled, encode(request))
 
     def next_work(self, wait_s: float, meter: WorkMeter) -> Next:
         """What to do next; after `wait_s` seconds without anything, what is waited for.

@@ -511,5 +511,6 @@ class Fetching:
     def _say_fetched(self, base: Base) -> None:
         assert self._now is not None
         spent_s = time.monotonic() - self._began_s
-        came = size(self._now.came_bytes)
-        log.info("pack %s is here: %s came in %.1f s", base.folder, came, spent_s)
+        log.info(
+            "pack %s is here: %s came in %.1f s", base.folder, size(self._now.came_bytes), spent_s
+        )

@@ -64,8 +64,7 @@ class Shelf:
             told = self.folder.lstat()
         except OSError as error:
             raise WrongInput(f"--packs {folder} cannot be made: {error.strerror}") from error
-        user = os.geteuid()
-        is_own = user in (0, told.st_uid) and not told.st_mode & OTHERS & 0o022
+        is_own = os.geteuid() in (0, told.st_uid) and not told.st_mode & OTHERS & 0o022
         where = f" (a link to {self.folder})" if folder.is_symlink() else ""
         demand(
             stat.S_ISDIR(told.st_mode) and is_own,
@@ -174,8 +173,7 @@ class Shelf:
             )
         sizes = {path: _bytes_in(path) for path in self.folder.iterdir() if _id_of(path)}
         arrived = sum(taken for path, taken in sizes.items() if _id_of(path) == base_id)
-        stays = {base_id, *needed}
-        old = oldest_first(path for path in sizes if _id_of(path) not in stays)
+        old = oldest_first(path for path in sizes if _id_of(path) not in {base_id, *needed})
         old.sort(key=lambda path: path.name == _id_of(path))  # whole packs last
         taken = sum(sizes.values()) - arrived + total_bytes
         lacks = total_bytes - arrived + RESERVE_BYTES - self._free_bytes(self.folder)

@@ -222,8 +222,7 @@ class Web:
     ) -> tuple[int, Iterator[bytes]]:
         status = response.status_code
         if status >= 500 or status in PASSING:
-            now = datetime.now(timezone.utc)
-            again_s = asked_pause_s(response.headers, now)
+            again_s = asked_pause_s(response.headers, datetime.now(timezone.utc))
             raise Unreachable(f"{self.name} answered {status}", again_s)
         if 300 <= status < 400:
             raise NotHere(f"{self.name} leads elsewhere ({status}); give the address it leads to")

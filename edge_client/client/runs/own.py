@@ -7,6 +7,7 @@ at its next start. Which of the two adapters answers afterwards is recorded besi
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,7 @@ from edge_client.client.failures import (
     is_lasting,
 )
 from edge_client.client.folder import HOME, TERMS
+from edge_client.client.progress_log import called
 from edge_client.client.runs.adapters import Adapters, take_home
 from edge_client.client.runs.joining import Standings
 from edge_client.client.settings import Settings
@@ -180,8 +182,7 @@ def rate_of(spec: AdapterSpec, training: Training) -> float:
     The run's, but for SGD's, which is another optimizer's, and a generator's, whose run trains
     banks at a rate of their own.
     """
-    is_other = spec.net == "generator" or training.optimizer == SGD
-    return Way.lr if is_other else training.lr
+    return Way.lr if spec.net == "generator" or training.optimizer == SGD else training.lr
 
 
 PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
@@ -217,6 +218,7 @@ class Homecoming:
         self._standings, self._adapters, self._own, self.folder = standings, adapters, own, ""
         self._tries: dict[str, int] = {}  # in vain, by run
         self._parted_from: list[str] = []
+        self._absent = Counter[str]()  # how often runs that it joined were not heard of, by names
 
     def of(self, over: Over) -> bool:
         """Fetch a finished run's adapter and say so; what fails is tried again.
@@ -257,31 +259,44 @@ class Homecoming:
         return receipt is not None
 
     def recall(self) -> None:
-        """Note that runs are over which an earlier life joined, and which want this device no more.
+        """Note that no run wants this device: what becomes of those that it joined.
 
-        Without it a client that ends with its runs would wait for ever.
+        Those of an earlier life are over; without this, a client that ends with its runs would wait
+        for ever. Of others one line says that they are not heard of, the second time that they are
+        not: a server beside the one that knows this device may lag behind.
         """
         standings, state = self._standings, self._state
         known = {*standings.joined, *standings.declined, *standings.finished, *standings.left}
+        absent = [one.terms for one in standings.joined.values() if one.terms is not None]
         for ending in (HOME, TERMS):
             for terms in state.joined.all(ending):
                 if (run_id := terms.run_id) in known or run_id in standings.finished:
                     continue
-                places = (
-                    self._settings.out,
-                    state.finished_run(terms.run_name),
-                    state.folder / ADAPTER,
-                )
+                own = state.finished_run(terms.run_name)
+                places = (self._settings.out, own, state.folder / ADAPTER)
                 found = next((place for place in places if place and place.is_dir()), None)
                 if ending == HOME and found is not None:
                     self._parted(run_id)
                     standings.finished[run_id], self.folder = terms.run_name, str(found)
                     log.info("run %s was over before; its adapter is in %s", terms.run_name, found)
                 elif self._settings.is_until_finished:
-                    error = GaveUp(f"run {terms.run_name} {MISSED}")
+                    # That may be noted nowhere, or it is of before the run was extended.
+                    here = f", of which {own} holds an adapter," if own.is_dir() else ""
+                    error = GaveUp(f"run {terms.run_name}{here} {MISSED}")
                     log.error("%s", error)
                     standings.declined[run_id] = Declined(terms, error, math.inf)
                     state.joined.forget(run_id)  # the next start waits for another run
+                elif ending == TERMS:
+                    absent.append(terms)
+        self._absent[names := ", ".join(map(called, absent))] += 1
+        if names and self._absent[names] == 2:
+            log.warning(
+                "%s has nothing of run %s for this device: it was taken out, or the store is a "
+                "backup from before that run; what this device keeps of it stays, and it takes "
+                "part once it is asked again",
+                self._settings.url,
+                names,
+            )
 
     def _parted(self, run_id: str) -> None:
         """The coordinator knows that a run is over here."""

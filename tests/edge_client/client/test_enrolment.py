@@ -403,3 +403,36 @@ def test_a_run_that_ended_in_an_earlier_life_is_not_waited_for(
         assert summary.runs == ("mail",)
         assert summary.adapter == str(home.state.finished_run("mail"))
     assert home.state.terms("run") is None
+
+
+def test_a_run_that_is_over_names_a_folder_in_which_its_adapter_may_be(home: Home) -> None:
+    """As where the disk was read-only when that was to be noted."""
+    home.state.keep_terms(home.terms)
+    own = home.state.finished_run("mail")
+    own.mkdir(parents=True)
+    with http_server(_idle) as url, pytest.raises(GaveUp) as told:
+        Client(home.settings(url), home.state).run()
+    assert str(told.value) == f"run mail, of which {own} holds an adapter, {MISSED}"
+    assert own.is_dir()
+
+
+def test_a_coordinator_that_has_forgotten_a_device_lets_it_in_by_its_token_in_one_line(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(home.terms)
+    home.join(gate)
+    before = home.state.identity()
+    tokens = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path == "/v1/enrol":
+            tokens.append(json.loads(body)["token"])
+            if not tokens[-1]:
+                return 401, b'{"detail": "its key is not known here"}'
+        return gate.answer(method, path, body)
+
+    with http_server(answer, port=gate.port) as url:
+        gate.door = Door(home.terms)
+        Client(home.settings(url), home.state).run()
+    assert tokens == ["", "token"] and home.state.identity() == before
+    assert caplog.text.count("had forgotten this device, which its token has let in") == 1

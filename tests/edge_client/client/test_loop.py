@@ -1,10 +1,12 @@
 """What a device does next, whatever its coordinator answers: a real client, scripted answers."""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,6 +26,7 @@ from edge_client.wire.messages import (
     Next,
     Receipt,
     Report,
+    Waiting,
     Work,
     decode,
     encode,
@@ -276,3 +279,34 @@ def test_each_start_is_a_life_of_its_own(home: Home) -> None:
     for _ in range(2):
         home.join(gate)
     assert len({one.life for one in gate.enrols}) == 2
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_a_run_that_its_coordinator_knows_no_more_is_told_once_and_stays(
+    home: Home, is_earlier: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store is a backup from before the run; a server that lags behind says it once alone."""
+    caplog.set_level(logging.INFO)
+    idle = Next(waiting=Waiting("idle"))
+    first = [] if is_earlier else [Next(terms=home.terms)]
+    if is_earlier:
+        home.state.keep_terms(home.terms)
+    port = 0
+    for idles, lines in ((1, 0), (4, 1)):
+        turns = Turns([*first, *[idle] * idles])
+        with http_server(turns.answer, port=port) as url:
+            client = Client(replace(home.settings(url), is_until_finished=False), home.state)
+            with pytest.raises(ClientError, match="does not know"):
+                client.run()
+        port = urlsplit(url).port or 0
+        told = f"{url} has nothing of run mail (run) for this device: it was taken out, or the"
+        assert caplog.text.count(told) == lines
+        assert home.state.terms("run") == home.terms
+
+
+def test_once_the_run_is_there_again_the_device_takes_part(home: Home) -> None:
+    idle, ended = Next(waiting=Waiting("idle")), Next(over=over(sha256(WHOLE)))
+    turns = Turns([Next(terms=home.terms), *[idle] * 3, Next(terms=home.terms), ended])
+    with http_server(turns.answer) as url, pytest.raises(ClientError, match="does not know"):
+        Client(replace(home.settings(url), is_until_finished=False), home.state).run()
+    assert [one[1] for one in turns.door.said] == ["joined", "joined", "declined"]
