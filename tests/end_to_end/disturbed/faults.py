@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -92,7 +92,8 @@ class FaultyRelay:
     """A relay in a thread of its own, before a coordinator on loopback; use it as a block.
 
     Args:
-        port: Where the coordinator listens, each time that it is started.
+        ports: Where the coordinator listens, each time that it is started; of several servers any
+            that takes a connection.
         faults: What is to happen.
         seed: Of all chances.
 
@@ -101,8 +102,8 @@ class FaultyRelay:
         seen: What went through.
     """
 
-    def __init__(self, port: int, faults: Faults, seed: int) -> None:
-        self._port, self._faults, self._seed = port, faults, seed
+    def __init__(self, ports: Sequence[int], faults: Faults, seed: int) -> None:
+        self._ports, self._faults, self._seed = ports, faults, seed
         self._counts: Counter[bytes] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ready, self._stop = threading.Event(), asyncio.Event()
@@ -226,7 +227,7 @@ class FaultyRelay:
 
     async def _ask(self, request: bytes, cut_at: int | None = None) -> bytes:
         """Ask the coordinator on a connection of its own; or break off after some bytes."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self._connected()
         try:
             writer.write(request[:cut_at])
             await writer.drain()
@@ -241,6 +242,14 @@ class FaultyRelay:
             return answer
         finally:
             reset(writer)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a server, drawn by chance among those that are there."""
+        *others, last = random.sample(self._ports, len(self._ports))
+        for port in others:
+            with suppress(OSError):
+                return await asyncio.open_connection("127.0.0.1", port)
+        return await asyncio.open_connection("127.0.0.1", last)
 
     def _note(self, request: bytes, answer: bytes) -> None:
         line = request.partition(b"\r\n")[0].decode()

@@ -136,7 +136,7 @@ def test_fifty_kills_at_random_moments_change_no_byte(
     scene: Scene, undisturbed: bytes, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = begin(scene)
-    with FaultyRelay(port_of(url), Faults(), seed) as relay, told(seed, capsys, "kills") as lines:
+    with FaultyRelay([port_of(url)], Faults(), seed) as relay, told(seed, capsys, "kills") as lines:
         kills = kill_at_random(scene, relay.url, port_of(url), random.Random(seed))
         lines.append(", ".join(f"{name} {count}" for name, count in sorted(kills.items())))
         rounds = sum(isinstance(event, StepClosed) for event in scene.journal())
@@ -151,7 +151,7 @@ def test_a_network_that_cuts_doubles_and_reorders_changes_no_byte(
     scene: Scene, undisturbed: bytes, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = begin(scene)
-    with FaultyRelay(port_of(url), ROUGH, seed) as relay, told(seed, capsys, "network") as lines:
+    with FaultyRelay([port_of(url)], ROUGH, seed) as relay, told(seed, capsys, "network") as lines:
         for name in CLIENTS:
             start(scene, name, relay.url)
         scene.finish(WITHIN_S)
@@ -168,7 +168,7 @@ def test_kills_on_such_a_network_change_no_byte(
     scene: Scene, undisturbed: bytes, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = begin(scene)
-    with FaultyRelay(port_of(url), ROUGH, seed) as relay, told(seed, capsys, "both") as lines:
+    with FaultyRelay([port_of(url)], ROUGH, seed) as relay, told(seed, capsys, "both") as lines:
         kills = kill_at_random(scene, relay.url, port_of(url), random.Random(seed + 1))
         scene.finish(WITHIN_S)
         lines.append(f"{sum(kills.values())} kills, {dict(relay.seen.faults)}")
@@ -192,7 +192,7 @@ def test_kills_cuts_and_answers_of_something_in_between_change_no_byte(
             with fleet(tmp_path / f"{runs}" / "logs", cores_each=1) as processes:
                 scene = Scene(tmp_path / f"{runs}", tiny_base, processes)
                 url = begin(scene, "--deadline", "3600")
-                with FaultyRelay(port_of(url), BETWEEN, seed + runs) as relay:
+                with FaultyRelay([port_of(url)], BETWEEN, seed + runs) as relay:
                     here = kill_until_late(scene, relay.url, chance, KILLS - sum(kills.values()))
                     scene.finish(WITHIN_S)
                     seen = relay.seen
@@ -268,7 +268,7 @@ def test_a_disk_that_is_full_at_random_moments_changes_no_byte(
     folder = scene.folder / ("store" if side == "coordinator" else "state/a")
     with small_disk(folder, "8m"), told(seed, capsys, f"full disk of the {side}") as lines:
         url = begin(scene)
-        with FaultyRelay(port_of(url), Faults(), seed) as relay:
+        with FaultyRelay([port_of(url)], Faults(), seed) as relay:
             for name in CLIENTS:
                 start(scene, name, relay.url)
             wait_for(lambda: "round 1 of" in scene.log("coordinator"), scene.fleet.check, WITHIN_S)

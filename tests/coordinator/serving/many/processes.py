@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,17 @@ from pathlib import Path
 
 import httpx
 
-from coordinator.rounds.events import Answered
+from coordinator.rounds.events import Answered, StepClosed, StepOpened
+from coordinator.storage.devices import memberships_of
 from coordinator.storage.place import StorePlace
 from coordinator.storage.store import Store
 from edge_client.bases.base import Base
+from edge_client.wire.fleet import Membership
+from edge_client.wire.messages import Over
+from edge_client.wire.tensors import sha256
 from tests.command_line import smidgen
 from tests.coordinator.devices import Device, joined
+from tests.coordinator.servers import PASSWORD
 from tests.coordinator.test_cli import SMIDGEN, created, exported, server
 
 NAMES = ("a", "b", "c")
@@ -94,10 +100,20 @@ class Witness(Device):
     Attributes:
         acknowledged: Ids of their work.
         refusals: What the coordinator said of those that it did not take.
+        taken: SHA-256 of the finished adapter, which it has taken home.
     """
 
     acknowledged: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+
+    def take_home(self, over: Over) -> None:
+        """Fetch the finished adapter and say so; as a client does, until it is heard."""
+        if over.adapter_sha256 not in self.taken:
+            answer = self.http.get(f"/v1/adapters/{over.adapter_sha256}", headers=self.headers)
+            assert answer.status_code == 200, answer.text
+            self.taken.append(sha256(answer.content))
+        assert self.tell(over.run_id, Membership("home")).status_code == 200
 
     def put(self, work_id: str, body: bytes, digest: str | None = None) -> httpx.Response:
         answer = super().put(work_id, body, digest)
@@ -108,29 +124,58 @@ class Witness(Device):
         return answer
 
 
-def witnesses(url: str, token: str) -> list[Witness]:
+def witnesses(url: str, token: str, names: Sequence[str] = NAMES) -> list[Witness]:
     """Devices that are in the run; each brings a connection of its own later."""
     with httpx.Client(base_url=url, timeout=60) as http:
-        found = [joined(http, token, name) for name in NAMES]
+        found = [joined(http, token, name) for name in names]
     return [Witness(one.http, one.key, one.enrolled) for one in found]
 
 
 def check_counted_once(many: Coordinators, devices: list[Witness]) -> None:
-    """What was acknowledged is in the journal, and nothing is there twice."""
+    """What was acknowledged is in the journal, nothing counts twice, and every device is at home.
+
+    The coordinators have ended. The store is sound, and no secret stands in a log.
+    """
     with closing(Store(replace(many.place, folder=many.folder / "looker"))) as store:
-        events = store.events(store.runs()[0].run_id)
+        (run,) = store.runs()
+        check_journal(store, {work_id for device in devices for work_id in device.acknowledged})
+        events = store.events(run.run_id)
+        adapters = [one.adapter_sha256 for one in events if isinstance(one, StepClosed)]
+        last = [sha256 for sha256 in adapters if sha256 is not None][-1]
+        standings = [memberships_of(store.database, one.device_id) for one in devices]
+    for device in devices:
+        assert device.taken == [last], device.name
+    assert {one[run.run_id].membership.state for one in standings} == {"home"}
+    told = ("--store", str(many.folder / "looker"), *many.options)
+    assert (done := smidgen("coordinator", "verify", *told)).exit_code == 0, done.output
+    logs = "".join(log.read_text() for log in many.logs.values())
+    assert not [one.name for one in devices if one.key in logs] and PASSWORD not in logs
+
+
+def check_journal(store: Store, acknowledged: set[str]) -> None:
+    """All of these updates count in the store's only run, each once, in a round that took it."""
+    (run,) = store.runs()
+    events = store.events(run.run_id)
     answers = [one.work_id for one in events if isinstance(one, Answered)]
     assert len(answers) == len(set(answers))
-    acknowledged = {work_id for device in devices for work_id in device.acknowledged}
     assert acknowledged and acknowledged <= set(answers), acknowledged - set(answers)
+    members = [member for one in events if isinstance(one, StepOpened) for member in one.members]
+    assert set(answers) <= {work_id for work_id, _ in members}
+    trained = Counter(
+        (one.round_index, device_id)
+        for one in events
+        if isinstance(one, StepOpened) and one.kind == "train"
+        for work_id, device_id in one.members
+        if work_id in set(answers)
+    )
+    assert set(trained.values()) == {1}, trained
 
 
-def works_through(ports: list[int], device: Device, seed: int) -> None:
+def works_through(ports: list[int], device: Witness, seed: int) -> None:
     """A device behind a proxy: each connection leads to a coordinator that answers."""
     draw, end = random.Random(f"{seed} {device.name}"), time.monotonic() + 800
     while time.monotonic() < end:
         url = f"http://127.0.0.1:{draw.choice(ports)}"
-        given = None
         with (
             suppress(httpx.TransportError, AssertionError),  # killed, or 503
             httpx.Client(base_url=url, timeout=60) as http,
@@ -139,8 +184,9 @@ def works_through(ports: list[int], device: Device, seed: int) -> None:
             given = one.next(2.0)
             if given.work is not None:
                 one.do(given.work)
-        if given is not None and given.over is not None:
-            return
+            if given.over is not None:
+                one.take_home(given.over)
+                return
         time.sleep(0.01)
     raise AssertionError("no end")
 

@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.storage.place import StorePlace
 from edge_client.bases.base import Base
-from tests.coordinator.devices import joined, wait_for
+from tests.coordinator.devices import wait_for
 from tests.coordinator.servers import Postgres
 from tests.coordinator.serving.many.processes import (
     NAMES,
@@ -94,8 +94,7 @@ def test_workers_share_an_address_and_one_that_is_killed_is_started_again(
     ):
         assert len(children_of(parent.pid)) == 3
         port = int(url.rsplit(":", 1)[1])
-        with httpx.Client(base_url=url, timeout=60) as http:
-            devices = [joined(http, token, name) for name in ("a", "b")]
+        devices = witnesses(url, token, ("a", "b"))
         os.kill(children_of(parent.pid)[0], signal.SIGKILL)
         list(pool.map(lambda device: works_through([port], device, 1), devices))
         wait_for(lambda: len(children_of(parent.pid)) == 3)

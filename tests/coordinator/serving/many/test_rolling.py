@@ -66,6 +66,7 @@ def works_behind(url: str, believed: Path, device: Witness, seed: int, over: Eve
             try:
                 given = one.next(5.0)
                 if given.over is not None:
+                    one.take_home(given.over)
                     return failed
                 if given.work is not None:
                     over.wait(draw.uniform(0.0, LONGEST_PAUSE_S))
