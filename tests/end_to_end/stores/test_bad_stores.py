@@ -7,14 +7,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coordinator.rounds.history import Past, to_plain
+from coordinator.storage.credentials import add_operator
 from coordinator.storage.place import DATABASE
 from coordinator.storage.store import Store
+from edge_client.client.connection import http_client, nobody
 from edge_client.client.state import ClientState, Identity
 from tests.coordinator.devices import key_of
+from tests.coordinator.storage.test_folded_journals import stand_in
 from tests.coordinator.upkeep.stores import filled
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 from tests.end_to_end.disturbed.wall_clock import WallClock
@@ -27,7 +32,7 @@ COMMANDS = {
     "figures": (),
     "prune": (),
     "create": ("--task", "agnews"),
-    "rollback": ("--round", "0"),
+    "rollback": ("--round", "1"),
     "export": ("--out", "out"),
     "backup": ("--out", "out"),
     "verify": (),
@@ -173,3 +178,29 @@ def test_a_device_s_clock_of_another_time_changes_no_byte(
     scene.fleet.own.start("a", line, {**clock.environment, "OMP_NUM_THREADS": "1"})
     scene.finish()
     assert scene.adapter() == undisturbed_with("auto")
+
+
+def test_who_rolls_a_served_run_back_to_a_round_that_was_folded_hears_which_are_there(
+    scene: Scene,
+) -> None:
+    """By the command and over the operator's API; the run stays where it was."""
+    store = scene.folder / "store"
+    with closing(Store(store)) as made:
+        run = filled(made, "mail", 3, 2, open_updates=1)
+        known = Past({0: run.adapters[0], 3: run.adapters[3]})
+        folded = replace(stand_in(made, run.run_id), past=to_plain(known))
+        made.fold(run.run_id, folded)
+        token = add_operator(made, "operator", 1.0)
+    url = scene.serve()
+    path = f"{url}/v1/operator/runs/{run.run_id}"
+    headers = {"Authorization": f"Bearer {token}"}
+    with http_client(url, nobody(), headers=headers) as http:
+        before = http.get(path).json()
+        said = one_line(scene, "rollback", store, "--run", run.run_id)
+        assert "round 1" in said and "0, 3" in said
+        answer = http.post(f"{path}/rollback", json={"round_index": 1})
+        assert answer.status_code == 409 and "0, 3" in answer.json()["detail"]
+        after = http.get(path).json()
+    assert {name for name in after if after[name] != before[name]} <= {"closes_in_s"}
+    scene.end("coordinator")
+    assert scene.coordinator_json("verify")["is_sound"]
