@@ -63,7 +63,7 @@ def answer(
     if work.kind == "train":
         finished = _train(engine, start, own, work, device_id, notes, keeper, inputs)
     elif work.kind == "label":
-        finished = _label(engine, own, work, notes)
+        finished = FinishedWork(label(engine, own, terms_of(work), notes), None)
     else:
         finished = _evaluate(engine, own.data, work, device_id)
     spent = finished.report.layer_forwards + engine.layer_forwards - before
@@ -157,19 +157,6 @@ def _of_net(
 def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
     """What update steps may know before training."""
     return DeviceContext(work.training, work.round_index, inputs.bytes_per_s if inputs else None)
-
-
-def _label(engine: Engine, own: OwnTexts, work: Work, notes: Notes) -> FinishedWork:
-    found = label(engine, own, terms_of(work), notes)
-    report = Report(
-        work.work_id,
-        "done",
-        found.texts_read,
-        labelled=len(own.data.labelled),
-        pseudo_labels=found.pseudo_labels,
-        confidences=found.confidences,
-    )
-    return FinishedWork(report, None)
 
 
 def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> FinishedWork:

@@ -38,8 +38,8 @@ from edge_client.labelling.pseudo_labels import (
 )
 from edge_client.tasks.kind import kind_of
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import Work
-from edge_client.wire.reports import Confidences, as_bin, counted
+from edge_client.wire.messages import Report, Work
+from edge_client.wire.reports import as_bin, counted
 from edge_client.wire.training import Labelling, keep_of
 
 NEIGHBOURS = 150  # of the paper
@@ -178,27 +178,11 @@ def terms_of(work: Work) -> LabelTerms:
 CHUNK = 8  # texts between two looks at whether there are enough
 
 
-@dataclass(frozen=True)
-class LabelResult:
-    """The result of label work.
+def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Report:
+    """Do label work with the engine's adapter; its report, costs not filled in.
 
-    Attributes:
-        texts_read: Texts read in this work, those before it was cut short included.
-        pseudo_labels: Held now.
-        confidences: How sure the device is, for the population's thresholds.
-        layer_forwards: Layer-forwards of this work since it was last begun.
-    """
-
-    texts_read: int
-    pseudo_labels: int
-    confidences: Confidences
-    layer_forwards: int
-
-
-def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> LabelResult:
-    """Do label work with the engine's adapter.
-
-    The same work on the same notes gives the same labels, whether it was cut short or not.
+    The same work on the same notes gives the same labels, whether it was cut short or not; its
+    examples are all texts that were read, before a cut, too.
 
     Args:
         engine: Holds the adapter to label with.
@@ -206,8 +190,7 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Lab
         terms: How many labels, how sure, at what price.
         notes: What is known of the texts; what is read now is added.
     """
-    said, start = terms.labelling, engine.layer_forwards
-    texts = own.to_label(notes.book.revoked)
+    said, texts = terms.labelling, own.to_label(notes.book.revoked)
     limit = terms.limit(len(texts))
     opened = _opened(engine, texts, terms, notes)
     held = terms.work.training.samples_of(len(own.data.labelled) + limit)
@@ -231,7 +214,7 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Lab
         found = reader.read([texts[name] for name in names], names)
         readings = agreed(found, notes.book.readings, terms.thresholds)
         notes.add(Read(readings, _reading_forwards(engine, terms, readings, notes)))
-    return _told(notes, texts, terms, engine.layer_forwards - start)
+    return _report(notes, texts, terms, len(own.data.labelled))
 
 
 def pseudo_texts(
@@ -389,18 +372,18 @@ class _Reader:
         }
 
 
-def _told(
-    notes: Notes, texts: Mapping[str, Example], terms: LabelTerms, layer_forwards: int
-) -> LabelResult:
+def _report(notes: Notes, texts: Mapping[str, Example], terms: LabelTerms, labelled: int) -> Report:
     readings, limit = _of(notes.book.readings, texts), terms.limit(len(texts))
     held = chosen(readings, terms.thresholds, limit, terms.labelling.class_share)
     index = {name: row for row, name in enumerate(terms.work.task.labels)}
     known = [one for one in readings.values() if one.threshold_label in index]
     labels = [index[one.threshold_label] for one in known]
     confidences = [one.confidence for one in known]
-    return LabelResult(
-        texts_read=notes.book.done,
+    return Report(
+        terms.work.work_id,
+        "done",
+        notes.book.done,
+        labelled=labelled,
         pseudo_labels=len(held),
         confidences=counted(len(texts), labels, confidences, len(index)),
-        layer_forwards=layer_forwards,
     )

@@ -93,13 +93,12 @@ def reference_model(
 
 
 def reference_gradients(
-    model: PeftModel, base: Base, spec: AdapterSpec, batch: Batch, words: Sequence[int] | None
+    model: PeftModel, spec: AdapterSpec, batch: Batch, words: Sequence[int] | None
 ) -> tuple[float, dict[str, np.ndarray]]:
     """Loss and the adapter's gradients, named as the adapter's tensors are.
 
     Args:
         model: The reference.
-        base: What it holds.
         spec: The adapter on it.
         batch: Encoded texts.
         words: Token ids of the labels; None: all words, or all tags of a head.
@@ -208,8 +207,8 @@ def plain_error(
     """How far plain PyTorch + PEFT in float32 is from the same in float64: tensor and error."""
     state = random_adapter(spec, base, tags, seed=1, is_of_words=True)
     model = reference_model(base, spec, state, torch.float32)
-    _, single = reference_gradients(model, base, spec, batch, words)
-    _, double = reference_gradients(model.double(), base, spec, batch, words)
+    _, single = reference_gradients(model, spec, batch, words)
+    _, double = reference_gradients(model.double(), spec, batch, words)
     errors = {name: _distance(single[name], exact) for name, exact in double.items()}
     worst = max(errors, key=lambda name: errors[name])
     return worst, errors[worst]
@@ -245,7 +244,7 @@ def gradient_errors(
     """
     state = random_adapter(spec, base, tags, seed=1, is_of_words=True)
     model = reference_model(base, spec, state)
-    loss, wanted = reference_gradients(model, base, spec, batch, words)
+    loss, wanted = reference_gradients(model, spec, batch, words)
     del model
     asked = {name: wanted[name] for name in state}  # PEFT trains more biases than we do
     with our_gradients(base, spec, state, words, engine, device) as ours:

@@ -149,7 +149,7 @@ class _Deployment:
         after = [self._processes.use(name) for name in names]
         exchanges = relay.exchanges()
         self._processes.wait(lambda: self._processes.is_over(RUN), START_S, f"{RUN} to end")
-        self._check(adapter)
+        self._check()
         began = [line["at_s"] for line in self._lines("round")][WARMUP:]
         inside = within(exchanges, began[0], began[-1])
         spans = tuple(end - start for start, end in pairwise(began))
@@ -186,7 +186,7 @@ class _Deployment:
             return [line for line in lines if line["event"] == event]
         return []
 
-    def _check(self, adapter: AdapterState) -> None:
+    def _check(self) -> None:
         found = self._lines("done")
         if not found:
             raise ProcessError(f"{RUN} ended early: {self._processes.last_line(RUN)}")

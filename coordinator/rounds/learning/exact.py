@@ -208,21 +208,6 @@ def others(state: AdapterState) -> AdapterState:
 ROW_NORM = 1 / math.sqrt(3)  # of A's rows: about what they are drawn with, so lr means the same
 
 
-@dataclass(frozen=True)
-class Product:
-    """A cohort's mean, in the run's rank.
-
-    Attributes:
-        adapter: The run's next one, in canonical form: components by size, the largest first, rows
-            of A orthogonal and `ROW_NORM` long, the largest number of each positive.
-        lost: Share of the mean's squared Frobenius norm that the rank leaves out, 0 to 1; None of a
-            mean that is not of products.
-    """
-
-    adapter: AdapterState
-    lost: float | None
-
-
 def at_rank(adapter: AdapterState, rank: int) -> AdapterState:
     """An adapter as a device of a lower rank gets it; modules of this rank or less stay.
 
@@ -243,7 +228,9 @@ def at_rank(adapter: AdapterState, rank: int) -> AdapterState:
     return found
 
 
-def product_mean(updates: Iterable[Contribution], adapter: AdapterState) -> Product:
+def product_mean(
+    updates: Iterable[Contribution], adapter: AdapterState
+) -> tuple[AdapterState, float]:
     """The adapter after a round: its matrices plus the mean of what devices changed in theirs.
 
     W + sum_i w_i share_i (s_i B_i A_i - s_i B_i0 A_i0) / sum_i w_i for each module over the devices
@@ -252,11 +239,18 @@ def product_mean(updates: Iterable[Contribution], adapter: AdapterState) -> Prod
     pulled to zero by it. One device alone ends in its own product. Other tensors are averaged as
     ever, and a module that nobody trained stays.
 
+    It is in the run's rank and in canonical form: components by size, the largest first, rows of A
+    orthogonal and `ROW_NORM` long, the largest number of each positive.
+
     Args:
         updates: By device id, one or more; read once. Of their products as much is kept as `Stack`
             says, whatever the cohort: no more than a float64 copy of the adapted matrices, and a
             little that waits.
         adapter: What the step started from.
+
+    Returns:
+        The adapter, and the share of the mean's squared Frobenius norm that the rank leaves out,
+        0 to 1.
 
     Raises:
         ValueError: No update, or a weight that is not positive.
@@ -275,7 +269,7 @@ def product_mean(updates: Iterable[Contribution], adapter: AdapterState) -> Prod
         changed, left_out, size = found.closed()
         after |= changed
         lost, whole = lost + left_out, whole + size
-    return Product({name: after[name] for name in adapter}, lost / whole if whole else 0.0)
+    return {name: after[name] for name in adapter}, lost / whole if whole else 0.0
 
 
 def product_gain(adapter: AdapterState) -> float:
@@ -353,7 +347,7 @@ def product_norm_of(delta: AdapterState, adapter: AdapterState) -> float:
 
 def factors_mean(
     updates: Iterable[Contribution], adapter: AdapterState, is_padded: bool
-) -> Product:
+) -> AdapterState:
     """The adapter after a round, A and B averaged each for itself, in the run's scaling.
 
     Args:
@@ -380,7 +374,7 @@ def factors_mean(
         known = np.maximum(weight, 1e-300)
         found[a] = np.where(weight[:, np.newaxis] > 0, sums[a] / known[:, np.newaxis], adapter[a])
         found[b] = np.where(weight > 0, sums[b] / known, adapter[b])
-    return Product({name: found[name].astype(np.float32) for name in adapter}, None)
+    return {name: found[name].astype(np.float32) for name in adapter}
 
 
 def spec_at_rank(adapter_spec: str, rank: int) -> str:

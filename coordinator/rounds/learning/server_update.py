@@ -25,7 +25,6 @@ from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
 from coordinator.rounds.events import StepOpened
 from coordinator.rounds.extensions import PluginError, as_adapter, as_memory, called
 from coordinator.rounds.learning.exact import (
-    Product,
     factors_mean,
     product_gain,
     product_mean,
@@ -243,9 +242,10 @@ def learn(
             turns = [spec for spec in opened.updates if spec.startswith(f"{Turns.name}:")]
             moving = sent_shapes(turns, shapes, opened.round_index)
             after = {name: one if name in moving else adapter[name] for name, one in after.items()}
+        elif learning.lora_mean == "product":
+            after, lost = product_mean(cohort, adapter)
         else:
-            found = _products(learning.lora_mean)(cohort, adapter)
-            after, lost = found.adapter, found.lost
+            after = factors_mean(cohort, adapter, is_padded=learning.lora_mean == "padded")
     except TooFewError as error:
         return Learned(adapter, memory, str(error))
     learned = with_part(memory, OPTIMIZER, kept)
@@ -298,14 +298,6 @@ def gain_of(learning: Learning, adapter: AdapterState) -> float:
         adapter: The run's.
     """
     return 1.0 if learning.lora_mean == "factors" else product_gain(adapter)
-
-
-def _products(
-    lora_mean: str,
-) -> Callable[[Iterable[Contribution], AdapterState], Product]:
-    if lora_mean == "product":
-        return product_mean
-    return partial(factors_mean, is_padded=lora_mean == "padded")
 
 
 def contributions(

@@ -163,7 +163,7 @@ def test_labels_of_news_are_those_of_all_layers(
     )
     notes = MemoryNotes()
     found = label(engine, ClientData((), texts, ()), work, notes)
-    assert found.texts_read == len(texts) >= 400
+    assert found.num_examples == len(texts) >= 400
     full = calibrated(engine.predict(texts), prior).argmax(axis=1)
     early = [AG_NEWS.labels.index(notes.book.readings[text_id(text)].label) for text in texts]
     saved = 1 - found.layer_forwards / (engine.layers * len(texts))

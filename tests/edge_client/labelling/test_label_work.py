@@ -75,9 +75,9 @@ def test_reading_stops_as_soon_as_enough_is_clear(tiny_base: Base, kind: str) ->
     engine, notes = trained(kind, tiny_base), MemoryNotes()
     work = work_of(replace(ALL, confidence=0.5, class_floor=0.5), keep=0.1)
     found = label(engine, DATA, work, notes)
-    assert found.texts_read == CHUNK == notes.book.done and found.pseudo_labels == 8
+    assert found.num_examples == CHUNK == notes.book.done and found.pseudo_labels == 8
     before = engine.layer_forwards
-    assert label(engine, DATA, replace(work, work_id="work-2"), notes).texts_read == 0
+    assert label(engine, DATA, replace(work, work_id="work-2"), notes).num_examples == 0
     assert engine.layer_forwards == before
 
 
@@ -89,7 +89,7 @@ def test_reading_goes_on_after_enough_is_clear_where_the_run_says_so(
     said = replace(ALL, confidence=0.5, class_floor=0.5, stops_when_found=False, read_share=0.5)
     engine, notes = trained(kind, tiny_base), MemoryNotes()
     found = label(engine, DATA, work_of(said, keep=0.1), notes)
-    assert (found.texts_read, found.pseudo_labels) == (36, 8)
+    assert (found.num_examples, found.pseudo_labels) == (36, 8)
 
 
 @pytest.mark.few(1)
@@ -97,9 +97,9 @@ def test_reading_goes_on_after_enough_is_clear_where_the_run_says_so(
 def test_no_text_is_read_twice_with_one_adapter(tiny_base: Base, kind: str) -> None:
     engine, notes = trained(kind, tiny_base), MemoryNotes()
     label(engine, DATA, work_of(), notes)
-    assert label(engine, DATA, work_of(work_id="work-2"), notes).texts_read == 0
+    assert label(engine, DATA, work_of(work_id="work-2"), notes).num_examples == 0
     moved = work_of(work_id="work-3", adapter_sha256="b" * 64)
-    assert label(engine, DATA, moved, notes).texts_read == len(DATA.unlabelled)  # none was sure
+    assert label(engine, DATA, moved, notes).num_examples == len(DATA.unlabelled)  # none was sure
 
 
 @pytest.mark.few(1)
@@ -113,10 +113,10 @@ def test_a_sure_text_is_read_again_only_when_the_adapter_has_moved(
     state = engine.adapter()
     engine.load_adapter({name: 1.01 * tensor for name, tensor in state.items()})
     near = work_of(said, work_id="work-2", adapter_sha256="b" * 64)
-    assert label(engine, DATA, near, notes).texts_read == 0
+    assert label(engine, DATA, near, notes).num_examples == 0
     engine.load_adapter({name: 1.5 * tensor for name, tensor in state.items()})
     far = work_of(said, work_id="work-3", adapter_sha256="c" * 64)
-    assert label(engine, DATA, far, notes).texts_read == len(DATA.unlabelled)
+    assert label(engine, DATA, far, notes).num_examples == len(DATA.unlabelled)
 
 
 @pytest.mark.few(1)
@@ -130,13 +130,13 @@ def test_a_settled_text_is_not_read_again_however_far_the_adapter_has_moved(
     for number in range(4):
         engine.load_adapter({name: 1.5**number * tensor for name, tensor in state.items()})
         work = work_of(said, work_id=f"work-{number}", adapter_sha256=f"{number:064x}")
-        read.append(label(engine, DATA, work, notes).texts_read)
+        read.append(label(engine, DATA, work, notes).num_examples)
     changed = sum(one.agreeing < 4 for one in notes.book.readings.values())
     assert read[:2] == [72, 72] and 72 > read[2] >= read[3]
     assert changed == 72  # none was read a third time after it had agreed twice
     higher = replace(work, work_id="higher", adapter_sha256="f" * 64, thresholds=(0.99, 0.99))
     unsure = sum(one.confidence < 0.99 for one in notes.book.readings.values())
-    assert label(engine, DATA, higher, notes).texts_read == unsure > 0
+    assert label(engine, DATA, higher, notes).num_examples == unsure > 0
 
 
 @pytest.mark.few(1)
@@ -147,8 +147,9 @@ def test_who_holds_enough_settled_labels_reads_nothing(tiny_base: Base, kind: st
     label(engine, DATA, work_of(said, keep=0.1), notes)
     engine.load_adapter({name: 1.5 * tensor for name, tensor in engine.adapter().items()})
     far = work_of(said, keep=0.1, work_id="work-2", adapter_sha256="b" * 64)
+    before = engine.layer_forwards
     found = label(engine, DATA, far, notes)
-    assert (found.texts_read, found.pseudo_labels, found.layer_forwards) == (0, 8, 0)
+    assert (found.num_examples, found.pseudo_labels, engine.layer_forwards) == (0, 8, before)
 
 
 @pytest.mark.few(2)
@@ -196,16 +197,17 @@ def test_a_text_whose_answer_is_no_number_is_sure_of_nothing(
     engine.load_adapter(state)
     assert np.isnan(engine.predict(DATA.unlabelled[:1])).all()
     found = label(engine, DATA, work_of(), FileNotes(tmp_path / "labels.jsonl"))
-    assert found.texts_read == 72 and found.pseudo_labels == 0
-    assert not np.array(found.confidences.counts).any()
+    assert found.num_examples == 72 and found.pseudo_labels == 0
+    assert found.confidences and not np.array(found.confidences.counts).any()
     assert FileNotes(tmp_path / "labels.jsonl").book.done == 72
 
 
 def test_a_device_without_unlabelled_texts_has_nothing_to_read(tiny_base: Base) -> None:
     engine, notes = trained("onnx", tiny_base), MemoryNotes()
+    before = engine.layer_forwards
     found = label(engine, ClientData(texts_of(4, 1), (), ()), work_of(), notes)
-    assert (found.texts_read, found.pseudo_labels, found.layer_forwards) == (0, 0, 0)
-    assert found.confidences.texts == 0
+    assert (found.num_examples, found.pseudo_labels, engine.layer_forwards) == (0, 0, before)
+    assert found.confidences and found.confidences.texts == 0
 
 
 @pytest.fixture

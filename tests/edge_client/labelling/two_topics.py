@@ -13,11 +13,11 @@ from edge_client.engine.trainer import train
 from edge_client.labelling import label_work
 from edge_client.labelling.early_exit import WORTH
 from edge_client.labelling.label_journal import LabelJournal, MemoryNotes, Notes
-from edge_client.labelling.label_work import LabelResult, terms_of
+from edge_client.labelling.label_work import terms_of
 from edge_client.labelling.own_texts import OwnTexts
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.messages import PROTOCOL, Report, Work
 from edge_client.wire.training import Labelling, Training
 
 TASK = Task(
@@ -91,7 +91,7 @@ def own(engine: Engine, data: ClientData) -> OwnTexts:
     return OwnTexts(data, engine.encoder.unknown_share)
 
 
-def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> LabelResult:
+def label(engine: Engine, data: ClientData, work: Work, notes: Notes) -> Report:
     """Label work on texts that were read just now."""
     return label_work.label(engine, own(engine, data), terms_of(work), notes)
 
