@@ -223,16 +223,18 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
         known = {device_id: device for device_id, device in fleet.items() if device is not None}
         names = sorted(known, key=lambda device_id: by_name(known[device_id].name))
         chosen, following = page(names, lambda device_id: known[device_id].name, after, limit)
-        name, found = live.config.name, newest_of_each(store.database, run_id, chosen)
-        newest = {key: answer_told(row, name, known[key].name) for key, row in found.items()}
+        name, last = live.config.name, newest_of_each(store.database, run_id, chosen)
+        newest = {key: answer_told(row, name, known[key].name) for key, row in last.items()}
         part = {device_id: told[device_id] for device_id in chosen}
-        standing = Standing(live.run, live.config, live.state, (), ())
 
         def is_here(device: Device) -> bool:
             return service.presence.is_here(device.device_id, now_s)
 
         fresh = {key: with_contact(service, known[key]) for key in chosen}
-        return {"devices": members_told(standing, fresh, part, newest, is_here), "next": following}
+        return {
+            "devices": members_told(live.state, fresh, part, newest, is_here),
+            "next": following,
+        }
 
     @viewer.get("/runs/{run_id}/answers", response_model=Answers, tags=["runs"])
     def answers(

@@ -240,7 +240,7 @@ def answer_told(row: Row, run_name: str, device: str) -> Told:
 
 
 def members_told(
-    standing: Standing,
+    state: State,
     fleet: Mapping[str, Device],
     told: Mapping[str, Member],
     newest: Mapping[str, Told],
@@ -249,13 +249,13 @@ def members_told(
     """Devices that answered a run's invitation, by name.
 
     Args:
-        standing: The run.
+        state: The run's.
         fleet: All devices, by id.
         told: What they answered.
         newest: The newest answer of each, as `answer_told` tells it.
         is_here: Whether a device was heard of lately.
     """
-    step, left = standing.state.step, standing.state.left
+    step, left = state.step, state.left
     asked = {device_id: work_id for work_id, device_id in step.members.items()} if step else {}
     is_half_in = step is not None and 2 * len(step.answers) >= len(step.members)
     found = []
@@ -275,7 +275,7 @@ def members_told(
                 "is_revoked": device.revoked_at_s is not None,
                 "now": answer.outcome if answer else waits,
                 "left": left.get(device_id),
-                "misses": misses_of(standing.state, device_id),
+                "misses": misses_of(state, device_id),
                 "last": newest.get(device_id),
             }
         )

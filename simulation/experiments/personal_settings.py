@@ -1,7 +1,7 @@
 """Settings of personalization, after the rounds or without any: which ranks, how many steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -95,20 +95,8 @@ class Personal:
             task: What is asked, which may need a head; None: it needs none.
         """
         has_head = task is not None and kind_of(task).head(task).answers is None
-        return Way(
-            self.method,
-            rank_budget=self.rank_budget,
-            bank=self.bank,
-            epochs=self.epochs,
-            batch=self.batch,
-            lr=self.lr,
-            scale_lr=self.scale_lr,
-            search_steps=self.search_steps,
-            search_lr=self.search_lr,
-            by_output=self.by_output,
-            level=self.level,
-            has_head=has_head,
-        )
+        said = {one.name: getattr(self, one.name) for one in fields(Way) if hasattr(self, one.name)}
+        return Way(**said, has_head=has_head)
 
     def __str__(self) -> str:
         kept = "" if self.method in UNRANKED else f" of {self.rank_budget} ranks per module"

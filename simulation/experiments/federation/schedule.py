@@ -1,13 +1,13 @@
 """An experiment's schedule for the run state machine, and admission of clients' answers."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import repeat
 from typing import Literal
 
 from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.schedule import Schedule
+from coordinator.rounds.schedule import RunSpec, Schedule
 from coordinator.rounds.scoring import Score as Told
 from coordinator.rounds.scoring import judged, scored
 from edge_client.client.state import FinishedWork
@@ -67,21 +67,10 @@ def schedule_of(
     labelling, cohort = experiment.labelling, experiment.cohort
     fraction = min(1.0, cohort / max(1, clients)) if cohort else 1.0
     rounds = Rounds(
-        adapter=experiment.adapter,
-        rounds=experiment.rounds,
+        **{one.name: getattr(experiment, one.name) for one in fields(RunSpec)},
         fraction=fraction,
-        evaluate_every=experiment.evaluate_every,
-        seed=experiment.seed,
         min_updates=experiment.learning.least,
-        patience=experiment.patience,
-        evaluate_share=experiment.evaluate_share,
-        keep=experiment.keep,
-        norm_bound=experiment.norm_bound,
-        max_examples=experiment.max_examples,
         is_guarded=experiment.is_guarded,
-        training=experiment.training,
-        learning=experiment.learning,
-        updates=experiment.updates,
         hostile=experiment.hostile,
         labels=labels if experiment.hostile or experiment.keep == "best" else (),
         kind=kind,
@@ -92,7 +81,6 @@ def schedule_of(
         rounds,
         fraction=1.0,
         evaluate_every=math.gcd(labelling.infer_every, experiment.evaluate_every),
-        labelling=labelling,
         labels=labels,
         max_cohort=cohort,
         score_every=experiment.evaluate_every,
