@@ -84,7 +84,7 @@ def _headers(
     return cookies | {
         "nobody": {},
         "nonsense": served.bearer("x" * 43),
-        "another scheme": {"Authorization": "Basic dXNlcjpwYXNz"},
+        "another scheme": {"Authorization": f"Basic {served.operator}"},
         "enrolment token": served.bearer(served.token),
         "viewer": served.bearer(served.viewer),
         "operator": served.bearer(served.operator),

@@ -126,22 +126,6 @@ def test_a_poll_without_work_ends_after_its_wait(start: Start) -> None:
     assert device.next(float("nan")).waiting
 
 
-def test_without_a_key_nothing_is_told(start: Start) -> None:
-    live = start()
-    sha = live.service.run(live.run_id).run.adapter_sha256
-    for method, path in (
-        ("GET", "/v1/work"),
-        ("GET", f"/v1/adapters/{sha}"),
-        ("PUT", "/v1/work/x/update"),
-        ("POST", "/v1/work/x/report"),
-        ("POST", "/v1/runs/x/membership"),
-    ):
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
-            response = live.http.request(method, path, headers=headers)
-            assert response.status_code == 401
-            assert response.headers["WWW-Authenticate"] == "Bearer"
-
-
 def test_an_adapter_can_be_fetched_in_parts(start: Start) -> None:
     live = start()
     (device,) = live.join("a")

@@ -80,7 +80,7 @@ def test_one_device_takes_two_turns_of_all_at_most() -> None:
     assert [turns.take("c"), turns.take("a")] == [True, False]
 
 
-def test_files_are_not_runningunless_the_operator_says_so(
+def test_files_are_not_served_unless_the_operator_says_so(
     made: tuple[str, Path], config: RunConfig, tmp_path: Path
 ) -> None:
     with live(tmp_path, replace(config, base=str(made[1]))) as served:
