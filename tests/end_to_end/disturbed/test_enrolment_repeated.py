@@ -49,7 +49,7 @@ class AtEnrolment(FaultyRelay):
     """
 
     def __init__(self, port: int) -> None:
-        super().__init__(port, Faults(), 0)
+        super().__init__([port], Faults(), 0)
         self.cuts: list[float] = []
         self.answered: Counter[int] = Counter()
         self._moment, self._pause_s = "", 0.0
