@@ -226,8 +226,7 @@ class Connection:
     ) -> Message:
         """Ask, and decode the answer; an answer that is another thing is nobody's answer."""
         headers = {} if content is None else {"Content-Type": "application/json"}
-        asked = self.asking(method, path, meter, content, headers, wait_s=wait_s)
-        with asked as response:
+        with self.asking(method, path, meter, content, headers, wait_s=wait_s) as response:
             return self.decoded(response, meter, kind)
 
     def decoded(self, response: httpx.Response, meter: WorkMeter, kind: type[Message]) -> Message:

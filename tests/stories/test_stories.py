@@ -28,6 +28,14 @@ def test_a_few_stories_end_in_the_bytes_of_the_undisturbed_run() -> None:
     assert "failed: none" in told("--seed", "0", "--stories", "8")
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("seed", [777042])
+def test_stories_that_once_failed_end_well(seed: int) -> None:
+    """777042: a coordinator's disk is read-only for minutes, and its devices wait."""
+    assert "failed: none" in told("--seed", str(seed))
+
+
 def test_the_fewest_faults_that_fail_together_are_found() -> None:
     faults = [Fault("kill", "d0", at) for at in range(1, 12)]
     bad = {faults[2], faults[7], faults[8]}

@@ -208,8 +208,7 @@ def _detail(status: int, detail: str, again_s: int = 0) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if again_s:
         headers["Retry-After"] = str(again_s)
-    line = " ".join(detail.split())[:500]
-    return JSONResponse({"detail": line}, status_code=status, headers=headers)
+    return JSONResponse({"detail": " ".join(detail.split())[:500]}, status, headers)
 
 
 async def _no_message(_: Request, error: Exception) -> Response:
@@ -227,6 +226,8 @@ async def _no_value(_: Request, __: Exception) -> Response:
 
 
 async def _no_room(_: Request, error: Exception) -> Response:
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return _detail(503, "the coordinator's disk is read-only; try again", FULL_AGAIN_S)
     if not isinstance(error, OSError) or error.errno not in NO_ROOM:
         raise error
     return _detail(507, "the coordinator's disk is full; try again", FULL_AGAIN_S)

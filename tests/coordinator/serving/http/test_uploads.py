@@ -238,6 +238,19 @@ def test_a_full_disk_refuses_for_a_while_and_keeps_what_it_has(small_disk: Path)
 
 
 @pytest.mark.fault
+def test_a_read_only_disk_refuses_for_a_while(small_disk: Path) -> None:
+    """A coordinator that answered 500 was taken for something in between, and work was lost."""
+    with serving(small_disk) as server:
+        for how in ("ro", "rw"):
+            subprocess.run(["mount", "-o", f"remount,{how}", str(small_disk)], check=True)
+            response = put(server, BODY)
+            if how == "ro":
+                assert (response.status_code, response.headers["Retry-After"]) == (503, "20")
+                assert "disk is read-only" in response.json()["detail"]
+        assert response.json()["accepted"] and server.body_of("w") == BODY
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize("_time", range(3))
 def test_of_parts_that_fill_a_disk_at_once_one_makes_room_for_the_others(
     small_disk: Path, _time: int
