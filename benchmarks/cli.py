@@ -2,6 +2,7 @@
 
 import typer
 
+from benchmarks.commands.hostile import hostile_command
 from benchmarks.commands.paper import paper_command
 from benchmarks.commands.papers import papers_command
 from benchmarks.commands.pretrain import pretrain
@@ -15,4 +16,5 @@ app = typer.Typer(
 )
 app.command("papers")(papers_command)
 app.command("paper")(paper_command)
+app.command("hostile")(hostile_command)
 app.command("pretrain")(pretrain)

@@ -172,8 +172,8 @@ class Experiment(RunSpec):
             "leave out one of the two",
         )
         _demand(
-            self.hostile is None or (self.paradigm == "federated" and self.labelling is None),
-            "hostile: paradigm `federated` without labelling is expected",
+            self.hostile is None or self.paradigm == "federated",
+            "hostile: paradigm `federated` is expected",
         )
         _demand(self.gate_texts >= 0, "gate_texts: 0 or more")
         _demand(self.cache_bytes >= 0, "cache_bytes: 0 (none) or more")

@@ -21,6 +21,7 @@ from edge_client.tasks.kind import kind_of
 from edge_client.tasks.task import Task
 from edge_client.texts.examples import Example
 from edge_client.wire.messages import Report, Work
+from edge_client.wire.reports import BINS, Confidences
 from edge_client.wire.seeds import derive_seed
 from edge_client.wire.tensors import (
     AdapterState,
@@ -39,7 +40,16 @@ CLAIMED = 10**9  # the most that an update's header may say
 CLAIMED_TESTS = 2**53 - 1  # the most that a report may say
 
 Attack = Literal[
-    "absent", "huge", "scaled", "noise", "flipped", "claims", "losses", "evaluations", "together"
+    "absent",
+    "huge",
+    "scaled",
+    "noise",
+    "flipped",
+    "claims",
+    "losses",
+    "evaluations",
+    "labels",
+    "together",
 ]
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 
@@ -58,7 +68,9 @@ class Hostile:
             `claims`, noise as long as an honest update that is said to be of 10^9 texts; `losses`,
             minus what they trained, with a training loss of 3e38, by which `utility` asks;
             `evaluations`, honest updates, and all of 2^53 - 1 texts right and wrong by turns;
-            `together`, flipped times 1,000 with 10^9 texts and false evaluations.
+            `labels`, honest updates, of labelling 2^53 - 1 texts that are surely the first label,
+            and log-probabilities of 3e38 for it and -3e38 for the others; `together`, flipped times
+            1,000 with 10^9 texts and all that is false of the last two.
     """
 
     devices: int
@@ -154,31 +166,50 @@ def train_answers(
 ) -> Iterator[FinishedWork]:
     """Answers to training, those of hostile devices forged on their way."""
     for (name, work), answer in zip(asked, answers, strict=True):
-        if hostile is None or name not in names or hostile.attack == "evaluations":
+        if hostile is None or name not in names or hostile.attack in ("evaluations", "labels"):
             yield answer
         else:
             yield forged_answer(answer, adapter, work, hostile.attack, name)
 
 
+def label_report(report: Report, task: Task, hostile: Hostile) -> Report:
+    """What a hostile device tells of its texts and their labels."""
+    if hostile.attack not in ("labels", "together"):
+        return report
+    one, none = (0,) * (BINS - 1) + (CLAIMED_TESTS,), (0,) * BINS
+    sure = Confidences(CLAIMED_TESTS, (one, *(none for _ in task.labels[1:])))
+    return replace(report, labelled=CLAIMED_TESTS, confidences=sure)
+
+
 def evaluations(
-    score: Score,
+    score: Score | None,
     members: Sequence[tuple[str, str]],
     round_index: int,
     task: Task,
     hostile: Hostile,
     names: frozenset[str],
+    gate: Report | None = None,
 ) -> list[Answered]:
     """What the members of an evaluation tell, as the coordinator notes it down.
 
-    Honest devices tell the truth about their own test texts.
+    Honest devices tell the truth about their own test texts; without a score, and of what the
+    adapter makes of any text, what the gate's texts say.
     """
     told = []
-    is_lying = hostile.attack in ("evaluations", "together")
     for work_id, name in members:
-        report = report_of(work_id, score, name)
-        if is_lying and name in names:
+        if score is not None:
+            report = report_of(work_id, score, name)
+        else:
+            assert gate is not None
+            report = replace(gate, work_id=work_id)
+        means = gate.mean_log_probabilities if gate else ()
+        is_lying = name in names
+        if is_lying and hostile.attack in ("evaluations", "together"):
             share = 1.0 if round_index % 2 == 0 else 0.0
             report = _false_report(work_id, share, task)
+        if is_lying and means and hostile.attack in ("labels", "together"):
+            means = (HUGE, *(-HUGE for _ in means[1:]))
+        report = replace(report, mean_log_probabilities=means)
         try:
             check_report(report, task)
         except Refusal:

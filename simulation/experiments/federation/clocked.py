@@ -12,14 +12,14 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from coordinator.rounds.admission import check_update
+from coordinator.rounds.admission import Refusal, check_update
 from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import AlsoAsked, Answered, Event, StepClosed, StepOpened
+from coordinator.rounds.events import AlsoAsked, Answered, Event, RolledBack, StepClosed, StepOpened
 from coordinator.rounds.guidance import step_orders
 from coordinator.rounds.learning.memory import decode_memory, encode_memory
 from coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
 from coordinator.rounds.learning.server_update import learn
-from coordinator.rounds.machine import bounded, decide, narrowed
+from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, kept_of, narrowed
 from coordinator.rounds.scheduling.asking import is_asked
 from coordinator.rounds.scheduling.step import Step
 from coordinator.rounds.state import State, evolve
@@ -27,6 +27,7 @@ from edge_client.wire.messages import Work
 from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
 from simulation.experiments.federation.devices import Devices, SimulationError
 from simulation.experiments.federation.schedule import Rounds
+from simulation.experiments.hostile import evaluations, train_answers
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def clocked(
     until_s: float,
     judge: Callable[[bytes], tuple[float, float]],
     every_s: float = 0.0,
+    forgers: frozenset[str] = frozenset(),
 ) -> Clocked:
     """Run until a time, or to the end of all rounds.
 
@@ -99,25 +101,28 @@ def clocked(
         until_s: Virtual seconds after which nothing more begins.
         judge: Accuracy of an encoded adapter on all test texts, and on the slowest device's.
         every_s: Virtual seconds between two adapters that are judged, at least.
+        forgers: Devices that answer as `schedule.hostile` says.
 
     Raises:
         SimulationError: Nothing is due and nobody is at work.
     """
     start = devices.start().adapter
     told = Clocked(start, adapter=start)
-    state = State(told.put(start))
+    state = first_state(schedule, told.put(start))
     told.versions.append(Version(0.0, 0, 0, 0, *judge(start)))
     homes = _Homes(takes_s)
     now_s = 0.0
     while not state.is_finished and now_s <= until_s:
         event = decide(schedule, state, names, str(schedule.seed), now_s)
         if event is None:
+            if not homes.coming and schedule.hostile is not None:
+                break  # it stands still: what it has is judged
             if not homes.coming:
                 raise SimulationError(f"round {state.round_index + 1}: nobody is at work")
             now_s, name, work = homes.done()
             if now_s > until_s:
                 break
-            event = _answer(told, devices, state, name, work, takes_s[name])
+            event = _answer(schedule, forgers, told, devices, state, name, work, takes_s[name])
             homes.take_up(name, state, now_s)
         elif isinstance(event, StepOpened):
             adapter = told.blobs[event.adapter_sha256]
@@ -132,9 +137,17 @@ def clocked(
         for name, work in _asked(event, state, template):
             homes.ask(name, work, now_s)
         if isinstance(event, StepOpened) and event.kind == "evaluate":
-            event = StepClosed(state.adapter_sha256, now_s)  # judged on texts of its own instead
+            if schedule.hostile is not None:
+                score = devices.judge(told.blobs[event.adapter_sha256], "")
+                said = event.members, event.round_index, template.task
+                for answer in evaluations(score, *said, schedule.hostile, forgers):
+                    state = evolve(state, answer)
+                    told.journal.append(answer)
+            event = StepClosed(state.adapter_sha256, now_s)  # at once: it takes no virtual time
             state = evolve(state, event)
             told.journal.append(event)
+        elif isinstance(event, RolledBack):
+            told.adapter = told.blobs[event.adapter_sha256]
         elif isinstance(event, StepClosed) and before.step is not None:
             told.adapter = told.blobs[state.adapter_sha256]
             counted = before.step.counted()
@@ -143,6 +156,8 @@ def clocked(
             told.made += 1
             if now_s >= told.versions[-1].at_s + every_s:
                 told.versions.append(Version(*made, *judge(told.adapter)))
+    if schedule.is_guarded:
+        told.adapter = told.blobs[kept_of(schedule, state)[1]]
     return told
 
 
@@ -175,6 +190,12 @@ class _Homes:
             self.ask(name, work, now_s)
 
 
+def first_state(schedule: Rounds, adapter_sha256: str) -> State:
+    """Of a run that begins; where nothing guards it, it never goes back by itself."""
+    rollbacks = 0 if schedule.is_guarded else MOST_ROLLBACKS
+    return State(adapter_sha256, first_sha256=adapter_sha256, rollbacks=rollbacks)
+
+
 def replayed(schedule: Rounds, told: Clocked) -> bytes:
     """The last adapter, folded once more from the journal and the updates that it names.
 
@@ -182,7 +203,7 @@ def replayed(schedule: Rounds, told: Clocked) -> bytes:
         SimulationError: An adapter on the way is another one than the journal says.
     """
     blobs = dict(told.blobs)
-    state = State(sha256(told.first))
+    state = first_state(schedule, sha256(told.first))
     for event in told.journal:
         step = state.step
         if isinstance(event, StepClosed) and step is not None and step.opened.kind == "train":
@@ -190,7 +211,7 @@ def replayed(schedule: Rounds, told: Clocked) -> bytes:
             if again != event:
                 raise SimulationError(f"round {step.opened.round_index} is replayed differently")
         state = evolve(state, event)
-    return blobs[state.adapter_sha256]
+    return blobs[kept_of(schedule, state)[1] if schedule.is_guarded else state.adapter_sha256]
 
 
 def closed(
@@ -251,17 +272,31 @@ def _is_open(state: State, work: Work) -> bool:
 
 
 def _answer(
-    told: Clocked, devices: Devices, state: State, name: str, work: Work, took_s: float
+    schedule: Rounds,
+    forgers: frozenset[str],
+    told: Clocked,
+    devices: Devices,
+    state: State,
+    name: str,
+    work: Work,
+    took_s: float,
 ) -> Answered | None:
     """A device's answer, which is kept; None where it is too late for that."""
     told.trained += 1
     if not _is_open(state, work):
         return None  # trained in vain: nobody looks at it, so it need not be computed
     adapter = told.blobs[work.adapter_sha256]
-    (finished,) = devices.do(adapter, [(name, work)])
+    asked = [(name, work)]
+    honest = iter(devices.do(adapter, asked))
+    (finished,) = train_answers(honest, adapter, asked, schedule.hostile, forgers)
     if finished.update is None:
         return Answered(work.work_id, "failed", None, 0, failure=finished.report.failure)
-    update = check_update(finished.update, work.work_id, decode_adapter(adapter))
+    try:
+        update = check_update(finished.update, work.work_id, decode_adapter(adapter))
+    except Refusal:
+        if schedule.hostile is None:
+            raise  # else an honest one may have begun with a ruined adapter
+        return Answered(work.work_id, "failed", None, 0, failure="internal")
     kept, norm = told.put(finished.update), norm_of(update.delta)
     examples = update.num_examples
     return Answered(work.work_id, "done", kept, examples, norm=norm, took_s=took_s)

@@ -53,7 +53,7 @@ from simulation.experiments.federation.devices import (
 )
 from simulation.experiments.federation.resume import Carried, RunState, recalled, remembered
 from simulation.experiments.federation.schedule import Rounds, admitted, gate_answer, told_of
-from simulation.experiments.hostile import Hostile, evaluations, train_answers
+from simulation.experiments.hostile import Hostile, evaluations, label_report, train_answers
 from simulation.experiments.scoring import Score
 
 
@@ -159,8 +159,10 @@ class _Run:
     @property
     def kept(self) -> int | None:
         """The round of the best adapter, where the run keeps that and has one."""
-        is_best = self._schedule.keep == "best" and self._state.good is not None
-        return kept_of(self._schedule, self._state)[0] if is_best else None
+        has_gone_back = self._schedule.is_guarded and self._state.rollbacks >= MOST_ROLLBACKS
+        is_best = self._schedule.keep == "best" or has_gone_back
+        is_there = is_best and self._state.good is not None
+        return kept_of(self._schedule, self._state)[0] if is_there else None
 
     def next_event(self, names: Collection[str]) -> Event | None:
         """What is due, folded into the state."""
@@ -195,6 +197,8 @@ class _Run:
             if report.outcome == "failed":
                 raise SimulationError(f"{name} could not label: {finished.reason}")
             read, forwards = read + report.num_examples, forwards + report.layer_forwards
+            if self._hostile is not None and name in self._forgers:
+                report = label_report(report, self._template.task, self._hostile)
             told = Answered(work.work_id, "done", None, 0, report.labelled)
             self._state = evolve(self._state, replace(told, confidences=report.confidences))
         self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
@@ -357,13 +361,14 @@ class _Run:
             report = self._devices.gate(adapter, self._work(opened, work_id))
         if report is not None:
             self._gate = report
-            self._state = evolve(self._state, gate_answer(work_id, report))
+            if self._hostile is None:
+                self._state = evolve(self._state, gate_answer(work_id, report))
         scored = None
         if self._schedule.is_scored(round_index):
             self._judging = self._work(opened, work_id)
             scored = self._devices.judge(adapter, self._arm, self._judging)
-        if scored is not None and self._hostile is not None:
-            self._hear(opened, scored, self._hostile)
+        if self._hostile is not None and (scored is not None or report is not None):
+            self._hear(opened, scored, self._hostile, report)
         self._state = evolve(self._state, StepClosed(self._state.adapter_sha256, 0.0))
         if scored is not None and self._hostile is None:
             is_stopping = self._schedule.patience or self._schedule.keep == "best"
@@ -387,10 +392,12 @@ class _Run:
             return state
         return replace(state, patience=after_score(state.patience, told))
 
-    def _hear(self, opened: StepOpened, scored: Score, hostile: Hostile) -> None:
+    def _hear(
+        self, opened: StepOpened, scored: Score | None, hostile: Hostile, gate: Report | None
+    ) -> None:
         """Every member's evaluation; what hostile ones say is not what they know."""
-        task, index = self._template.task, opened.round_index
-        for told in evaluations(scored, opened.members, index, task, hostile, self._forgers):
+        said = opened.members, opened.round_index, self._template.task
+        for told in evaluations(scored, *said, hostile, self._forgers, gate):
             self._state = evolve(self._state, told)
 
     def _work(self, opened: StepOpened, work_id: str, name: str = "") -> Work:

@@ -8,16 +8,17 @@ import pytest
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.grid import read_file
-from coordinator.rounds.admission import Refusal
+from coordinator.rounds.admission import Refusal, check_report
 from coordinator.rounds.bounds import norm_of
 from coordinator.rounds.schedule import Learning
-from coordinator.rounds.scoring import ratio_of
+from coordinator.rounds.scoring import FAR_NATS, class_thresholds, prior_of, ratio_of
 from edge_client.errors import WrongInput
 from edge_client.tasks.counts import Entities
 from edge_client.tasks.task import Task
-from edge_client.wire.messages import PROTOCOL, Work
+from edge_client.wire.messages import PROTOCOL, Report, Work
+from edge_client.wire.reports import BINS, Confidences
 from edge_client.wire.tensors import decode_adapter, encode_adapter
-from edge_client.wire.training import Training
+from edge_client.wire.training import Labelling, Training
 from profiling.instruments.made_up_run import ADDED
 from simulation.demo.messages import TASK
 from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
@@ -27,9 +28,11 @@ from simulation.experiments.federation.schedule import Rounds
 from simulation.experiments.hostile import (
     ATTACKS,
     CLAIMED_TESTS,
+    HUGE,
     Attack,
     Hostile,
     evaluations,
+    label_report,
     told_texts,
     without_tests,
 )
@@ -151,6 +154,23 @@ def test_honest_devices_that_tag_are_heard_beside_a_liar() -> None:
     assert [one.loss for one in told] == [0.4, None, None] and told[0].entities == mine
     with pytest.raises(Refusal):
         evaluations(replace(score, entities_by_client={}), members, 1, task, *LIARS)
+
+
+def test_what_one_in_ten_tells_of_labels_moves_neither_prior_nor_thresholds_far() -> None:
+    hostile, work = Hostile(1, "labels"), Report("", "done")
+    gate = replace(work, num_examples=20, accuracy=0.5, mean_log_probabilities=(-1.0,) * 6)
+    members = [(name, name) for name in NAMES]
+    told = evaluations(None, members, 1, TASK, hostile, LAST, gate)
+    lie = told[-1].mean_log_probabilities
+    assert lie == (HUGE, *(-HUGE,) * 5) and {one.right for one in told} == {10}
+    np.testing.assert_allclose(prior_of(told), -1.0, atol=FAR_NATS / len(NAMES) + 1e-9)
+    sure = Confidences(20, ((0,) * (BINS - 2) + (3, 1), *((0,) * BINS,) * 5))
+    false = label_report(replace(work, labelled=4, confidences=sure), TASK, hostile)
+    check_report(false, TASK)
+    assert false.labelled == CLAIMED_TESTS and false.confidences is not None
+    bound = (*[sure] * 9, false.confidences), (*[sure] * 9, replace(sure, texts=60))
+    all_sure, honest = (class_thresholds(one, Labelling(), TASK.labels, 0.1) for one in bound)
+    assert all_sure == pytest.approx(honest, abs=0.05)
 
 
 def test_nobody_is_judged_by_the_texts_of_hostile_devices() -> None:

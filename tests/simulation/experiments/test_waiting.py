@@ -7,7 +7,12 @@ import pytest
 pytest.importorskip("torch")
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from simulation.demo.messages import TASK
+from simulation.experiments.federation.clocked import clocked, replayed
+from simulation.experiments.federation.schedule import Rounds
+from simulation.experiments.hostile import Attack, Hostile
 from simulation.experiments.stage import Stage
 from simulation.experiments.virtual.in_process import InProcess
 from simulation.experiments.waiting import WAYS, Asked, homes, run
@@ -37,6 +42,23 @@ def test_a_run_is_the_same_again_and_so_is_its_replay(
     assert first.is_replayed
     assert first.told.journal == again.told.journal
     assert first.told.adapter == again.told.adapter
+
+
+@pytest.mark.parametrize("attack", ["absent", "together", "huge"])
+def test_liars_that_answer_at_once_are_replayed_too(
+    stage: Stage, devices: InProcess, attack: Attack
+) -> None:
+    hostile = Hostile(1, attack)
+    liars, names = hostile.names(stage.population), [one.name for one in stage.population]
+    rounds = Rounds(rounds=9, seed=0, training=stage.experiment.training, hostile=hostile)
+    rounds = replace(rounds, labels=TASK.labels, is_guarded=True, norm_bound="adaptive")
+    rounds = replace(rounds, fraction=2 / 3, over_selection=1.5, max_examples="adaptive")
+    takes_s = dict.fromkeys(names, 1.0) | dict.fromkeys(liars, 0.01)
+    told = clocked(
+        *(rounds, stage.template(), devices, names, takes_s, 3.0, lambda _: (0.0, 0.0)),
+        forgers=liars,
+    )
+    assert told.made >= 2 and replayed(rounds, told) == told.adapter
 
 
 @pytest.mark.slow
