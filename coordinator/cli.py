@@ -16,6 +16,7 @@ from coordinator.commands.runs import (
     resume,
     rollback,
     stop,
+    track_command,
 )
 from coordinator.commands.serve import create, serve_command
 from coordinator.commands.status import status
@@ -35,6 +36,7 @@ app.command("list")(list_runs)
 app.command()(status)
 app.command()(figures)
 app.command()(export)
+app.command("track")(track_command)
 app.command()(prune)
 app.command()(verify)
 app.command()(backup)

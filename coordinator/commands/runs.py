@@ -14,6 +14,7 @@ import typer
 from coordinator.api.export import ExportedAdapter
 from coordinator.api.export import export as export_adapter
 from coordinator.api.stores import open_store, runs_told
+from coordinator.api.track import track
 from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
 from coordinator.commands.status import COHORT
 from coordinator.fleet.clock import now_of
@@ -27,6 +28,7 @@ from coordinator.storage.place import StorePlace
 from coordinator.storage.reports import means, pseudo_labels, rows, scores_by_round, write_jsonl
 from coordinator.storage.runs import config_of, find_run
 from coordinator.storage.store import Store
+from coordinator.watch.trackers import Figures
 from edge_client.errors import demand
 from edge_client.options import options_of
 from edge_client.outputs import OutputError, check_out_file
@@ -267,6 +269,33 @@ def figures(
     show(figures_table(table, task, gave))
     if out is not None:
         print(f"written  {out}")
+
+
+@at_store
+def track_command(
+    store: StoreOption,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="TRACKER[:WHERE]",
+            help="csv:FILE, tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or trackio:PROJECT.",
+        ),
+    ],
+    run: NewestOption = None,
+) -> None:
+    """Log a run's rounds to an experiment tracker until it is finished, then its adapter.
+
+    Started again, it goes on where it was.
+    """
+
+    def tell(index: int, figures: Figures) -> None:
+        score = next(
+            (f", {key} {figures[key]:.1%}" for key in ("accuracy", "f1") if key in figures), ""
+        )
+        print(f"round {index}{score}", flush=True)
+
+    logged = track(store, to, run=run, tell=tell)
+    print(f"the run is finished; {logged} {'round' if logged == 1 else 'rounds'} logged to {to}")
 
 
 def figures_table(table: list[Row], task: Task, gave: Mapping[str, Mapping[int, Any]]) -> Table:

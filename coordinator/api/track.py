@@ -1,0 +1,159 @@
+"""Logging a run's rounds to an experiment tracker, from its store and beside whoever serves it."""
+
+import csv
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coordinator.api.export import export
+from coordinator.api.stores import AtStore, open_store
+from coordinator.operator.views import round_told
+from coordinator.rounds.extensions import FAILURES, line_of
+from coordinator.rounds.history import Past, history_of
+from coordinator.rounds.state import State
+from coordinator.storage.reports import rows, rows_of_round
+from coordinator.storage.runs import config_of, find_run
+from coordinator.storage.store import Run, Store
+from coordinator.watch.trackers import TRACKERS, Figures, TrackedRun, Tracker, TrackerError
+from edge_client.errors import Failed, WrongInput, demand
+from edge_client.wire.figures import Row, traffic_of
+
+EVERY_S = 2.0  # between two looks at the store
+COLUMNS = (
+    *("device", "answers", "failed", "late", "seconds"),
+    *("up_bytes", "down_bytes", "peak_rss_bytes"),
+)
+
+
+def open_tracker(to: str, run: TrackedRun) -> Tracker:
+    """The tracker of `NAME` or `NAME:WHERE`, such as `mlflow:http://127.0.0.1:5000`.
+
+    Raises:
+        WrongInput: No such tracker; names those that are there.
+        TrackerError: Its library is not installed, or it cannot be reached.
+    """
+    name, _, where = to.partition(":")
+    others = {point.name: point for point in entry_points(group="smidgen.trackers")}
+    known = sorted({*TRACKERS, *others})
+    demand(name in known, f"--to {name!r}: {', '.join(known)} expected, then :WHERE", WrongInput)
+    try:
+        make = TRACKERS.get(name) or others[name].load()
+        opened: Tracker = make(where, run)
+        return opened
+    except (WrongInput, Failed):
+        raise
+    except ModuleNotFoundError as error:
+        raise WrongInput(
+            f"tracker {name} needs {error.name!r}: pip install {error.name}"
+        ) from error
+    except FAILURES as error:
+        raise TrackerError(f"tracker {name} cannot be opened: {line_of(error)}") from error
+
+
+def track(
+    store: AtStore,
+    to: str,
+    *,
+    run: str | None = None,
+    tell: Callable[[int, Figures], None] = lambda round_index, figures: None,
+) -> int:
+    """Log a run's rounds as they close, until it is finished; then its adapter and devices' costs.
+
+    Rounds that the tracker has are left out, so tracking goes on where it was cut. A round counts
+    as it stands when the next step opens: what comes later is in `devices.csv`.
+
+    Args:
+        store: A store, served or not.
+        to: `NAME:WHERE`, of `coordinator.watch.trackers` or another package.
+        run: Run id or name; by default the newest run.
+        tell: Told each round that was logged.
+
+    Returns:
+        How many rounds were logged.
+
+    Raises:
+        TrackerError: The tracker cannot be reached, or refuses; the run itself goes on.
+    """
+    with closing(open_store(store)) as opened:
+        chosen = find_run(opened, run)
+    settings = _flat(asdict(config_of(chosen)))
+    tracked = TrackedRun(chosen.run_id, config_of(chosen).name, dict(settings))
+    tracker, logged = open_tracker(to, tracked), 0
+    try:
+        is_finished = False
+        while not is_finished:
+            with closing(open_store(store)) as opened:
+                state, past = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
+                is_finished = state.is_finished
+                for index in range(tracker.last_round() + 1, _closed(state) + 1):
+                    if figures := figures_of(opened, chosen, index, past):
+                        tracker.log_round(index, figures)
+                        tell(index, figures)
+                        logged += 1
+            if not is_finished:
+                time.sleep(EVERY_S)
+        with TemporaryDirectory() as folder:
+            export(store, Path(folder) / "adapter", run=chosen.run_id)
+            with closing(open_store(store)) as opened:
+                _write_devices(Path(folder) / "devices.csv", rows(opened, chosen.run_id))
+            tracker.log_folder(Path(folder))
+    except (WrongInput, Failed):
+        raise
+    except FAILURES as error:
+        raise TrackerError(f"tracker {to.partition(':')[0]} failed: {line_of(error)}") from error
+    finally:
+        tracker.close()
+    return logged
+
+
+def _closed(state: State) -> int:
+    """The newest round whose figures are final but for answers that come late."""
+    is_evaluating = state.step is not None and state.step.opened.kind == "evaluate"
+    is_open = is_evaluating or state.step is None
+    return state.round_index - (1 if is_open and not state.is_finished else 0)
+
+
+def figures_of(store: Store, run: Run, round_index: int, past: Past) -> Figures:
+    """A round's figures by the names of `figures --json`, seconds by phase as `phases_s/PHASE`."""
+    table = rows_of_round(store, run.run_id, round_index)
+    if not table:
+        return {}
+    score = past.scores.get(round_index)
+    told = round_told(round_index, table, config_of(run).task, score)
+    return {
+        name: float(value)
+        for name, value in _flat(told)
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "round_index"
+    }
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _write_devices(path: Path, table: Sequence[Row]) -> None:
+    """What each device has given and cost over the run, one row per device."""
+    moved, by_device = traffic_of(table), dict[str, list[Row]]()
+    for row in table:
+        by_device.setdefault(row["device"], []).append(row)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(COLUMNS)
+        for name, mine in sorted(by_device.items()):
+            seconds = sum(sum(row["cost"].get("phases_s", {}).values()) for row in mine)
+            peaks = [row["cost"]["peak_rss_bytes"] or 0 for row in mine]
+            lines.writerow(
+                [name, len(mine), sum(row["outcome"] == "failed" for row in mine)]
+                + [sum(bool(row["is_late"]) for row in mine), round(seconds, 3)]
+                + [sum(moved.bytes_of(row, way) for row in mine) for way in ("up", "down")]
+                + [max(peaks)]
+            )
