@@ -34,8 +34,8 @@ def open_tracker(to: str, run: TrackedRun) -> Tracker:
     """The tracker of `NAME` or `NAME:WHERE`, such as `mlflow:http://127.0.0.1:5000`.
 
     Raises:
-        WrongInput: No such tracker; names those that are there.
-        TrackerError: Its library is not installed, or it cannot be reached.
+        WrongInput: No such tracker, or its library is not installed.
+        TrackerError: It cannot be reached.
     """
     name, _, where = to.partition(":")
     others = {point.name: point for point in entry_points(group="smidgen.trackers")}
@@ -119,7 +119,7 @@ def _closed(state: State) -> int:
 
 
 def figures_of(store: Store, run: Run, round_index: int, past: Past) -> Figures:
-    """A round's figures by the names of `figures --json`, seconds by phase as `phases_s/PHASE`."""
+    """A round's figures by the names of `round_told`, those inside others as `phases_s.train`."""
     table = rows_of_round(store, run.run_id, round_index)
     if not table:
         return {}
