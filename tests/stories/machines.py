@@ -37,7 +37,7 @@ from tests.stories.faults import Fault
 from tests.stories.lies import LIAR, LIES
 from tests.stories.network import Link, Stream
 
-TICK_S = 30.0  # of virtual time; each costs real time
+TICK_S = 10.0  # of virtual time; each costs real time
 BUSY_S = 0.01  # the longest that a piece of work waits for its thread
 MOST_LIVES = 60  # of a process, before its owner gives up
 MOST_OPS = 2_000_000  # of one process: with more a story goes round in circles

@@ -328,7 +328,7 @@ class Story:
         try:
             began_s = self.loop.time()
             while not self._is_over():
-                await asyncio.sleep(5.0)
+                await asyncio.sleep(1.0)
                 if self.loop.time() - began_s > HORIZON_S:
                     self.told.lacks.append("it does not come to an end")
                     break
