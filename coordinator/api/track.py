@@ -3,7 +3,7 @@
 import csv
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -41,10 +41,16 @@ def open_tracker(to: str, run: TrackedRun) -> Tracker:
     others = {point.name: point for point in entry_points(group="smidgen.trackers")}
     known = sorted({*TRACKERS, *others})
     demand(name in known, f"--to {name!r}: {', '.join(known)} expected, then :WHERE", WrongInput)
-    try:
-        make = TRACKERS.get(name) or others[name].load()
-        opened: Tracker = make(where, run)
+    with _in_one_line(name):
+        opened: Tracker = (TRACKERS.get(name) or others[name].load())(where, run)
         return opened
+
+
+@contextmanager
+def _in_one_line(name: str) -> Iterator[None]:
+    """A block in which a tracker's library is at work."""
+    try:
+        yield
     except (WrongInput, Failed):
         raise
     except ModuleNotFoundError as error:
@@ -52,7 +58,7 @@ def open_tracker(to: str, run: TrackedRun) -> Tracker:
             f"tracker {name} needs {error.name!r}: pip install {error.name}"
         ) from error
     except FAILURES as error:
-        raise TrackerError(f"tracker {name} cannot be opened: {line_of(error)}") from error
+        raise TrackerError(f"tracker {name}: {line_of(error)}; the run goes on") from error
 
 
 def track(
@@ -81,41 +87,45 @@ def track(
     """
     with closing(open_store(store)) as opened:
         chosen = find_run(opened, run)
-    settings = _flat(asdict(config_of(chosen)))
-    tracked = TrackedRun(chosen.run_id, config_of(chosen).name, dict(settings))
-    tracker, logged = open_tracker(to, tracked), 0
-    try:
-        is_finished = False
-        while not is_finished:
-            with closing(open_store(store)) as opened:
-                state, past = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
-                is_finished = state.is_finished
-                for index in range(tracker.last_round() + 1, _closed(state) + 1):
-                    if figures := figures_of(opened, chosen, index, past):
-                        tracker.log_round(index, figures)
-                        tell(index, figures)
-                        logged += 1
-            if not is_finished:
-                time.sleep(EVERY_S)
-        with TemporaryDirectory() as folder:
-            export(store, Path(folder) / "adapter", run=chosen.run_id)
-            with closing(open_store(store)) as opened:
-                _write_devices(Path(folder) / "devices.csv", rows(opened, chosen.run_id))
-            tracker.log_folder(Path(folder))
-    except (WrongInput, Failed):
-        raise
-    except FAILURES as error:
-        raise TrackerError(f"tracker {to.partition(':')[0]} failed: {line_of(error)}") from error
-    finally:
-        tracker.close()
-    return logged
+        config = config_of(chosen)
+    # Where the base lies on this machine is nobody's business.
+    settings = dict(_flat(asdict(config))) | {"base": Path(config.base).name}
+    tracker = open_tracker(to, TrackedRun(chosen.run_id, config.name, settings))
+    with _in_one_line(to.partition(":")[0]):
+        logged, is_finished = 0, False
+        try:
+            last = tracker.last_round()
+            while not is_finished:
+                with closing(open_store(store)) as opened:
+                    state, past = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
+                    for index in range(last + 1, _closed(state) + 1):
+                        if figures := figures_of(opened, chosen, index, past):
+                            tracker.log_round(index, figures)
+                            tell(index, figures)
+                            logged += 1
+                        last = index
+                if state.is_finished:
+                    _log_files(store, chosen, tracker)
+                    is_finished = True
+                else:
+                    time.sleep(EVERY_S)
+        finally:
+            tracker.close(is_finished)
+        return logged
+
+
+def _log_files(store: AtStore, run: Run, tracker: Tracker) -> None:
+    with TemporaryDirectory() as folder:
+        export(store, Path(folder) / "adapter", run=run.run_id)
+        with closing(open_store(store)) as opened:
+            _write_devices(Path(folder) / "devices.csv", rows(opened, run.run_id))
+        tracker.log_folder(Path(folder))
 
 
 def _closed(state: State) -> int:
     """The newest round whose figures are final but for answers that come late."""
-    is_evaluating = state.step is not None and state.step.opened.kind == "evaluate"
-    is_open = is_evaluating or state.step is None
-    return state.round_index - (1 if is_open and not state.is_finished else 0)
+    is_open = state.step is None or state.step.opened.kind == "evaluate"
+    return state.round_index - (is_open and not state.is_finished)
 
 
 def figures_of(store: Store, run: Run, round_index: int, past: Past) -> Figures:
@@ -123,8 +133,7 @@ def figures_of(store: Store, run: Run, round_index: int, past: Past) -> Figures:
     table = rows_of_round(store, run.run_id, round_index)
     if not table:
         return {}
-    score = past.scores.get(round_index)
-    told = round_told(round_index, table, config_of(run).task, score)
+    told = round_told(round_index, table, config_of(run).task, past.scores.get(round_index))
     return {
         name: float(value)
         for name, value in _flat(told)
@@ -149,11 +158,10 @@ def _write_devices(path: Path, table: Sequence[Row]) -> None:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(COLUMNS)
         for name, mine in sorted(by_device.items()):
-            seconds = sum(sum(row["cost"].get("phases_s", {}).values()) for row in mine)
-            peaks = [row["cost"]["peak_rss_bytes"] or 0 for row in mine]
+            spent_s = [sum(row["cost"].get("phases_s", {}).values()) for row in mine]
             lines.writerow(
                 [name, len(mine), sum(row["outcome"] == "failed" for row in mine)]
-                + [sum(bool(row["is_late"]) for row in mine), round(seconds, 3)]
+                + [sum(bool(row["is_late"]) for row in mine), round(sum(spent_s), 3)]
                 + [sum(moved.bytes_of(row, way) for row in mine) for way in ("up", "down")]
-                + [max(peaks)]
+                + [max(row["cost"]["peak_rss_bytes"] or 0 for row in mine)]
             )

@@ -289,13 +289,14 @@ def track_command(
     """
 
     def tell(index: int, figures: Figures) -> None:
-        score = next(
-            (f", {key} {figures[key]:.1%}" for key in ("accuracy", "f1") if key in figures), ""
+        print(
+            f"round {index}",
+            *(f"{key} {figures[key]:.1%}" for key in ("accuracy", "f1") if key in figures),
+            sep=", ",
+            flush=True,
         )
-        print(f"round {index}{score}", flush=True)
 
-    logged = track(store, to, run=run, tell=tell)
-    print(f"the run is finished; {logged} {'round' if logged == 1 else 'rounds'} logged to {to}")
+    print(f"the run is finished; rounds logged: {track(store, to, run=run, tell=tell)}")
 
 
 def figures_table(table: list[Row], task: Task, gave: Mapping[str, Mapping[int, Any]]) -> Table:

@@ -8,7 +8,6 @@ behind the colon and a `TrackedRun`, and gives a `Tracker`.
 """
 
 import csv
-import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class Tracker(Protocol):
     """Where one run is logged. Whatever these raise ends the tracking, and nothing of the run."""
 
     def last_round(self) -> int:
-        """The newest round that is logged already, of this process or of one before; else -1."""
+        """The newest round that was logged before this object was made; -1 of none."""
 
     def log_round(self, round_index: int, figures: Figures) -> None:
         """Log a closed round; each once, in ascending order."""
@@ -60,8 +59,8 @@ class Tracker(Protocol):
     def log_folder(self, folder: Path) -> None:
         """Keep files of the run's end: its adapter, and what each device has cost."""
 
-    def close(self) -> None:
-        """Let everything that was logged be kept."""
+    def close(self, is_finished: bool) -> None:
+        """Let everything that was logged be kept, of a run that is over or is tracked on later."""
 
 
 class CsvTracker:
@@ -75,8 +74,8 @@ class CsvTracker:
     def __init__(self, path: str, run: TrackedRun) -> None:
         self._path, self._run_id = Path(path), run.run_id
         check_out_file("--to csv", self._path, sign="run_id,round_index")
-        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        self._rows: list[dict[str, Any]] = list(csv.DictReader(io.StringIO(text)))
+        lines = self._path.read_text("utf-8").splitlines() if self._path.exists() else ()
+        self._rows: list[dict[str, Any]] = list(csv.DictReader(lines))
         others = {row["run_id"] for row in self._rows} - {run.run_id}
         demand(not others, f"--to csv:{path}: it is of run {min(others, default='')}", WrongInput)
 
@@ -94,7 +93,7 @@ class CsvTracker:
     def log_folder(self, folder: Path) -> None:
         """Rows are all that it has."""
 
-    def close(self) -> None:
+    def close(self, is_finished: bool) -> None:
         """Each row is on disk already."""
 
 
@@ -111,8 +110,8 @@ class TensorBoardTracker:
         writing: Any = import_module("tensorboard.summary")
         own = Path(folder) / run.title
         events = reading.EventAccumulator(str(own)).Reload() if own.is_dir() else None
-        tags = events.Tags()["tensors"] if events else ()
-        steps = [one.step for tag in tags for one in events.Tensors(tag)] if events else []
+        known = [events.Tensors(tag) for tag in events.Tags()["tensors"]] if events else []
+        steps = (one.step for told in known for one in told)
         self._last, self._writer = max(steps, default=-1), writing.Writer(str(own))
 
     def last_round(self) -> int:
@@ -126,7 +125,7 @@ class TensorBoardTracker:
     def log_folder(self, folder: Path) -> None:
         """Event files hold no others."""
 
-    def close(self) -> None:
+    def close(self, is_finished: bool) -> None:
         self._writer.close()
 
 
@@ -161,18 +160,16 @@ class MlflowTracker:
         return self._last
 
     def log_round(self, round_index: int, figures: Figures) -> None:
-        at_ms = int(time() * 1000)
-        metrics = [
-            self._kinds.Metric(name, one, at_ms, round_index) for name, one in figures.items()
-        ]
+        about = int(time() * 1000), round_index
+        metrics = [self._kinds.Metric(name, one, *about) for name, one in figures.items()]
         self._client.log_batch(self._id, metrics=metrics)
         self._client.set_tag(self._id, LAST_ROUND, str(round_index))
 
     def log_folder(self, folder: Path) -> None:
         self._client.log_artifacts(self._id, str(folder))
 
-    def close(self) -> None:
-        self._client.set_terminated(self._id)
+    def close(self, is_finished: bool) -> None:
+        self._client.set_terminated(self._id, "FINISHED" if is_finished else "KILLED")
 
 
 class WandbTracker:
@@ -191,7 +188,16 @@ class WandbTracker:
             name=run.title,
             resume="allow",
             config=dict(run.settings),
-            settings=self._wandb.Settings(silent=True),
+            settings=self._wandb.Settings(
+                silent=True,  # and nothing of this machine: its name, paths, repository, load
+                host=PROJECT,
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                x_disable_machine_info=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+            ),
         )
 
     def last_round(self) -> int:
@@ -205,8 +211,8 @@ class WandbTracker:
         artifact.add_dir(str(folder))
         self._run.log_artifact(artifact)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, is_finished: bool) -> None:
+        self._run.finish(exit_code=0 if is_finished else 1)
 
 
 class TrackioTracker:
@@ -239,7 +245,7 @@ class TrackioTracker:
         artifact.add_dir(str(folder))
         self._trackio.log_artifact(artifact)
 
-    def close(self) -> None:
+    def close(self, is_finished: bool) -> None:
         self._trackio.finish()
 
 

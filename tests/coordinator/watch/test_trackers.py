@@ -1,11 +1,13 @@
 """Rounds of a real run, logged to real trackers and read back by what they bring to read."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.track import open_tracker, track
+from coordinator.api.track import EVERY_S, open_tracker, track
 from coordinator.watch.trackers import Figures, TrackedRun, TrackerError
 from edge_client.errors import WrongInput
 from tests.command_line import smidgen
@@ -45,13 +47,12 @@ def finished(start: Start) -> Live:
 def in_two_lives(to: str, folder: Path) -> None:
     """Log two rounds, and the rest with files after a new start."""
     for given in ({0, 1}, {0, 1, 2, 3}):
-        tracker = open_tracker(to, RUN)
-        for index in sorted(given):
-            if index > tracker.last_round():
-                tracker.log_round(index, ROUNDS[index])
-        if len(given) == len(ROUNDS):
+        tracker, is_finished = open_tracker(to, RUN), len(given) == len(ROUNDS)
+        for index in range(tracker.last_round() + 1, max(given) + 1):
+            tracker.log_round(index, ROUNDS[index])
+        if is_finished:
             tracker.log_folder(folder)
-        tracker.close()
+        tracker.close(is_finished)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +115,10 @@ def test_wandb_keeps_it_for_a_later_sync(
     for index, figures in ROUNDS.items():
         tracker.log_round(index, figures)
     tracker.log_folder(files)
-    tracker.close()
+    tracker.close(is_finished=True)
+    mine = [os.uname().nodename, str(Path(__file__).parent), Path(sys.argv[0]).name]
+    kept = b"".join(one.read_bytes() for one in tmp_path.rglob("*.wandb"))
+    assert [word for word in mine if word.encode() in kept] == []
     (path,) = tmp_path.rglob("*.wandb")
     records: Any = import_module("wandb.proto.wandb_internal_pb2")
     told = {}
@@ -171,7 +175,7 @@ def test_a_run_is_logged_while_it_is_served_and_ends_the_command(
     for one in others:
         one.join()
     assert again.returncode == 0, again.stderr
-    assert again.stdout.splitlines()[-1].startswith("the run is finished; 2 rounds logged")
+    assert again.stdout.splitlines()[-1] == "the run is finished; rounds logged: 2"
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["round_index"] for row in rows] == ["0", "1", "2"]
@@ -197,6 +201,87 @@ def test_files_of_the_end_hold_the_adapter_and_what_each_device_cost(
     assert all(int(row["answers"]) >= 3 and int(row["failed"]) == 0 for row in rows)
 
 
+PACKAGE = """
+import json, os
+
+class Diary:
+    def __init__(self, where, run):
+        self.path = where
+        self.note({"run": run.name, "base": run.settings["base"]})
+    def note(self, line):
+        with open(self.path, "a") as file:
+            file.write(json.dumps(line) + os.linesep)
+    def last_round(self):
+        return -1
+    def log_round(self, round_index, figures):
+        self.note({"round": round_index})
+    def log_folder(self, folder):
+        self.note({"files": sorted(os.listdir(folder))})
+    def close(self, is_finished):
+        self.note({"is_finished": is_finished})
+        if not is_finished:
+            raise OSError("nobody" + os.linesep + "answers")
+"""
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> dict[str, str]:
+    """An environment with another package's tracker, which does not remember."""
+    told = tmp_path / "packages" / "diary-1.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: diary\nVersion: 1\n")
+    (told / "entry_points.txt").write_text("[smidgen.trackers]\ndiary = diary:Diary\n")
+    (told.parent / "diary.py").write_text(PACKAGE)
+    here = os.environ.get("PYTHONPATH", str(Path(__file__).parents[3]))
+    return {**os.environ, "PYTHONPATH": f"{told.parent}{os.pathsep}{here}"}
+
+
+def test_another_packages_tracker_hears_each_round_once_while_the_run_goes_on(
+    start: Start, tmp_path: Path, diary: dict[str, str]
+) -> None:
+    live, path = start(min_clients=2), tmp_path / "diary.jsonl"
+    line = [sys.executable, "-m", "smidgen", "coordinator", "track", "--store"]
+    line += [str(tmp_path / "store"), "--to", f"diary:{path}"]
+    devices = live.join("hall", "kitchen")
+
+    def heard() -> list[dict[str, Any]]:
+        return [json.loads(one) for one in path.read_text().splitlines()] if path.is_file() else []
+
+    with subprocess.Popen(line, env=diary, stdout=subprocess.DEVNULL) as tracking:
+        for one in devices:
+            one.do(one.work())
+        wait_for(lambda: {"round": 0} in heard())
+        time.sleep(2 * EVERY_S)  # looks at what it knows
+        others = [threading.Thread(target=one.until_finished) for one in devices]
+        for thread in others:
+            thread.start()
+        assert tracking.wait(120) == 0
+        for thread in others:
+            thread.join()
+    base = Path(live.service.run(live.run_id).config.base).name
+    assert heard() == [
+        {"run": "mail", "base": base},
+        *({"round": index} for index in range(3)),
+        {"files": ["adapter", "devices.csv"]},
+        {"is_finished": True},
+    ]
+
+
+def test_a_tracker_that_fails_as_the_command_is_ended_is_one_line(
+    start: Start, tmp_path: Path, diary: dict[str, str]
+) -> None:
+    start()
+    line = [sys.executable, "-m", "smidgen", "coordinator", "track", "--store"]
+    line += [str(tmp_path / "store"), "--to", f"diary:{tmp_path / 'diary.jsonl'}"]
+    with subprocess.Popen(line, env=diary, stderr=subprocess.PIPE, text=True) as tracking:
+        wait_for((tmp_path / "diary.jsonl").is_file)
+        tracking.send_signal(signal.SIGINT)
+        _, said = tracking.communicate(timeout=60)
+    assert said == (
+        "smidgen coordinator: tracker diary: OSError: nobody answers; the run goes on\n"
+    )
+
+
 def test_what_is_wrong_is_one_line(start: Start, tmp_path: Path) -> None:
     start()
     store = ("--store", str(tmp_path / "store"))
@@ -210,6 +295,6 @@ def test_what_is_wrong_is_one_line(start: Start, tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(TrackerError, match="tracker mlflow cannot be opened") as raised:
+    with pytest.raises(TrackerError, match=r"tracker mlflow: .*; the run goes on") as raised:
         open_tracker("mlflow:http://127.0.0.1:9", RUN)
     assert "\n" not in str(raised.value)

@@ -92,6 +92,30 @@ def rounds_with(
     return seen
 
 
+class Collapsing(Judged):
+    """Devices that answer nearly all right with the first adapter, and nothing with any other."""
+
+    def judge(self, adapter: bytes, arm: str, work: Work | None = None) -> Score:
+        right = 0 if decode_adapter(adapter)["a"].any() else 9
+        own = {name: Tally(right, 10) for name in NAMES if name not in LAST}
+        return Score(Tally(9 * right, 90), None, {}, own)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_run_that_went_back_three_times_ends_with_its_best_adapter(is_guarded: bool) -> None:
+    hostile, seen = Hostile(1, "flipped"), list[Round]()
+    schedule = Rounds(rounds=6, hostile=hostile, labels=TASK.labels, is_guarded=is_guarded)
+    template = Work(
+        PROTOCOL, "own", "train", "small", 0, "base", "lora:8", "own", 0, TASK, Training(), 0
+    )
+    devices = Collapsing(encode_adapter({"a": np.zeros((4, 4), np.float32)}))
+    first = devices.start()
+    ended = federate(schedule, template, first, NAMES, devices, seen.append, forgers=LAST)
+    assert sum(one.trouble.startswith("back to round 0") for one in seen) == 3 * is_guarded
+    assert (ended.adapter == first.adapter) == is_guarded
+    assert seen[-1].kept == (0 if is_guarded else None)
+
+
 def length(closed: Round) -> float:
     return norm_of(decode_adapter(closed.standing.adapter))
 
