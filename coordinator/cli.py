@@ -5,9 +5,9 @@ With `--json` the last line of stdout is one JSON object.
 
 import typer
 
-from coordinator.commands import devices
-from coordinator.commands.access import operators_app, tokens_app
-from coordinator.commands.runs import (
+from smidgen.coordinator.commands import devices
+from smidgen.coordinator.commands.access import operators_app, tokens_app
+from smidgen.coordinator.commands.runs import (
     export,
     extend,
     figures,
@@ -18,9 +18,9 @@ from coordinator.commands.runs import (
     stop,
     track_command,
 )
-from coordinator.commands.serve import create, serve_command
-from coordinator.commands.status import status
-from coordinator.commands.stores import backup, init_command, move, prune, verify
+from smidgen.coordinator.commands.serve import create, serve_command
+from smidgen.coordinator.commands.status import status
+from smidgen.coordinator.commands.stores import backup, init_command, move, prune, verify
 
 app = typer.Typer(
     help="Run on a server: create runs, serve them to devices, export the adapter.",

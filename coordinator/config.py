@@ -11,7 +11,7 @@ keep_last = 0.5
 [devices]                   # which devices of the fleet it wants; all of them by default
 tags = { site = "kitchen" }
 
-`preset = "silos"` says many of them at once, see `coordinator.presets`;
+`preset = "silos"` says many of them at once, see `smidgen.coordinator.presets`;
 `docs/examples/run.toml` says every key.
 """
 
@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from coordinator.plugins import check_known
-from coordinator.presets import laid_under
-from coordinator.rounds.schedule import (
+from smidgen.coordinator.plugins import check_known
+from smidgen.coordinator.presets import laid_under
+from smidgen.coordinator.rounds.schedule import (
     LORA_MEANS,
     Learning,
     Schedule,
@@ -35,20 +35,20 @@ from coordinator.rounds.schedule import (
     check_shares,
     check_together,
 )
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.selection import DeviceFilter, cohort_size
-from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import parse_adapter, usual_adapter
-from edge_client.bases.base import EMBEDDED
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.planning.sizes import BudgetError, parse_size
-from edge_client.tasks.ready_tasks import find_task
-from edge_client.tasks.task import Task, small_text, task_from_mapping
-from edge_client.updates.forms import steps_of
-from edge_client.updates.registry import made
-from edge_client.updates.settings import Updates
-from edge_client.wire.fleet import MOST_MIRRORS, NAME, check_mirror, is_name
-from edge_client.wire.training import Labelling, Training
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.selection import DeviceFilter, cohort_size
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA
+from smidgen.edge_client.adapters.spec import parse_adapter, usual_adapter
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.planning.sizes import BudgetError, parse_size
+from smidgen.edge_client.tasks.ready_tasks import find_task
+from smidgen.edge_client.tasks.task import Task, small_text, task_from_mapping
+from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.registry import made
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.fleet import MOST_MIRRORS, NAME, check_mirror, is_name
+from smidgen.edge_client.wire.training import Labelling, Training
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,6 +1,6 @@
 """Property tests for your own mean, server optimizer or selection policy; ours pass the same.
 
-    from coordinator.kit import check_mean
+    from smidgen.coordinator.kit import check_mean
 
     def test_signs_is_a_mean():
         check_mean(Signs)
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.rounds.extensions import (
+from smidgen.coordinator.rounds.extensions import (
     CheckedMean,
     CheckedOptimizer,
     CheckedSelection,
     counted,
 )
-from coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory
-from coordinator.rounds.learning.optimizers import ServerOptimizer
-from coordinator.rounds.learning.registry import Mean
-from coordinator.rounds.scheduling.participation import Heard
-from coordinator.rounds.selection import Asking, Selection
-from edge_client.updates.step import Contribution
-from edge_client.wire.reports import Confidences
-from edge_client.wire.reports import counted as counted_texts
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.memory import Memory, decode_memory, encode_memory
+from smidgen.coordinator.rounds.learning.optimizers import ServerOptimizer
+from smidgen.coordinator.rounds.learning.registry import Mean
+from smidgen.coordinator.rounds.scheduling.participation import Heard
+from smidgen.coordinator.rounds.selection import Asking, Selection
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.reports import Confidences
+from smidgen.edge_client.wire.reports import counted as counted_texts
+from smidgen.edge_client.wire.tensors import AdapterState
 
 if TYPE_CHECKING:
     from hypothesis import settings

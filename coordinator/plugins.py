@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coordinator.rounds.extensions import FAILURES, Extension, Kind, add, line_of
-from coordinator.rounds.learning.registry import MEANS, OPTIMIZERS
-from coordinator.rounds.schedule import SELECTIONS, Learning
-from edge_client.errors import WrongInput, demand
+from smidgen.coordinator.rounds.extensions import FAILURES, Extension, Kind, add, line_of
+from smidgen.coordinator.rounds.learning.registry import MEANS, OPTIMIZERS
+from smidgen.coordinator.rounds.schedule import SELECTIONS, Learning
+from smidgen.edge_client.errors import WrongInput, demand
 
 GROUPS: Mapping[Kind, str] = {
     "mean": "smidgen.means",

@@ -8,7 +8,7 @@ batch = 32        # overrides the preset's, as a flag does
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 # Federated masked-language training over silos of health texts in many languages (the
 # federated-healthcare paper, table 2 and section 2.4). Silos are few, trusted and very unequal:

@@ -5,12 +5,12 @@ Modules are imported on demand; torch only when there is work to compute.
 
 import typer
 
-from edge_client.commands.base import base
-from edge_client.commands.labels import labels
-from edge_client.commands.patterns import patterns, tasks
-from edge_client.commands.predict import evaluate, generate_command, predict
-from edge_client.commands.run import doctor, run
-from edge_client.commands.train import personalize_command, plan, train_alone
+from smidgen.edge_client.commands.base import base
+from smidgen.edge_client.commands.labels import labels
+from smidgen.edge_client.commands.patterns import patterns, tasks
+from smidgen.edge_client.commands.predict import evaluate, generate_command, predict
+from smidgen.edge_client.commands.run import doctor, run
+from smidgen.edge_client.commands.train import personalize_command, plan, train_alone
 
 app = typer.Typer(
     help="Run on a device: join a run, train alone, use an adapter.",

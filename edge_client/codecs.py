@@ -31,7 +31,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from edge_client.errors import Failed, demand
+from smidgen.edge_client.errors import Failed, demand
 
 FLOAT32 = np.finfo(np.float32)
 MIDDLE = 8  # what stands for zero in four bits

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edge_client.errors import Failed, demand
+from smidgen.edge_client.errors import Failed, demand
 
 OPTIONS = {
     "--help": "list the commands",
@@ -185,7 +185,9 @@ def _replace(path: Path, body: bytes) -> None:
     Raises:
         OSError: It cannot be written, or what is there is no file.
     """
-    from edge_client.files import write_atomically  # heavy for a shell that waits for a word
+    from smidgen.edge_client.files import (
+        write_atomically,
+    )  # heavy for a shell that waits for a word
 
     place = Path(os.path.realpath(path))
     if not os.path.lexists(place):

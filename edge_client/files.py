@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 PRIVATE = 0o600
 OTHERS = 0o077  # the bits of a mode that are not the owner's

@@ -11,7 +11,7 @@ import logging
 from types import TracebackType
 from typing import Any
 
-from edge_client.tables import plain
+from smidgen.edge_client.tables import plain
 
 LONGEST = 2000  # characters of a message
 MOST_LINES = 200  # of a traceback

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.files import private, sync_folder
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.files import private, sync_folder
 
 INSIDE = ".smidgen.part-"  # what a folder is filled from that no rename may replace
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 KINDS = ("http", "https", "all")
 

@@ -2,11 +2,11 @@
 
 import typer
 
-from profiling.commands.fleet import fleet
-from profiling.commands.models import estimate_step, models
-from profiling.commands.rounds import compare_records, rounds
-from profiling.commands.training import exact_gradients, predicted_peaks, train_steps
-from profiling.commands.wire import soak, wire
+from smidgen.profiling.commands.fleet import fleet
+from smidgen.profiling.commands.models import estimate_step, models
+from smidgen.profiling.commands.rounds import compare_records, rounds
+from smidgen.profiling.commands.training import exact_gradients, predicted_peaks, train_steps
+from smidgen.profiling.commands.wire import soak, wire
 
 app = typer.Typer(
     help="Tables and charts of what was measured, and benchmarks.",

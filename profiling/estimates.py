@@ -33,12 +33,12 @@ from typing import Literal
 
 import numpy as np
 
-from edge_client.errors import Failed
-from edge_client.planning.layer_cost import linear_sizes
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.resources import measured_flops, usable_cores
-from edge_client.planning.step_cost import step_flops
-from edge_client.planning.torch_memory import (
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.planning.layer_cost import linear_sizes
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.resources import measured_flops, usable_cores
+from smidgen.edge_client.planning.step_cost import step_flops
+from smidgen.edge_client.planning.torch_memory import (
     DTYPE_BYTES,
     dense_bytes,
     elements,
@@ -189,7 +189,7 @@ def measure(environment: Mapping[str, str] | None = None) -> MeasuredRates:
     Raises:
         Failed: The process did not come to its end.
     """
-    command = [sys.executable, "-m", "profiling.estimates"]
+    command = [sys.executable, "-m", "smidgen.profiling.estimates"]
     done = subprocess.run(
         command, capture_output=True, text=True, env=os.environ | (environment or {}), check=False
     )

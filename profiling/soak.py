@@ -1,7 +1,7 @@
 """Soak test: one coordinator and a few devices over thousands of rounds without compute.
 
-The processes are those of `profiling.wire`: `smidgen coordinator serve` with its store on disk, and
-devices with the client's own transport and state folder, without a relay.
+The processes are those of `smidgen.profiling.wire`: `smidgen coordinator serve` with its store on
+disk, and devices with the client's own transport and state folder, without a relay.
 """
 
 import os
@@ -14,13 +14,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.run import ProcessWatch, Sample, slope
-from profiling.instruments.bases import cache_folder
-from profiling.instruments.child import Line, Processes, running
-from profiling.instruments.machine import conditions
-from profiling.records.record import Figure, Record
-from profiling.wire.ours import (
+from smidgen.edge_client.tables import Column, Table, seconds, size
+from smidgen.profiling.fleet.run import ProcessWatch, Sample, slope
+from smidgen.profiling.instruments.bases import cache_folder
+from smidgen.profiling.instruments.child import Line, Processes, running
+from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.records.record import Figure, Record
+from smidgen.profiling.wire.ours import (
     SERVER,
     START_S,
     Rounds,

@@ -19,13 +19,13 @@ from xml.sax.saxutils import escape
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from coordinator.config import RunConfig  # noqa: E402
-from coordinator.rounds.events import Answered, Event, StepClosed  # noqa: E402
-from coordinator.rounds.machine import decide  # noqa: E402
-from coordinator.rounds.orders import OrderError, OrderKind, event_of  # noqa: E402
-from coordinator.rounds.state import State, evolve  # noqa: E402
-from edge_client.tasks.task import Task  # noqa: E402
-from edge_client.wire.training import Labelling  # noqa: E402
+from smidgen.coordinator.config import RunConfig  # noqa: E402
+from smidgen.coordinator.rounds.events import Answered, Event, StepClosed  # noqa: E402
+from smidgen.coordinator.rounds.machine import decide  # noqa: E402
+from smidgen.coordinator.rounds.orders import OrderError, OrderKind, event_of  # noqa: E402
+from smidgen.coordinator.rounds.state import State, evolve  # noqa: E402
+from smidgen.edge_client.tasks.task import Task  # noqa: E402
+from smidgen.edge_client.wire.training import Labelling  # noqa: E402
 from tests.test_architecture import ORDER, arrows, inside, room_in  # noqa: E402
 
 STYLE = """text { font: 13px "DejaVu Sans", Verdana, sans-serif; fill: #24292f; }

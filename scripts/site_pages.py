@@ -54,9 +54,9 @@ def papers() -> str:
 
 def models() -> str:
     """The cells of the models page, from the records that are kept."""
-    from profiling.models.cell import from_record
-    from profiling.models.page import write_pages
-    from profiling.models.run import read_kept
+    from smidgen.profiling.models.cell import from_record
+    from smidgen.profiling.models.page import write_pages
+    from smidgen.profiling.models.run import read_kept
 
     with TemporaryDirectory() as name:
         kept = Path(name, "models.jsonl")
@@ -69,7 +69,7 @@ def models() -> str:
 
 def options(kind: str) -> str:
     """A row for each option of a type of PEFT's adapters, and what becomes of it here."""
-    from edge_client.adapters.peft_options import READ, REFUSED, UNUSED
+    from smidgen.edge_client.adapters.peft_options import READ, REFUSED, UNUSED
 
     outcomes = (("read", READ), ("not needed", UNUSED), ("refused unless off", REFUSED))
     cells = sorted((name, what, say) for what, of in outcomes for name, say in of[kind].items())

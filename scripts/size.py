@@ -3,7 +3,7 @@
 The same rules for any checkout, ours or another's: statements are the nodes of the syntax tree,
 docstrings with them; records are classes that are dataclasses, msgspec structs, pydantic models or
 named tuples; constants are upper-case names of a module; options are parameters in the commands.
-A `benchmarks` folder at the top, which no package holds, is counted apart.
+A `benchmarks` folder at the top, which is not installed, is counted apart.
 """
 
 import ast

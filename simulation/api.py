@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coordinator.plugins import know_folder
-from edge_client.errors import demand
-from edge_client.planning.cuda.accelerator import CPU
-from simulation.experiments.experiment import Experiment, read_experiment
-from simulation.experiments.result import Result
-from simulation.experiments.runner import Place, Tell, run_all
+from smidgen.coordinator.plugins import know_folder
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.simulation.experiments.experiment import Experiment, read_experiment
+from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.runner import Place, Tell, run_all
 
 OUT = Path("smidgen-results")
 SEEDS, JOBS = 1, 1

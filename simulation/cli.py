@@ -6,10 +6,10 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from edge_client.errors import WrongInput
-from simulation.commands.data import data
-from simulation.commands.experiments import run_command, waiting, zero_compute
-from simulation.commands.split import split
+from smidgen.edge_client.errors import WrongInput
+from smidgen.simulation.commands.data import data
+from smidgen.simulation.commands.experiments import run_command, waiting, zero_compute
+from smidgen.simulation.commands.split import split
 
 BENCHMARKS = (
     *("papers", "aug-fedprompt", "mfpt", "fedp2eft", "interpolate", "healthcare", "attacks"),

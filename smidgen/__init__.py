@@ -37,32 +37,32 @@ from importlib.util import find_spec
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
-from edge_client.errors import Failed, WrongInput, installing
+from smidgen.edge_client.errors import Failed, WrongInput, installing
 
 if TYPE_CHECKING:
-    from coordinator.api.create import NewRun, RunStatus, create_run, runs
-    from coordinator.api.export import ExportedAdapter, export
-    from coordinator.api.serve import Server, serve
-    from coordinator.config import RunConfig
-    from edge_client.api.doctor import Diagnosis, doctor
-    from edge_client.api.evaluate import evaluate
-    from edge_client.api.generate import GeneratedText, generate
-    from edge_client.api.pack import Pack, pack
-    from edge_client.api.personalize import PersonalAdapter, personalize
-    from edge_client.api.plan import Planned, Plans, plan
-    from edge_client.api.predict import Prediction, fill, predict, tag
-    from edge_client.api.run import NothingDone, run_client
-    from edge_client.api.train import TrainedAdapter, train
-    from edge_client.client.settings import Summary
-    from edge_client.doctor.machine import Finding
-    from edge_client.tasks.kinds.guesses import FilledText
-    from edge_client.tasks.kinds.tag_answers import TaggedText
-    from edge_client.tasks.scores import Scores
-    from edge_client.tasks.task import Task
-    from edge_client.wire.training import Labelling, Training
-    from simulation.api import Simulated, simulate
-    from simulation.experiments.experiment import Experiment
-    from simulation.population.deal import Deal
+    from smidgen.coordinator.api.create import NewRun, RunStatus, create_run, runs
+    from smidgen.coordinator.api.export import ExportedAdapter, export
+    from smidgen.coordinator.api.serve import Server, serve
+    from smidgen.coordinator.config import RunConfig
+    from smidgen.edge_client.api.doctor import Diagnosis, doctor
+    from smidgen.edge_client.api.evaluate import evaluate
+    from smidgen.edge_client.api.generate import GeneratedText, generate
+    from smidgen.edge_client.api.pack import Pack, pack
+    from smidgen.edge_client.api.personalize import PersonalAdapter, personalize
+    from smidgen.edge_client.api.plan import Planned, Plans, plan
+    from smidgen.edge_client.api.predict import Prediction, fill, predict, tag
+    from smidgen.edge_client.api.run import NothingDone, run_client
+    from smidgen.edge_client.api.train import TrainedAdapter, train
+    from smidgen.edge_client.client.settings import Summary
+    from smidgen.edge_client.doctor.machine import Finding
+    from smidgen.edge_client.tasks.kinds.guesses import FilledText
+    from smidgen.edge_client.tasks.kinds.tag_answers import TaggedText
+    from smidgen.edge_client.tasks.scores import Scores
+    from smidgen.edge_client.tasks.task import Task
+    from smidgen.edge_client.wire.training import Labelling, Training
+    from smidgen.simulation.api import Simulated, simulate
+    from smidgen.simulation.experiments.experiment import Experiment
+    from smidgen.simulation.population.deal import Deal
 
 __version__ = "0.1.0"
 __all__ = [
@@ -113,82 +113,85 @@ __all__ = [
 ]
 # public name -> the module that has it; opened when the name is first used
 _HOMES = {
-    "Deal": "simulation.population.deal",
-    "Diagnosis": "edge_client.api.doctor",
-    "Experiment": "simulation.experiments.experiment",
-    "ExportedAdapter": "coordinator.api.export",
-    "FilledText": "edge_client.tasks.kinds.guesses",
-    "Finding": "edge_client.doctor.machine",
-    "GeneratedText": "edge_client.api.generate",
-    "Labelling": "edge_client.wire.training",
-    "NewRun": "coordinator.api.create",
-    "NothingDone": "edge_client.api.run",
-    "Pack": "edge_client.api.pack",
-    "PersonalAdapter": "edge_client.api.personalize",
-    "Planned": "edge_client.api.plan",
-    "Plans": "edge_client.api.plan",
-    "Prediction": "edge_client.api.predict",
-    "RunConfig": "coordinator.config",
-    "RunStatus": "coordinator.api.create",
-    "Scores": "edge_client.tasks.scores",
-    "Server": "coordinator.api.serve",
-    "Simulated": "simulation.api",
-    "Summary": "edge_client.client.settings",
-    "TaggedText": "edge_client.tasks.kinds.tag_answers",
-    "Task": "edge_client.tasks.task",
-    "TrainedAdapter": "edge_client.api.train",
-    "Training": "edge_client.wire.training",
-    "create_run": "coordinator.api.create",
-    "doctor": "edge_client.api.doctor",
-    "evaluate": "edge_client.api.evaluate",
-    "export": "coordinator.api.export",
-    "fill": "edge_client.api.predict",
-    "generate": "edge_client.api.generate",
-    "pack": "edge_client.api.pack",
-    "personalize": "edge_client.api.personalize",
-    "plan": "edge_client.api.plan",
-    "predict": "edge_client.api.predict",
-    "run_client": "edge_client.api.run",
-    "runs": "coordinator.api.create",
-    "serve": "coordinator.api.serve",
-    "simulate": "simulation.api",
-    "tag": "edge_client.api.predict",
-    "train": "edge_client.api.train",
+    "Deal": "smidgen.simulation.population.deal",
+    "Diagnosis": "smidgen.edge_client.api.doctor",
+    "Experiment": "smidgen.simulation.experiments.experiment",
+    "ExportedAdapter": "smidgen.coordinator.api.export",
+    "FilledText": "smidgen.edge_client.tasks.kinds.guesses",
+    "Finding": "smidgen.edge_client.doctor.machine",
+    "GeneratedText": "smidgen.edge_client.api.generate",
+    "Labelling": "smidgen.edge_client.wire.training",
+    "NewRun": "smidgen.coordinator.api.create",
+    "NothingDone": "smidgen.edge_client.api.run",
+    "Pack": "smidgen.edge_client.api.pack",
+    "PersonalAdapter": "smidgen.edge_client.api.personalize",
+    "Planned": "smidgen.edge_client.api.plan",
+    "Plans": "smidgen.edge_client.api.plan",
+    "Prediction": "smidgen.edge_client.api.predict",
+    "RunConfig": "smidgen.coordinator.config",
+    "RunStatus": "smidgen.coordinator.api.create",
+    "Scores": "smidgen.edge_client.tasks.scores",
+    "Server": "smidgen.coordinator.api.serve",
+    "Simulated": "smidgen.simulation.api",
+    "Summary": "smidgen.edge_client.client.settings",
+    "TaggedText": "smidgen.edge_client.tasks.kinds.tag_answers",
+    "Task": "smidgen.edge_client.tasks.task",
+    "TrainedAdapter": "smidgen.edge_client.api.train",
+    "Training": "smidgen.edge_client.wire.training",
+    "create_run": "smidgen.coordinator.api.create",
+    "doctor": "smidgen.edge_client.api.doctor",
+    "evaluate": "smidgen.edge_client.api.evaluate",
+    "export": "smidgen.coordinator.api.export",
+    "fill": "smidgen.edge_client.api.predict",
+    "generate": "smidgen.edge_client.api.generate",
+    "pack": "smidgen.edge_client.api.pack",
+    "personalize": "smidgen.edge_client.api.personalize",
+    "plan": "smidgen.edge_client.api.plan",
+    "predict": "smidgen.edge_client.api.predict",
+    "run_client": "smidgen.edge_client.api.run",
+    "runs": "smidgen.coordinator.api.create",
+    "serve": "smidgen.coordinator.api.serve",
+    "simulate": "smidgen.simulation.api",
+    "tag": "smidgen.edge_client.api.predict",
+    "train": "smidgen.edge_client.api.train",
 }
 
 # command -> (module with a Typer `app`, what it does, the extra it needs)
 COMMANDS = {
     "demo": (
-        "simulation.commands.demo",
+        "smidgen.simulation.commands.demo",
         "see it work: four devices and a coordinator on this machine, about 2 minutes",
         "simulate",
     ),
-    "pack": ("edge_client.commands.pack", "make a base pack of a model, for devices to map", ""),
-    "client": ("edge_client.cli", "run on a device: join a run, or train alone", ""),
+    "pack": (
+        "smidgen.edge_client.commands.pack",
+        "make a base pack of a model, for devices to map",
+        "",
+    ),
+    "client": ("smidgen.edge_client.cli", "run on a device: join a run, or train alone", ""),
     "coordinator": (
-        "coordinator.cli",
+        "smidgen.coordinator.cli",
         "run on a server: create runs, serve, status, export",
         "server",
     ),
     "profile": (
-        "profiling.cli",
+        "smidgen.profiling.cli",
         "benchmarks of training, and what the rounds of a run cost",
         "profile",
     ),
     "simulate": (
-        "simulation.cli",
+        "smidgen.simulation.cli",
         "experiments on one machine",
         "simulate",
     ),
 }
-_EXTRAS = {"coordinator": "server", "simulation": "simulate"}  # of the packages with public names
+_EXTRAS = {"coordinator": "server", "simulation": "simulate"}  # of the folders with public names
 # module with public names -> packages of its extra without which they are of no use
 _NEEDS = {
-    "coordinator.api.create": ("sqlalchemy",),
-    "coordinator.api.export": ("sqlalchemy",),
-    "coordinator.api.serve": ("sqlalchemy", "fastapi", "uvicorn"),
+    "smidgen.coordinator.api.create": ("sqlalchemy",),
+    "smidgen.coordinator.api.export": ("sqlalchemy",),
+    "smidgen.coordinator.api.serve": ("sqlalchemy", "fastapi", "uvicorn"),
 }
-OURS = ("coordinator", "edge_client", "profiling", "simulation")
 INTERRUPTED = 130
 STOPPING = ("strict", "surrogateescape")  # ways to encode that refuse a letter
 _COMPLETE = "_SMIDGEN_COMPLETE"  # set by a shell that asks what the last word may become
@@ -215,7 +218,7 @@ if not TYPE_CHECKING:  # a type checker has the true names from above, and knows
         try:
             found = getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] in OURS:
+            if error.name is None or error.name.split(".")[0] == "smidgen":
                 raise
             raise _needs(name, error.name, is_imported) from error
         globals()[name] = found
@@ -224,7 +227,7 @@ if not TYPE_CHECKING:  # a type checker has the true names from above, and knows
 
 def _needs(name: str, package: str, is_imported: bool) -> Exception:
     """What to raise for a name whose extra is absent; `hasattr` is to be false, and not to fail."""
-    extra = _EXTRAS.get(_HOMES[name].split(".")[0], "")
+    extra = _EXTRAS.get(_HOMES[name].split(".")[1], "")
     told = f"smidgen.{name} needs {package!r}; {installing(extra)}"
     if is_imported:
         return ModuleNotFoundError(told, name=package)
@@ -286,7 +289,7 @@ def _show_all_letters() -> None:
 
 def _complete(given: Sequence[str]) -> None:
     """Answer a shell that completes a line, or tell it how to ask."""
-    from edge_client import completion
+    from smidgen.edge_client import completion
 
     if _COMPLETE in os.environ:
         said = {name: text for name, (_, text, _) in COMMANDS.items()}
@@ -303,7 +306,7 @@ def _complete(given: Sequence[str]) -> None:
         if is_shown:
             print(completion.script(shell))
         else:
-            from edge_client.outputs import home_folder  # heavy for a shell that waits
+            from smidgen.edge_client.outputs import home_folder  # heavy for a shell that waits
 
             print(completion.install(shell, home_folder("set HOME")))
     except (WrongInput, Failed) as error:
@@ -328,7 +331,7 @@ def run_app(name: str, module: str, extra: str, arguments: Sequence[str]) -> Non
     except (WrongInput, Failed) as error:
         _end(name, str(error), error.exit_code)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] in (*OURS, module.split(".")[0]):
+        if error.name is None or error.name.split(".")[0] in ("smidgen", module.split(".")[0]):
             raise
         _end(name, f"needs {error.name!r}; {installing(extra)}", WrongInput.exit_code)
     except OSError as error:  # a full disk, a folder that is not ours
@@ -342,7 +345,7 @@ def run_app(name: str, module: str, extra: str, arguments: Sequence[str]) -> Non
 
 
 def _end(name: str, message: str, exit_code: int) -> None:
-    from edge_client.log_lines import shown  # a command that ends well needs none of it
+    from smidgen.edge_client.log_lines import shown  # a command that ends well needs none of it
 
     print(f"{name}: {shown(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(exit_code)

@@ -18,8 +18,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-from edge_client.bases.base import Base, open_base
-from edge_client.tasks.task import Task
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.tasks.task import Task
 from tests.breadth import first_fast, thin
 from tests.coordinator.servers import Buckets, Postgres, bucket_server, postgres_server
 from tests.tiny import write_tiny_base
@@ -137,7 +137,7 @@ def real_base(request: pytest.FixtureRequest) -> Base:
 @pytest.fixture(scope="session")
 def ort_training_environment() -> Path:
     """Where onnxruntime-training is installed; skips with a reason where it is not."""
-    from profiling.peers import ort as ort_training
+    from smidgen.profiling.peers import ort as ort_training
 
     if reason := ort_training.missing():
         pytest.skip(f"onnxruntime-training: {reason}")

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from edge_client.bases.base import Base, open_base
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.texts.tokens import Tokens
 
 FAMILIES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra", "mpnet"),

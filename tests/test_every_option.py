@@ -22,8 +22,8 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
-from edge_client.bases.base import Base
 from smidgen import COMMANDS
+from smidgen.edge_client.bases.base import Base
 from tests.breadth import SLOW
 from tests.command_line import Done, benchmarks, smidgen
 

@@ -10,13 +10,13 @@ import typer
 from benchmarks.papers.grid import asked_of, one_of, read_file
 from benchmarks.papers.pieces import FILES, SEEDS, piece_of
 from benchmarks.papers.tables.traffic import traffic_table
-from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import DeviceOption
-from edge_client.errors import demand
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.tables import show
-from simulation.api import OUT
-from simulation.commands.experiments import (
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.commands.console import DeviceOption
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.tables import show
+from smidgen.simulation.api import OUT
+from smidgen.simulation.commands.experiments import (
     BaseOption,
     DataOption,
     JobsOption,
@@ -25,8 +25,8 @@ from simulation.commands.experiments import (
     RayOption,
     resumable,
 )
-from simulation.experiments.runner import Place
-from simulation.report.report import Order, play
+from smidgen.simulation.experiments.runner import Place
+from smidgen.simulation.report.report import Order, play
 
 TRAFFIC = "mfpt:traffic"  # counted: nothing is run
 NAMES = (*(f"{file}:{name}" for file in FILES for name in read_file(file)[0]["scenarios"]), TRAFFIC)

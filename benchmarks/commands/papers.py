@@ -33,13 +33,13 @@ from benchmarks.papers.index.kept import NOTHING, read_kept, write_kept
 from benchmarks.papers.index.page import page
 from benchmarks.papers.pieces import SEEDS, names_of
 from benchmarks.papers.tables.languages import EMBEDDED_MIXTURE, distance, parse_mixture
-from edge_client.bases.base import EMBEDDED
-from edge_client.commands.console import DeviceOption
-from edge_client.errors import Failed, demand
-from edge_client.files import write_atomically
-from edge_client.planning.cuda.accelerator import CPU
-from simulation.api import OUT
-from simulation.commands.experiments import (
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.commands.console import DeviceOption
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.files import write_atomically
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.simulation.api import OUT
+from smidgen.simulation.commands.experiments import (
     BaseOption,
     DataOption,
     JobsOption,
@@ -48,8 +48,8 @@ from simulation.commands.experiments import (
     SeedsOption,
     resumable,
 )
-from simulation.experiments.runner import Place
-from simulation.report.report import Order
+from smidgen.simulation.experiments.runner import Place
+from smidgen.simulation.report.report import Order
 
 ONLY = "Only this entry, or all whose names begin so (aug-fedprompt/table2); repeat."
 PRETRAINING = "Languages the multilingual base read, en=0.6,fr=0.4; by default the embedded's."

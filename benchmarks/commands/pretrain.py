@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from edge_client.errors import demand
-from edge_client.outputs import check_out_folder, check_out_parent
-from edge_client.tables import Column, Table, share, show
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.outputs import check_out_folder, check_out_parent
+from smidgen.edge_client.tables import Column, Table, share, show
 
 if TYPE_CHECKING:
     from benchmarks.pretraining.card import CardFacts

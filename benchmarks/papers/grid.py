@@ -21,9 +21,9 @@ import msgspec
 
 from benchmarks.papers.paired import columns_apart, rows_apart
 from benchmarks.papers.published import Paper, read_paper
-from edge_client.errors import WrongInput, demand
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.report.scenario import Cell, Figure, Name, Scenario
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.report.scenario import Cell, Figure, Name, Scenario
 
 if sys.version_info >= (3, 11):
     import tomllib

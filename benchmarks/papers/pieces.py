@@ -38,14 +38,14 @@ from benchmarks.papers.tables.silos import (
     personal_tables,
     search_table,
 )
-from edge_client.adapters.spec import IN_EVERY_BASE, parse_adapter
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.errors import demand
-from simulation.demo.messages import write_dataset
-from simulation.experiments.experiment import FULL, ExperimentError
-from simulation.experiments.runner import Place
-from simulation.experiments.stage import stage
-from simulation.report.report import Piece
+from smidgen.edge_client.adapters.spec import IN_EVERY_BASE, parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.errors import demand
+from smidgen.simulation.demo.messages import write_dataset
+from smidgen.simulation.experiments.experiment import FULL, ExperimentError
+from smidgen.simulation.experiments.runner import Place
+from smidgen.simulation.experiments.stage import stage
+from smidgen.simulation.report.report import Piece
 
 AUG, SILOS, COMPARISONS = "aug-fedprompt", "healthcare", "comparisons"
 FILES = (AUG, "mfpt", SILOS, "fedp2eft", COMPARISONS)

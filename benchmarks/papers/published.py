@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_client.tables import Column, Table
-from simulation.report.scenario import Figure
+from smidgen.edge_client.tables import Column, Table
+from smidgen.simulation.report.scenario import Figure
 
 CELL = re.compile(r"~?(?P<value>[\d.,]+)(?:±(?P<spread>[\d.]+))?")
 EMPTY = "-"  # the paper's cell is

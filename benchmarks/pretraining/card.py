@@ -16,7 +16,7 @@ from transformers import BertForMaskedLM
 from benchmarks.pretraining.held_out import MaskedScore, ZeroShot
 from benchmarks.pretraining.recipes import Recipe
 from benchmarks.pretraining.student import PEAK_LR_ALONE
-from edge_client.outputs import new_folder
+from smidgen.edge_client.outputs import new_folder
 
 MARK = "tokenizer.json"
 MINE = (

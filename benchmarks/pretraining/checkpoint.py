@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from edge_client.errors import WrongInput
-from edge_client.files import sync_folder
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.files import sync_folder
 
 DAMAGED = (EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
 CHECKPOINT_EVERY_S = 120.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 LANGUAGES = ("en", "es", "fr", "de")
 MEDICAL = ("ar", "es", "fr", "pt", "ru")

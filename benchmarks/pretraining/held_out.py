@@ -21,10 +21,10 @@ from transformers import BertForMaskedLM
 from benchmarks.pretraining.corpus import Passage
 from benchmarks.pretraining.course import Pieces, Sample, encode, mask_words
 from benchmarks.pretraining.vocabulary import words_of
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
 
 MASKED_SHARE = 0.15
 LONGEST = 128

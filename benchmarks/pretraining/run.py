@@ -36,7 +36,7 @@ from benchmarks.pretraining.vocabulary import (
     token_list,
     wordpiece,
 )
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.texts.tokens import Tokens
 
 BATCH_TOKENS = 2048
 MASKINGS = 1

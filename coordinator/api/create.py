@@ -10,26 +10,26 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.api.export import ranges
-from coordinator.api.stores import AtStore, Place, new_store, open_store
-from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.plugins import know_folder
-from coordinator.rounds.history import history_of
-from coordinator.storage import runs as stored
-from coordinator.storage.errors import StoreError
-from coordinator.storage.orders import adapters_there
-from coordinator.storage.place import place_of
-from coordinator.storage.runs import NewRun as NewRun
-from coordinator.storage.runs import Start, config_of, find_run, status_of
-from coordinator.storage.store import Run, Store
-from edge_client.adapters.initial import fitting
-from edge_client.adapters.peft_folder import is_exported, read_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
-from edge_client.bases.base import EMBEDDED, Base, BaseName
-from edge_client.errors import demand
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState, decode_adapter
+from smidgen.coordinator.api.export import ranges
+from smidgen.coordinator.api.stores import AtStore, Place, new_store, open_store
+from smidgen.coordinator.config import ConfigError, RunConfig, read_run_config
+from smidgen.coordinator.plugins import know_folder
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.storage import runs as stored
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.orders import adapters_there
+from smidgen.coordinator.storage.place import place_of
+from smidgen.coordinator.storage.runs import NewRun as NewRun
+from smidgen.coordinator.storage.runs import Start, config_of, find_run, status_of
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.adapters.initial import fitting
+from smidgen.edge_client.adapters.peft_folder import is_exported, read_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState, decode_adapter
 
 NAMED = ("best", "last")
 

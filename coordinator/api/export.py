@@ -8,27 +8,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from coordinator.api.stores import AtStore, Place, open_store
-from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.history import Past, history_of
-from coordinator.rounds.machine import kept_of
-from coordinator.storage.place import place_of
-from coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
-from coordinator.storage.runs import config_of, find_run
-from coordinator.storage.store import Run, Store
-from edge_client.adapters.card import Card, licence_of
-from edge_client.adapters.peft_folder import (
+from smidgen.coordinator.api.stores import AtStore, Place, open_store
+from smidgen.coordinator.rounds.bounds import is_computable
+from smidgen.coordinator.rounds.history import Past, history_of
+from smidgen.coordinator.rounds.machine import kept_of
+from smidgen.coordinator.storage.place import place_of
+from smidgen.coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
+from smidgen.coordinator.storage.runs import config_of, find_run
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.adapters.card import Card, licence_of
+from smidgen.edge_client.adapters.peft_folder import (
     Exported,
     WithBase,
     check_adapter_folder,
     write_peft_folder,
 )
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.bases.base import Base, BaseName, open_base
-from edge_client.bases.gguf.model import ARCHITECTURES
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import decode_adapter
+from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
+from smidgen.edge_client.bases.base import Base, BaseName, open_base
+from smidgen.edge_client.bases.gguf.model import ARCHITECTURES
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import decode_adapter
 
 
 @dataclass(frozen=True)

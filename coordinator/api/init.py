@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from coordinator.api.create import join_line
-from coordinator.api.ready import PORT
-from coordinator.api.stores import AtStore, new_store
-from coordinator.storage.credentials import add_operator, draw_secret, insert_token
-from coordinator.storage.place import place_of
-from coordinator.trust.checks import names_of, own_address, valid_until
-from coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
-from coordinator.trust.making import Given, check_new, make, renew, take, take_again
-from edge_client.errors import demand
+from smidgen.coordinator.api.create import join_line
+from smidgen.coordinator.api.ready import PORT
+from smidgen.coordinator.api.stores import AtStore, new_store
+from smidgen.coordinator.storage.credentials import add_operator, draw_secret, insert_token
+from smidgen.coordinator.storage.place import place_of
+from smidgen.coordinator.trust.checks import names_of, own_address, valid_until
+from smidgen.coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
+from smidgen.coordinator.trust.making import Given, check_new, make, renew, take, take_again
+from smidgen.edge_client.errors import demand
 
 FIRST_YEAR = 2025  # that a clock shows which was set; boards without a battery start in 1970
 

@@ -16,25 +16,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.api.create import NewRun, add_run
-from coordinator.api.stores import Place, new_store, open_store
-from coordinator.config import RunConfig, read_run_config
-from coordinator.plugins import know_folder, know_installed, lack_of
-from coordinator.serving.timeout import LIMIT_S, LONGEST_S
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import config_of
-from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE, limits_of, note
-from coordinator.upkeep.rollback import check_needed, unsecured
-from edge_client.errors import demand
-from edge_client.files import close_to_others, told_of
+from smidgen.coordinator.api.create import NewRun, add_run
+from smidgen.coordinator.api.stores import Place, new_store, open_store
+from smidgen.coordinator.config import RunConfig, read_run_config
+from smidgen.coordinator.plugins import know_folder, know_installed, lack_of
+from smidgen.coordinator.serving.timeout import LIMIT_S, LONGEST_S
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import config_of
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE, limits_of, note
+from smidgen.coordinator.upkeep.rollback import check_needed, unsecured
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.files import close_to_others, told_of
 
 if TYPE_CHECKING:
-    from coordinator.serving.server import Part
-    from coordinator.serving.service import Service
-    from coordinator.trust.checks import Secured
-    from coordinator.trust.folder import Address
+    from smidgen.coordinator.serving.server import Part
+    from smidgen.coordinator.serving.service import Service
+    from smidgen.coordinator.trust.checks import Secured
+    from smidgen.coordinator.trust.folder import Address
 
 HOST, PORT = "127.0.0.1", 8700
 LOG = logging.getLogger(__name__)
@@ -110,12 +110,12 @@ def ready(
         PortError: The address cannot be listened on.
         TrustError: Devices would refuse the certificates, or plain HTTP for other machines.
     """
-    from coordinator.fleet.devices import check_minimum
-    from coordinator.serving.log import check_clock
-    from coordinator.serving.packs import Packs
-    from coordinator.serving.server import listen, serve, sole_server, url_of
-    from coordinator.serving.service import Service
-    from coordinator.trust.checks import proxy_of
+    from smidgen.coordinator.fleet.devices import check_minimum
+    from smidgen.coordinator.serving.log import check_clock
+    from smidgen.coordinator.serving.packs import Packs
+    from smidgen.coordinator.serving.server import listen, serve, sole_server, url_of
+    from smidgen.coordinator.serving.service import Service
+    from smidgen.coordinator.trust.checks import proxy_of
 
     folder = place.folder
     limits = limits_of(serving.keep_rounds, serving.least_free)
@@ -199,7 +199,7 @@ def listening(
     Raises:
         WrongInput: As `ready` does.
     """
-    from coordinator.serving.server import listen, url_of
+    from smidgen.coordinator.serving.server import listen, url_of
 
     tls = _secured(place.folder, serving)
     config = read_run_config(Path(run), {}) if isinstance(run, str | Path) else run
@@ -219,8 +219,8 @@ def _address(folder: Path, tls: "Secured | None", serving: Serving) -> tuple[str
 
 def parts() -> "tuple[Part, ...]":
     """What is served beside devices."""
-    from coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
-    from coordinator.page.routes import add_page, add_watching
+    from smidgen.coordinator.operator.routes import add_operator_routes  # FastAPI: seconds
+    from smidgen.coordinator.page.routes import add_page, add_watching
 
     return add_operator_routes, add_watching, add_page
 
@@ -228,14 +228,14 @@ def parts() -> "tuple[Part, ...]":
 def _secured(folder: Path, serving: Serving) -> "Secured | None":
     if serving.plain_http:
         return None
-    from coordinator.trust.checks import secured
+    from smidgen.coordinator.trust.checks import secured
 
     return secured(folder, datetime.now(timezone.utc))
 
 
 def _host(told: "Address | None") -> str:
     """What is listened on if nobody says: loopback, unless devices were told another address."""
-    from coordinator.trust.checks import names_loopback
+    from smidgen.coordinator.trust.checks import names_loopback
 
     if told is None:
         return HOST
@@ -250,7 +250,7 @@ def _check_plain(folder: Path, host: str, is_plain: bool) -> None:
     Raises:
         WrongInput: Says what to do.
     """
-    from coordinator.trust.checks import is_loopback
+    from smidgen.coordinator.trust.checks import is_loopback
 
     demand(
         not is_plain or is_loopback(host),

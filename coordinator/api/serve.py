@@ -21,14 +21,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
 
-from coordinator.api.create import RunStatus, runs
-from coordinator.api.ready import Ready, Serve, Serving, ready
-from coordinator.api.stores import AtStore, Place
-from coordinator.config import RunConfig
-from coordinator.serving.timeout import LIMIT_S
-from coordinator.storage.place import StorePlace, place_of
-from coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE
-from edge_client.errors import Failed, demand
+from smidgen.coordinator.api.create import RunStatus, runs
+from smidgen.coordinator.api.ready import Ready, Serve, Serving, ready
+from smidgen.coordinator.api.stores import AtStore, Place
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.timeout import LIMIT_S
+from smidgen.coordinator.storage.place import StorePlace, place_of
+from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE
+from smidgen.edge_client.errors import Failed, demand
 
 SOCKET = "SMIDGEN_WORKER_SOCKET"  # tells a child the number of the parent's socket
 MOST = 64

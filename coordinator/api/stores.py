@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from coordinator.fleet.clock import FILE as CLOCK
-from coordinator.fleet.devices import wants
-from coordinator.fleet.presence import ALIVE_S
-from coordinator.operator.views import (
+from smidgen.coordinator.fleet.clock import FILE as CLOCK
+from smidgen.coordinator.fleet.devices import wants
+from smidgen.coordinator.fleet.presence import ALIVE_S
+from smidgen.coordinator.operator.views import (
     MOST_ANSWERS,
     Standing,
     Told,
@@ -19,20 +19,20 @@ from coordinator.operator.views import (
     round_told,
     run_told,
 )
-from coordinator.rounds.state import State
-from coordinator.storage.bucket import CACHE
-from coordinator.storage.devices import Device, Member, devices, members, memberships_of
-from coordinator.storage.dialects.locks import CLAIMS, SERVE
-from coordinator.storage.errors import StoreError
-from coordinator.storage.journals import FILE as HEADS
-from coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
-from coordinator.storage.reports import newest_of_device, newest_of_each, rows
-from coordinator.storage.runs import config_of, state_of
-from coordinator.storage.store import Run, Store
-from coordinator.trust.folder import NAME as TLS
-from coordinator.upkeep.disk_space import FILE as LIMITS
-from edge_client.tables import plain
-from edge_client.wire.figures import by_round
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.storage.bucket import CACHE
+from smidgen.coordinator.storage.devices import Device, Member, devices, members, memberships_of
+from smidgen.coordinator.storage.dialects.locks import CLAIMS, SERVE
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.journals import FILE as HEADS
+from smidgen.coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
+from smidgen.coordinator.storage.reports import newest_of_device, newest_of_each, rows
+from smidgen.coordinator.storage.runs import config_of, state_of
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.trust.folder import NAME as TLS
+from smidgen.coordinator.upkeep.disk_space import FILE as LIMITS
+from smidgen.edge_client.tables import plain
+from smidgen.edge_client.wire.figures import by_round
 
 Place: TypeAlias = str | Path
 AtStore: TypeAlias = str | Path | StorePlace

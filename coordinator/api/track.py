@@ -10,18 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from coordinator.api.export import export
-from coordinator.api.stores import AtStore, open_store
-from coordinator.operator.views import round_told
-from coordinator.rounds.extensions import FAILURES, line_of
-from coordinator.rounds.history import Past, history_of
-from coordinator.rounds.state import State
-from coordinator.storage.reports import rows, rows_of_round
-from coordinator.storage.runs import config_of, find_run
-from coordinator.storage.store import Run, Store
-from coordinator.watch.trackers import TRACKERS, Figures, TrackedRun, Tracker, TrackerError
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.wire.figures import Row, traffic_of
+from smidgen.coordinator.api.export import export
+from smidgen.coordinator.api.stores import AtStore, open_store
+from smidgen.coordinator.operator.views import round_told
+from smidgen.coordinator.rounds.extensions import FAILURES, line_of
+from smidgen.coordinator.rounds.history import Past, history_of
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.storage.reports import rows, rows_of_round
+from smidgen.coordinator.storage.runs import config_of, find_run
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.watch.trackers import TRACKERS, Figures, TrackedRun, Tracker, TrackerError
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.wire.figures import Row, traffic_of
 
 EVERY_S = 2.0  # between two looks at the store
 COLUMNS = (
@@ -75,7 +75,7 @@ def track(
 
     Args:
         store: A store, served or not.
-        to: `NAME:WHERE`, of `coordinator.watch.trackers` or another package.
+        to: `NAME:WHERE`, of `smidgen.coordinator.watch.trackers` or another package.
         run: Run id or name; by default the newest run.
         tell: Told each round that was logged.
 

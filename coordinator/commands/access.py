@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
-from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
-from coordinator.operator.views import token_told
-from coordinator.storage.credentials import (
+from smidgen.coordinator.api.stores import open_store
+from smidgen.coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
+from smidgen.coordinator.operator.views import token_told
+from smidgen.coordinator.storage.credentials import (
     add_operator,
     draw_secret,
     insert_token,
@@ -26,9 +26,9 @@ from coordinator.storage.credentials import (
     revoke_operator,
     tokens,
 )
-from coordinator.storage.errors import StoreError
-from edge_client.errors import WrongInput, demand
-from edge_client.tables import Column, Table, show, span
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.tables import Column, Table, show, span
 
 TOKEN_COLUMNS = (
     Column("token", "word"),

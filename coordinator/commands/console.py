@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.storage.place import StorePlace
-from edge_client.errors import demand
-from edge_client.wire.fleet import check_tags
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.fleet import check_tags
 
 # Commands get the place that these and the two next options give: `at_store`.
 NewStoreOption = Annotated[

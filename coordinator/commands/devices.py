@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.api.stores import device_detail_told, devices_told, find_device, open_store
-from coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
-from coordinator.commands.status import seen_ago
-from coordinator.fleet.clock import now_of
-from coordinator.storage import devices as device_rows
-from edge_client.errors import demand
-from edge_client.tables import Column, Table, seconds, show, size, span
-from edge_client.wire.fleet import check_tags
-from edge_client.wire.reports import SAID
+from smidgen.coordinator.api.stores import device_detail_told, devices_told, find_device, open_store
+from smidgen.coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
+from smidgen.coordinator.commands.status import seen_ago
+from smidgen.coordinator.fleet.clock import now_of
+from smidgen.coordinator.storage import devices as device_rows
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import Column, Table, seconds, show, size, span
+from smidgen.edge_client.wire.fleet import check_tags
+from smidgen.edge_client.wire.reports import SAID
 
 MOST = 100  # devices that a screen lists; --json has all
 COLUMNS = (

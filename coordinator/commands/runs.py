@@ -11,31 +11,43 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from coordinator.api.export import ExportedAdapter
-from coordinator.api.export import export as export_adapter
-from coordinator.api.stores import open_store, runs_told
-from coordinator.api.track import track
-from coordinator.commands.console import JsonOption, NewestOption, StoreOption, answer, at_store
-from coordinator.commands.status import COHORT
-from coordinator.fleet.clock import now_of
-from coordinator.operator.views import Told
-from coordinator.rounds.history import history_of
-from coordinator.rounds.orders import OrderKind
-from coordinator.rounds.scoring import heads_of, measures_of
-from coordinator.storage.errors import StoreError
-from coordinator.storage.orders import Order, add_order, order_of
-from coordinator.storage.place import StorePlace
-from coordinator.storage.reports import means, pseudo_labels, rows, scores_by_round, write_jsonl
-from coordinator.storage.runs import config_of, find_run
-from coordinator.storage.store import Store
-from coordinator.watch.trackers import Figures
-from edge_client.errors import demand
-from edge_client.options import options_of
-from edge_client.outputs import OutputError, check_out_file
-from edge_client.tables import Column, Table, share, share_within, show, sizes, span
-from edge_client.tasks.kind import kind_named, kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.figures import Row, by_round, traffic_of
+from smidgen.coordinator.api.export import ExportedAdapter
+from smidgen.coordinator.api.export import export as export_adapter
+from smidgen.coordinator.api.stores import open_store, runs_told
+from smidgen.coordinator.api.track import track
+from smidgen.coordinator.commands.console import (
+    JsonOption,
+    NewestOption,
+    StoreOption,
+    answer,
+    at_store,
+)
+from smidgen.coordinator.commands.status import COHORT
+from smidgen.coordinator.fleet.clock import now_of
+from smidgen.coordinator.operator.views import Told
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.orders import OrderKind
+from smidgen.coordinator.rounds.scoring import heads_of, measures_of
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.orders import Order, add_order, order_of
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.reports import (
+    means,
+    pseudo_labels,
+    rows,
+    scores_by_round,
+    write_jsonl,
+)
+from smidgen.coordinator.storage.runs import config_of, find_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.watch.trackers import Figures
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.outputs import OutputError, check_out_file
+from smidgen.edge_client.tables import Column, Table, share, share_within, show, sizes, span
+from smidgen.edge_client.tasks.kind import kind_named, kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.figures import Row, by_round, traffic_of
 
 FIRST = (
     Column("run", "word"),

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from coordinator.api.create import NewRun, create_run, join_line
-from coordinator.api.ready import PORT, Serving, listening, ready
-from coordinator.api.serve import (
+from smidgen.coordinator.api.create import NewRun, create_run, join_line
+from smidgen.coordinator.api.ready import PORT, Serving, listening, ready
+from smidgen.coordinator.api.serve import (
     SOCKET,
     check_workers,
     end_with_parent,
@@ -24,14 +24,14 @@ from coordinator.api.serve import (
     serve,
     serve_together,
 )
-from coordinator.api.stores import open_store
-from coordinator.commands.console import JsonOption, answer, at_store, tags_of
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import config_of, find_run, status_of
-from coordinator.watch.logs import log_to_stderr
-from edge_client.files import OTHERS
-from edge_client.options import options_of
-from edge_client.planning.allocator import use_one_arena
+from smidgen.coordinator.api.stores import open_store
+from smidgen.coordinator.commands.console import JsonOption, answer, at_store, tags_of
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import config_of, find_run, status_of
+from smidgen.coordinator.watch.logs import log_to_stderr
+from smidgen.edge_client.files import OTHERS
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.planning.allocator import use_one_arena
 
 TAG = "Tag that a device must have to be asked, such as site=kitchen; may be given again."
 
@@ -69,7 +69,7 @@ def create(
 
 
 def line_of(store: StorePlace, created: NewRun) -> str:
-    from coordinator.trust.folder import ca_of, folder_of, is_there, read
+    from smidgen.coordinator.trust.folder import ca_of, folder_of, is_there, read
 
     with closing(open_store(store)) as opened:
         base = config_of(find_run(opened, created.run_id)).base

@@ -9,18 +9,28 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.api.stores import open_store
-from coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
-from coordinator.fleet.clock import now_of
-from coordinator.fleet.presence import ALIVE_S
-from coordinator.rounds.scoring import heads_of, measures_of
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import find_run, status_of
-from coordinator.upkeep.disk_space import Room, noted
-from edge_client.tables import Column, Table, plain, share, share_within, show, size, span, tell
-from edge_client.tasks.kind import kind_named
-from edge_client.wire.messages import ENDED
-from edge_client.wire.reports import SAID, Failure
+from smidgen.coordinator.api.stores import open_store
+from smidgen.coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
+from smidgen.coordinator.fleet.clock import now_of
+from smidgen.coordinator.fleet.presence import ALIVE_S
+from smidgen.coordinator.rounds.scoring import heads_of, measures_of
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import find_run, status_of
+from smidgen.coordinator.upkeep.disk_space import Room, noted
+from smidgen.edge_client.tables import (
+    Column,
+    Table,
+    plain,
+    share,
+    share_within,
+    show,
+    size,
+    span,
+    tell,
+)
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.wire.messages import ENDED
+from smidgen.edge_client.wire.reports import SAID, Failure
 
 EVERY_S = 1.0
 REST = 4  # times as long as a look took: following takes a fifth of a core at most

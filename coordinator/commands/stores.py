@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.api import keeping
-from coordinator.api.keeping import Pruned
-from coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store
-from coordinator.storage.place import StorePlace
-from coordinator.upkeep.backup import Found
-from edge_client.errors import Failed, demand
-from edge_client.options import options_of
-from edge_client.tables import size, some
+from smidgen.coordinator.api import keeping
+from smidgen.coordinator.api.keeping import Pruned
+from smidgen.coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.upkeep.backup import Found
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.tables import size, some
 
 if TYPE_CHECKING:
-    from coordinator.api.init import Certified
+    from smidgen.coordinator.api.init import Certified
 
 
 HOST = (
@@ -51,8 +51,11 @@ def init_command(
     The store gets a CA, a certificate, and tokens of an operator and for devices, which are not
     shown again.
     """
-    from coordinator.api.init import init, renew_certificate  # what makes certificates: 0.1 s
-    from coordinator.trust.making import Given
+    from smidgen.coordinator.api.init import (
+        init,
+        renew_certificate,
+    )  # what makes certificates: 0.1 s
+    from smidgen.coordinator.trust.making import Given
 
     is_pair = (cert is None) == (key is None) and (ca is None or cert is not None)
     demand(is_pair, "--cert and --key go together, and --ca with them; give both or neither")

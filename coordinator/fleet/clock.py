@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.files import from_json, write_atomically
+from smidgen.edge_client.files import from_json, write_atomically
 
 FILE = "clock.json"
 

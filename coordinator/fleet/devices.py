@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable
 from threading import Lock
 
-from coordinator.config import RunConfig
-from coordinator.rounds.selection import Facts, is_chosen
-from coordinator.storage.credentials import hash_secret
-from coordinator.storage.devices import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.selection import Facts, is_chosen
+from smidgen.coordinator.storage.credentials import hash_secret
+from smidgen.coordinator.storage.devices import (
     Device,
     Member,
     devices,
@@ -24,10 +24,10 @@ from coordinator.storage.devices import (
     newer,
     put_member,
 )
-from coordinator.storage.store import Store
-from coordinator.watch.logs import about
-from edge_client.errors import demand
-from edge_client.wire.fleet import Membership
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.watch.logs import about
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.fleet import Membership
 
 LOG = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ The device's key is its identity: an enrolment repeated because its answer was l
 device. The cost does not grow with the fleet.
 """
 
-from coordinator.rounds.admission import Refusal
-from coordinator.storage.credentials import Token, hash_secret, spend, token_of
-from coordinator.storage.database import Connection
-from coordinator.storage.devices import (
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.storage.credentials import Token, hash_secret, spend, token_of
+from smidgen.coordinator.storage.database import Connection
+from smidgen.coordinator.storage.devices import (
     Device,
     add_device,
     device_of_key,
@@ -15,9 +15,9 @@ from coordinator.storage.devices import (
     said_at_s,
     start,
 )
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import REVOKED, Enrol, device_id_of
-from edge_client.wire.messages import PROTOCOL
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import REVOKED, Enrol, device_id_of
+from smidgen.edge_client.wire.messages import PROTOCOL
 
 KEY_LENGTHS = range(20, 201)
 NO_KEY = "a device's key is expected as `Authorization: Bearer KEY`"

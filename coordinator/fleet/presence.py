@@ -18,11 +18,11 @@ import time
 from dataclasses import dataclass, field
 from threading import Lock
 
-from coordinator.config import RunConfig
-from coordinator.fleet.devices import Fleet, Members, is_too_old
-from coordinator.storage.devices import saw, seen_since
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import MOST_RETURNS
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.fleet.devices import Fleet, Members, is_too_old
+from smidgen.coordinator.storage.devices import saw, seen_since
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import MOST_RETURNS
 
 ALIVE_S = 120.0  # twice the longest long poll
 SAVE_S = 30.0

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.rounds.learning.memory import Memory
-from edge_client.errors import WrongInput, demand
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.memory import Memory
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 WEIGHT = "num-examples"
 MEANS = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan")

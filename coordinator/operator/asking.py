@@ -7,12 +7,12 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Query, Request
 from fastapi.security import APIKeyCookie, HTTPBearer
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.connection_limits import let_in
-from coordinator.serving.http.handlers import refusals
-from coordinator.serving.service import Service
-from coordinator.storage.credentials import Role, bearer, operator_of_token, role_of_session
-from coordinator.storage.store import Store
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.connection_limits import let_in
+from smidgen.coordinator.serving.http.handlers import refusals
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.credentials import Role, bearer, operator_of_token, role_of_session
+from smidgen.coordinator.storage.store import Store
 
 COOKIE = "smidgen_session"
 HEADER = "X-Smidgen-Page"

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
-from coordinator.operator.asking import REFUSALS, After, Limit, operators, page, viewers
-from coordinator.operator.run_routes import add_run_routes, with_contact
-from coordinator.operator.schemas import (
+from smidgen.coordinator.operator.asking import REFUSALS, After, Limit, operators, page, viewers
+from smidgen.coordinator.operator.run_routes import add_run_routes, with_contact
+from smidgen.coordinator.operator.schemas import (
     CreatedOperator,
     CreatedToken,
     Device,
@@ -29,7 +29,7 @@ from coordinator.operator.schemas import (
     Token,
     Tokens,
 )
-from coordinator.operator.views import (
+from smidgen.coordinator.operator.views import (
     MOST_ANSWERS,
     Told,
     answer_told,
@@ -39,18 +39,18 @@ from coordinator.operator.views import (
     misses_of,
     token_told,
 )
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.handlers import read_body
-from coordinator.serving.http.polls import Bells
-from coordinator.serving.service import Service
-from coordinator.storage import credentials
-from coordinator.storage import devices as device_rows
-from coordinator.storage.devices import memberships_of
-from coordinator.storage.errors import StoreError
-from coordinator.storage.reports import newest_of_device
-from edge_client.errors import WrongInput
-from edge_client.wire.fleet import check_tags
-from edge_client.wire.messages import MAX_JSON_BYTES
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.handlers import read_body
+from smidgen.coordinator.serving.http.polls import Bells
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage import credentials
+from smidgen.coordinator.storage import devices as device_rows
+from smidgen.coordinator.storage.devices import memberships_of
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.reports import newest_of_device
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.fleet import check_tags
+from smidgen.edge_client.wire.messages import MAX_JSON_BYTES
 
 
 def add_token_routes(viewer: APIRouter, operator: APIRouter, service: Service) -> None:
@@ -229,7 +229,7 @@ class Bounded(APIRoute):
 
 
 def add_operator_routes(app: FastAPI, service: Service, bells: Bells) -> None:
-    """Add the routes that `coordinator.operator.schemas` lists."""
+    """Add the routes that `smidgen.coordinator.operator.schemas` lists."""
     viewer, operator = (
         APIRouter(
             prefix=PREFIX,

@@ -10,10 +10,10 @@ import msgspec
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 
-from coordinator.config import ConfigError, RunConfig, check_steps
-from coordinator.operator.asking import After, Limit, page
-from coordinator.operator.examples import EXAMPLES
-from coordinator.operator.run_schemas import (
+from smidgen.coordinator.config import ConfigError, RunConfig, check_steps
+from smidgen.coordinator.operator.asking import After, Limit, page
+from smidgen.coordinator.operator.examples import EXAMPLES
+from smidgen.coordinator.operator.run_schemas import (
     Answers,
     CreatedRun,
     Extend,
@@ -24,8 +24,8 @@ from coordinator.operator.run_schemas import (
     RunDetail,
     Runs,
 )
-from coordinator.operator.schemas import Rounds
-from coordinator.operator.views import (
+from smidgen.coordinator.operator.schemas import Rounds
+from smidgen.coordinator.operator.views import (
     History,
     Standing,
     Told,
@@ -35,31 +35,31 @@ from coordinator.operator.views import (
     members_told,
     run_told,
 )
-from coordinator.presets import laid_under
-from coordinator.rounds.admission import Refusal
-from coordinator.rounds.extensions import calling_by
-from coordinator.rounds.orders import OrderKind
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.selection import DeviceFilter
-from coordinator.serving.http.polls import Bells
-from coordinator.serving.ledger import Live
-from coordinator.serving.service import Service
-from coordinator.storage import orders as stored
-from coordinator.storage.database import DatabaseBusy, DatabaseDamaged
-from coordinator.storage.devices import Device, members
-from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.storage.errors import StoreError
-from coordinator.storage.orders import Order
-from coordinator.storage.reports import newest_of_each, newest_of_run, rows
-from coordinator.storage.runs import config_of, create_run, failing_of
-from coordinator.storage.store import Store
-from edge_client.bases.base import EMBEDDED
-from edge_client.errors import Failed, WrongInput
-from edge_client.tasks.ready_tasks import READY
-from edge_client.tasks.task import task_from_mapping
-from edge_client.updates.settings import Updates
-from edge_client.wire.training import Labelling, Training
+from smidgen.coordinator.presets import laid_under
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.rounds.extensions import calling_by
+from smidgen.coordinator.rounds.orders import OrderKind
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.selection import DeviceFilter
+from smidgen.coordinator.serving.http.polls import Bells
+from smidgen.coordinator.serving.ledger import Live
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage import orders as stored
+from smidgen.coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from smidgen.coordinator.storage.devices import Device, members
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.orders import Order
+from smidgen.coordinator.storage.reports import newest_of_each, newest_of_run, rows
+from smidgen.coordinator.storage.runs import config_of, create_run, failing_of
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.tasks.ready_tasks import READY
+from smidgen.edge_client.tasks.task import task_from_mapping
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.training import Labelling, Training
 
 TABLES = {
     "training": Training,

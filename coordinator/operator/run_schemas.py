@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from pydantic import Field, create_model
 
-from coordinator.config import RunConfig
-from coordinator.operator.schemas import Answer, Asked, Model, Round, page_of
-from coordinator.rounds.events import Kind
-from coordinator.rounds.schedule import RunSpec, Schedule
-from coordinator.rounds.selection import DeviceFilter
-from coordinator.storage.orders import Order
-from edge_client.wire.messages import Ended
-from edge_client.wire.reports import Failure
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.operator.schemas import Answer, Asked, Model, Round, page_of
+from smidgen.coordinator.rounds.events import Kind
+from smidgen.coordinator.rounds.schedule import RunSpec, Schedule
+from smidgen.coordinator.rounds.selection import DeviceFilter
+from smidgen.coordinator.storage.orders import Order
+from smidgen.edge_client.wire.messages import Ended
+from smidgen.edge_client.wire.reports import Failure
 
 Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
 

@@ -37,12 +37,12 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.config import JsonDict
 
-from coordinator.operator.examples import EXAMPLES
-from coordinator.rounds.events import Kind
-from coordinator.storage import credentials
-from coordinator.storage.credentials import Role
-from edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS, DeviceFacts
-from edge_client.wire.reports import Failure
+from smidgen.coordinator.operator.examples import EXAMPLES
+from smidgen.coordinator.rounds.events import Kind
+from smidgen.coordinator.storage import credentials
+from smidgen.coordinator.storage.credentials import Role
+from smidgen.edge_client.wire.fleet import LONGEST_TAG, MOST_TAGS, DeviceFacts
+from smidgen.edge_client.wire.reports import Failure
 
 Shape: TypeAlias = type[BaseModel]
 

@@ -14,21 +14,21 @@ from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any
 
-from coordinator.config import RunConfig
-from coordinator.rounds.history import KNOWN_ROUNDS
-from coordinator.rounds.machine import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
+from smidgen.coordinator.rounds.machine import (
     closes_at_s,
     devices_needed,
     ended_of,
     kept_of,
     rounds_of,
 )
-from coordinator.rounds.scoring import Score
-from coordinator.rounds.state import State
-from coordinator.serving.ledger import Live
-from coordinator.storage.credentials import Token
-from coordinator.storage.devices import Device, Member
-from coordinator.storage.reports import (
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.serving.ledger import Live
+from smidgen.coordinator.storage.credentials import Token
+from smidgen.coordinator.storage.devices import Device, Member
+from smidgen.coordinator.storage.reports import (
     accuracies,
     counts_by_round,
     entities_by_round,
@@ -38,11 +38,11 @@ from coordinator.storage.reports import (
     pseudo_labels,
     rows_of_round,
 )
-from coordinator.storage.store import Run, Store
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import perplexity
-from edge_client.tasks.task import Task
-from edge_client.wire.figures import Row, traffic_of
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.figures import Row, traffic_of
 
 Told = dict[str, Any]
 MOST_ANSWERS = 50  # of a device, that are told beside it

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from coordinator.fleet.presence import ALIVE_S
-from coordinator.operator.views import (
+from smidgen.coordinator.fleet.presence import ALIVE_S
+from smidgen.coordinator.operator.views import (
     Standing,
     Told,
     device_told,
@@ -22,16 +22,16 @@ from coordinator.operator.views import (
     round_told,
     run_told,
 )
-from coordinator.rounds.history import KNOWN_ROUNDS
-from coordinator.rounds.scheduling.step import Step
-from coordinator.rounds.scoring import Score
-from coordinator.serving.device_messages import base_name_of
-from coordinator.serving.ledger import Live
-from coordinator.serving.service import Service
-from coordinator.storage.devices import Device
-from coordinator.storage.reports import counts_by_round, rows_of_round
-from edge_client.wire.figures import Row
-from edge_client.wire.reports import SAID
+from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
+from smidgen.coordinator.rounds.scheduling.step import Step
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.serving.device_messages import base_name_of
+from smidgen.coordinator.serving.ledger import Live
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.devices import Device
+from smidgen.coordinator.storage.reports import counts_by_round, rows_of_round
+from smidgen.edge_client.wire.figures import Row
+from smidgen.edge_client.wire.reports import SAID
 
 Trouble = dict[str, Any]
 MOST = 30

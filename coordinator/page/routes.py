@@ -25,7 +25,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from coordinator.operator.asking import (
+from smidgen.coordinator.operator.asking import (
     BEARER,
     CARRIED,
     COOKIE,
@@ -34,22 +34,22 @@ from coordinator.operator.asking import (
     role_of,
     welcome,
 )
-from coordinator.operator.routes import PREFIX, Bounded
-from coordinator.operator.schemas import LogIn, Session
-from coordinator.page.board import PageState, event
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.handlers import refusals
-from coordinator.serving.http.polls import Bells, heard
-from coordinator.serving.service import Service
-from coordinator.storage.credentials import (
+from smidgen.coordinator.operator.routes import PREFIX, Bounded
+from smidgen.coordinator.operator.schemas import LogIn, Session
+from smidgen.coordinator.page.board import PageState, event
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.handlers import refusals
+from smidgen.coordinator.serving.http.polls import Bells, heard
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.credentials import (
     SESSION_S,
     Role,
     close_session,
     open_session,
     role_of_session,
 )
-from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.watch.metrics import CONTENT_TYPE, CoordinatorStatus, Counted, Metrics
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
+from smidgen.coordinator.watch.metrics import CONTENT_TYPE, CoordinatorStatus, Counted, Metrics
 
 MOST = 16  # pages at once
 LOOK_S = 1.0

@@ -5,17 +5,17 @@ Pure: a body, its headers and the work asked for go in; an update or a `Refusal`
 
 import numpy as np
 
-from coordinator.rounds.bounds import bounds_of
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.schedule import Schedule
-from edge_client.errors import Failed, WrongInput
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.updates.registry import made, naming, sent_shapes
-from edge_client.updates.step import ServerContext
-from edge_client.wire.messages import Report, WireError
-from edge_client.wire.reports import Failure
-from edge_client.wire.tensors import (
+from smidgen.coordinator.rounds.bounds import bounds_of
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.schedule import Schedule
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.registry import made, naming, sent_shapes
+from smidgen.edge_client.updates.step import ServerContext
+from smidgen.edge_client.wire.messages import Report, WireError
+from smidgen.edge_client.wire.reports import Failure
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     check_same_parameters,

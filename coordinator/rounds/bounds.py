@@ -18,10 +18,10 @@ from statistics import median, median_low
 
 import numpy as np
 
-from coordinator.rounds.events import Answered, StepOpened
-from edge_client.updates.clip import LARGEST, UpdateBounds
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import SGD, Training
+from smidgen.coordinator.rounds.events import Answered, StepOpened
+from smidgen.edge_client.updates.clip import LARGEST, UpdateBounds
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import SGD, Training
 
 NORM_FACTOR = 3.0  # times the median norm of the last rounds
 EXAMPLES_FACTOR = 3.0  # times the median weight of the last rounds

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from edge_client.tasks.counts import Entities
-from edge_client.wire.reports import Confidences, Failure
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.wire.reports import Confidences, Failure
 
 Kind = Literal["train", "label", "evaluate"]
 
@@ -52,7 +52,8 @@ class StepOpened:
         ranks: (device_id, rank) of the members that take a lower rank than the run's.
         lower: (rank, SHA-256) of the adapter in each of those ranks.
         passed: Why others that were there are not asked.
-        updates: What its members' updates go through, step by step (`edge_client.updates.step`).
+        updates: What its members' updates go through, step by step
+            (`smidgen.edge_client.updates.step`).
         test_share: Share of its test texts that each member of an evaluation draws.
     """
 

@@ -2,8 +2,8 @@
 
 A run file names them as it names built-in ones: `mean = "signs:0.001"` makes the extension `signs`
 with the argument `"0.001"`. Only whoever starts the process adds extensions, by installing a
-package or by the folder of `--plugins` (`coordinator.plugins`); no run file, device or operator
-can.
+package or by the folder of `--plugins` (`smidgen.coordinator.plugins`); no run file, device or
+operator can.
 
 Extensions cannot change their inputs, and their results are checked. Any error in one becomes a
 `PluginError` of one line that names it; an error of ours meanwhile, such as an unreadable file,
@@ -20,13 +20,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from coordinator.rounds.bounds import is_computable
-from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.optimizers import is_scale_free
-from coordinator.rounds.selection import Asking, Chosen
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.bounds import is_computable
+from smidgen.coordinator.rounds.learning.memory import Memory
+from smidgen.coordinator.rounds.learning.optimizers import is_scale_free
+from smidgen.coordinator.rounds.selection import Asking, Chosen
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 # What somebody else's code may end with; a signal of ours stays what it is.
 FAILURES = (Exception, SystemExit)

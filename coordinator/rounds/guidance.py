@@ -9,22 +9,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.machine import labels_with, thresholds_before
-from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.selection import trainable
-from coordinator.rounds.state import State
-from edge_client.tasks.kind import kind_named
-from edge_client.updates.step import ServerContext
-from edge_client.wire.messages import StepOrder
-from edge_client.wire.training import keep_in
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.machine import labels_with, thresholds_before
+from smidgen.coordinator.rounds.schedule import Schedule
+from smidgen.coordinator.rounds.selection import trainable
+from smidgen.coordinator.rounds.state import State
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.updates.step import ServerContext
+from smidgen.edge_client.wire.messages import StepOrder
+from smidgen.edge_client.wire.training import keep_in
 
 FEWEST = 8
 
 
 @dataclass(frozen=True)
 class Guidance:
-    """One step's guidance; the fields are those of `edge_client.wire.messages.Work`."""
+    """One step's guidance; the fields are those of `smidgen.edge_client.wire.messages.Work`."""
 
     keep: float = 0.0
     prior: tuple[float, ...] = ()

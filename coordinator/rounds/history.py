@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from coordinator.rounds.events import Event, Folded, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.scoring import Score, is_as_good
-from coordinator.rounds.state import State, evolve
+from smidgen.coordinator.rounds.events import Event, Folded, RolledBack, StepClosed, StepOpened
+from smidgen.coordinator.rounds.scoring import Score, is_as_good
+from smidgen.coordinator.rounds.state import State, evolve
 
 KNOWN_ROUNDS = 1000  # of the newest, of which a folded journal still tells
 

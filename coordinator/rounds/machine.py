@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from statistics import median_low
 
-from coordinator.rounds.bounds import (
+from smidgen.coordinator.rounds.bounds import (
     FEWEST,
     next_most_examples,
     next_norm_bound,
     pull_bound,
     wide_bound,
 )
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Event,
     Finished,
@@ -26,15 +26,15 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.extensions import PluginError
-from coordinator.rounds.learning.server_update import gain_of
-from coordinator.rounds.policies import choose, passed_over
-from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
-from coordinator.rounds.scheduling.participation import awake, lack_of_progress
-from coordinator.rounds.scheduling.step import Step, busy, closes_after_s, deadline_of_next
-from coordinator.rounds.scoring import class_thresholds, is_collapsed, is_worse
-from coordinator.rounds.selection import (
+from smidgen.coordinator.rounds.extensions import PluginError
+from smidgen.coordinator.rounds.learning.server_update import gain_of
+from smidgen.coordinator.rounds.policies import choose, passed_over
+from smidgen.coordinator.rounds.schedule import Schedule
+from smidgen.coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
+from smidgen.coordinator.rounds.scheduling.participation import awake, lack_of_progress
+from smidgen.coordinator.rounds.scheduling.step import Step, busy, closes_after_s, deadline_of_next
+from smidgen.coordinator.rounds.scoring import class_thresholds, is_collapsed, is_worse
+from smidgen.coordinator.rounds.selection import (
     Facts,
     asked_size,
     candidates,
@@ -43,11 +43,11 @@ from coordinator.rounds.selection import (
     labellers,
     trainable,
 )
-from coordinator.rounds.state import State
-from edge_client.tasks.kind import kind_named
-from edge_client.wire.messages import Ended
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Labelling, keep_in
+from smidgen.coordinator.rounds.state import State
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.wire.messages import Ended
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Labelling, keep_in
 
 MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
 MANY_DEVICES = 20  # that failed stand for all: no run needs to ask thousands to know that it fails

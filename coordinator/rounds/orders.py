@@ -7,11 +7,18 @@ pausing a paused run, or is no longer possible, is refused with a reason.
 from collections.abc import Mapping
 from typing import Literal
 
-from coordinator.rounds.events import Event, Extended, Finished, Paused, RolledBack, Unpaused
-from coordinator.rounds.machine import rounds_of
-from coordinator.rounds.schedule import Schedule, check_decay
-from coordinator.rounds.state import State
-from edge_client.errors import WrongInput
+from smidgen.coordinator.rounds.events import (
+    Event,
+    Extended,
+    Finished,
+    Paused,
+    RolledBack,
+    Unpaused,
+)
+from smidgen.coordinator.rounds.machine import rounds_of
+from smidgen.coordinator.rounds.schedule import Schedule, check_decay
+from smidgen.coordinator.rounds.state import State
+from smidgen.edge_client.errors import WrongInput
 
 OrderKind = Literal["pause", "resume", "stop", "extend", "rollback"]
 MOST_ROUNDS = 1_000_000  # as in a run file

@@ -28,13 +28,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
 from statistics import median
 
-from coordinator.rounds.events import Passed
-from coordinator.rounds.extensions import CheckedSelection, made, split
-from coordinator.rounds.schedule import MOST_ODDS, Learning, Schedule
-from coordinator.rounds.scheduling.participation import Heard, awake
-from coordinator.rounds.selection import Asking, Chosen, Facts, Selection, drawn
-from coordinator.rounds.state import State
-from edge_client.wire.seeds import derive_seed
+from smidgen.coordinator.rounds.events import Passed
+from smidgen.coordinator.rounds.extensions import CheckedSelection, made, split
+from smidgen.coordinator.rounds.schedule import MOST_ODDS, Learning, Schedule
+from smidgen.coordinator.rounds.scheduling.participation import Heard, awake
+from smidgen.coordinator.rounds.selection import Asking, Chosen, Facts, Selection, drawn
+from smidgen.coordinator.rounds.state import State
+from smidgen.edge_client.wire.seeds import derive_seed
 
 NOT_DRAWN = "not drawn"
 

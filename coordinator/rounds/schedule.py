@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from coordinator.rounds.extensions import split
-from coordinator.rounds.learning.optimizers import Decay, ServerRates
-from coordinator.rounds.learning.registry import (
+from smidgen.coordinator.rounds.extensions import split
+from smidgen.coordinator.rounds.learning.optimizers import Decay, ServerRates
+from smidgen.coordinator.rounds.learning.registry import (
     MEANS,
     OPTIMIZERS,
     check_known,
@@ -14,14 +14,14 @@ from coordinator.rounds.learning.registry import (
     least_of,
     mean_of,
 )
-from coordinator.rounds.scheduling.step import Asynchronous
-from edge_client.adapters.spec import Net
-from edge_client.codecs import TOPK
-from edge_client.errors import WrongInput, demand
-from edge_client.tasks.kind import kind_named
-from edge_client.updates.forms import steps_of
-from edge_client.updates.settings import Updates, steps_of_run
-from edge_client.wire.training import ADAMW, Labelling, Training
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.edge_client.adapters.spec import Net
+from smidgen.edge_client.codecs import TOPK
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.settings import Updates, steps_of_run
+from smidgen.edge_client.wire.training import ADAMW, Labelling, Training
 
 Number: TypeAlias = float | Literal["default"]
 

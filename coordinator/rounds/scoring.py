@@ -1,17 +1,17 @@
 """Score by which runs are compared, its sampling error, and pseudo-label thresholds by class.
 
 A run is scored, stopped early and rolled back by one share that its kind of task names
-(`edge_client.tasks.scores.Measure`); `ratio_of` extracts it from a device's answer. Masked words
-are scored by accuracy here and by perplexity on a device: a share is bounded and has an error, so
-no liar moves the pooled share far; a device that compares adapters on its own texts trusts itself,
-and a loss shows smaller differences.
+(`smidgen.edge_client.tasks.scores.Measure`); `ratio_of` extracts it from a device's answer. Masked
+words are scored by accuracy here and by perplexity on a device: a share is bounded and has an
+error, so no liar moves the pooled share far; a device that compares adapters on its own texts
+trusts itself, and a loss shows smaller differences.
 
 `class_thresholds`: with one threshold for all classes, a federation soon trains on the easiest
-class alone. So devices report histograms of confidence (`edge_client.wire.reports`), and each class
-gets the threshold above which the population holds about the same number of texts. As in FlexMatch
-(Zhang et al. 2021, arXiv:2110.08263) a hard class gets a lower threshold, down to a floor; as in
-CReST (Wei et al. 2021, arXiv:2102.09559) an easy one gets a higher one. The curriculum says how
-many of each class are held; beyond its first step the surest class must have as many above
+class alone. So devices report histograms of confidence (`smidgen.edge_client.wire.reports`), and
+each class gets the threshold above which the population holds about the same number of texts. As in
+FlexMatch (Zhang et al. 2021, arXiv:2110.08263) a hard class gets a lower threshold, down to a
+floor; as in CReST (Wei et al. 2021, arXiv:2102.09559) an easy one gets a higher one. The curriculum
+says how many of each class are held; beyond its first step the surest class must have as many above
 `Labelling.confidence`.
 
 For every kind of task a score is a ratio of two sums over devices (`ratio_of`), so one set
@@ -25,17 +25,17 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from coordinator.rounds.bounds import FEWEST, next_most_examples
-from coordinator.rounds.events import Answered, StepOpened
-from edge_client.tasks.counts import Entities, EntityScores
-from edge_client.tasks.counts import pooled as pooled_counts
-from edge_client.tasks.kind import kind_named, kind_of
-from edge_client.tasks.registry import DEFAULT, names
-from edge_client.tasks.scores import Measure
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report
-from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_above
-from edge_client.wire.training import Labelling, share_of
+from smidgen.coordinator.rounds.bounds import FEWEST, next_most_examples
+from smidgen.coordinator.rounds.events import Answered, StepOpened
+from smidgen.edge_client.tasks.counts import Entities, EntityScores
+from smidgen.edge_client.tasks.counts import pooled as pooled_counts
+from smidgen.edge_client.tasks.kind import kind_named, kind_of
+from smidgen.edge_client.tasks.registry import DEFAULT, names
+from smidgen.edge_client.tasks.scores import Measure
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_above
+from smidgen.edge_client.wire.training import Labelling, share_of
 
 
 def measures_of(kinds: Iterable[str]) -> list[Measure]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Literal, Protocol, TypeAlias
 
-from coordinator.rounds.scheduling.participation import Heard
-from edge_client.errors import demand
-from edge_client.wire.fleet import DeviceFacts, check_tags
-from edge_client.wire.reports import Confidences
-from edge_client.wire.seeds import derive_seed, seeds_under
+from smidgen.coordinator.rounds.scheduling.participation import Heard
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.fleet import DeviceFacts, check_tags
+from smidgen.edge_client.wire.reports import Confidences
+from smidgen.edge_client.wire.seeds import derive_seed, seeds_under
 
 
 @dataclass(frozen=True)

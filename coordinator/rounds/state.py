@@ -10,8 +10,8 @@ from functools import reduce
 
 import msgspec
 
-from coordinator.rounds.bounds import Medians
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.bounds import Medians
+from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Answered,
     Event,
@@ -28,8 +28,8 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.learning.memory import DeviceStates, kept_after
-from coordinator.rounds.scheduling.participation import (
+from smidgen.coordinator.rounds.learning.memory import DeviceStates, kept_after
+from smidgen.coordinator.rounds.scheduling.participation import (
     Heard,
     Patience,
     Silence,
@@ -39,7 +39,7 @@ from coordinator.rounds.scheduling.participation import (
     after_training,
     with_loss,
 )
-from coordinator.rounds.scheduling.step import (
+from smidgen.coordinator.rounds.scheduling.step import (
     Step,
     StepAnswers,
     Times,
@@ -51,8 +51,8 @@ from coordinator.rounds.scheduling.step import (
     step_of,
     with_answer,
 )
-from coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
-from edge_client.wire.reports import Confidences, Failure
+from smidgen.coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
+from smidgen.edge_client.wire.reports import Confidences, Failure
 
 
 @dataclass(frozen=True)

@@ -12,29 +12,35 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from coordinator.fleet.devices import Fleet, Members, wants
-from coordinator.rounds.admission import Refusal, check_failure, check_report, check_update, counted
-from coordinator.rounds.events import Answered, Left, LossTold, Returned, StepOpened
-from coordinator.rounds.learning.exact import handed, spec_at_rank
-from coordinator.rounds.learning.server_update import length_of
-from coordinator.rounds.scheduling.asking import answer_to
-from coordinator.rounds.scoring import judged
-from coordinator.serving.http.uploads import Judge
-from coordinator.serving.ledger import CLOSED, Ledger, Live, OpenWork, is_work_id
-from coordinator.serving.log import answer_text
-from coordinator.serving.packs import LatePacks
-from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.devices import Device
-from coordinator.storage.errors import Conflict
-from coordinator.storage.reports import add_report, inserted
-from coordinator.storage.store import Store
-from coordinator.watch.logs import about
-from edge_client.adapters.spec import parse_adapter
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Receipt, Report
-from edge_client.wire.reports import SAID, Failure
-from edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, decode_adapter
+from smidgen.coordinator.fleet.devices import Fleet, Members, wants
+from smidgen.coordinator.rounds.admission import (
+    Refusal,
+    check_failure,
+    check_report,
+    check_update,
+    counted,
+)
+from smidgen.coordinator.rounds.events import Answered, Left, LossTold, Returned, StepOpened
+from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
+from smidgen.coordinator.rounds.learning.server_update import length_of
+from smidgen.coordinator.rounds.scheduling.asking import answer_to
+from smidgen.coordinator.rounds.scoring import judged
+from smidgen.coordinator.serving.http.uploads import Judge
+from smidgen.coordinator.serving.ledger import CLOSED, Ledger, Live, OpenWork, is_work_id
+from smidgen.coordinator.serving.log import answer_text
+from smidgen.coordinator.serving.packs import LatePacks
+from smidgen.coordinator.storage.blobs import BlobDamaged
+from smidgen.coordinator.storage.devices import Device
+from smidgen.coordinator.storage.errors import Conflict
+from smidgen.coordinator.storage.reports import add_report, inserted
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.watch.logs import about
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Receipt, Report
+from smidgen.edge_client.wire.reports import SAID, Failure
+from smidgen.edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, decode_adapter
 
 LOG = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.guidance import guidance_of, step_orders
-from coordinator.rounds.learning.exact import spec_at_rank
-from coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, kept_of
-from coordinator.rounds.scoring import Score
-from coordinator.serving.ledger import Live
-from edge_client.adapters.card import portable_name
-from edge_client.tasks.kind import kind_of
-from edge_client.wire.fleet import Pack, Terms
-from edge_client.wire.messages import PROTOCOL, Over, Waiting, Work
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.guidance import guidance_of, step_orders
+from smidgen.coordinator.rounds.learning.exact import spec_at_rank
+from smidgen.coordinator.rounds.machine import closes_at_s, devices_needed, ended_of, kept_of
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.serving.ledger import Live
+from smidgen.edge_client.adapters.card import portable_name
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.wire.fleet import Pack, Terms
+from smidgen.edge_client.wire.messages import PROTOCOL, Over, Waiting, Work
 
 Names = Callable[[Iterable[str]], list[str]]  # of devices, by their ids, in alphabetical order
 Told = TypeVar("Told")

@@ -1,4 +1,4 @@
-"""HTTP routes for devices, those of `edge_client.wire.messages`.
+"""HTTP routes for devices, those of `smidgen.edge_client.wire.messages`.
 
 `wire` and `admission` check bytes, not the web framework: a request from outside ends in an answer,
 or in 4xx with one line of detail. Store work runs in threads; waiting does not.
@@ -18,10 +18,10 @@ from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.bodies import headers_of, past_the_end
-from coordinator.serving.http.connection_limits import TokenBuckets, let_in
-from coordinator.serving.http.handlers import (
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.bodies import headers_of, past_the_end
+from smidgen.coordinator.serving.http.connection_limits import TokenBuckets, let_in
+from smidgen.coordinator.serving.http.handlers import (
     ENROL,
     ENROLLED,
     FILE,
@@ -41,14 +41,14 @@ from coordinator.serving.http.handlers import (
     refusals,
     takes,
 )
-from coordinator.serving.http.polls import POLLS, Bells
-from coordinator.serving.http.uploads import Judge, Uploads
-from coordinator.serving.packs import add_pack_route
-from coordinator.serving.service import Service
-from coordinator.storage.devices import Device
-from edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
-from edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
-from edge_client.wire.tensors import digest_in
+from smidgen.coordinator.serving.http.polls import POLLS, Bells
+from smidgen.coordinator.serving.http.uploads import Judge, Uploads
+from smidgen.coordinator.serving.packs import add_pack_route
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.devices import Device
+from smidgen.edge_client.wire.fleet import LONGEST_LIFE, Enrol, Enrolled, Membership
+from smidgen.edge_client.wire.messages import MAX_JSON_BYTES, Next, Receipt, Report, decode
+from smidgen.edge_client.wire.tensors import digest_in
 
 LONGEST_POLL_S = 60.0
 PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device

@@ -8,24 +8,30 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
-from coordinator.rounds.extensions import PluginError
-from coordinator.rounds.guidance import context_of
-from coordinator.rounds.learning.exact import handed, spec_at_rank
-from coordinator.rounds.learning.memory import decode_memory, encode_memory
-from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.machine import NOBODY, bounded, decide, narrowed
-from coordinator.rounds.orders import OrderError, event_of
-from coordinator.rounds.scheduling.step import Step
-from coordinator.rounds.selection import Facts
-from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.log import pace_texts, step_text
-from coordinator.storage.errors import Conflict
-from coordinator.storage.orders import Order, adapters_there, open_orders, order_of, taken_up
-from coordinator.storage.store import Store
-from coordinator.watch.logs import about
-from edge_client.updates.registry import sent_shapes
-from edge_client.wire.tensors import (
+from smidgen.coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
+from smidgen.coordinator.rounds.extensions import PluginError
+from smidgen.coordinator.rounds.guidance import context_of
+from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
+from smidgen.coordinator.rounds.learning.memory import decode_memory, encode_memory
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
+from smidgen.coordinator.rounds.machine import NOBODY, bounded, decide, narrowed
+from smidgen.coordinator.rounds.orders import OrderError, event_of
+from smidgen.coordinator.rounds.scheduling.step import Step
+from smidgen.coordinator.rounds.selection import Facts
+from smidgen.coordinator.serving.ledger import Ledger, Live
+from smidgen.coordinator.serving.log import pace_texts, step_text
+from smidgen.coordinator.storage.errors import Conflict
+from smidgen.coordinator.storage.orders import (
+    Order,
+    adapters_there,
+    open_orders,
+    order_of,
+    taken_up,
+)
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.watch.logs import about
+from smidgen.edge_client.updates.registry import sent_shapes
+from smidgen.edge_client.wire.tensors import (
     UPDATES_SINCE,
     decode_adapter,
     decode_update,

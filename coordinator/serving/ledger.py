@@ -12,9 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
-from coordinator.config import RunConfig
-from coordinator.fleet.clock import Clock
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.fleet.clock import Clock
+from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Answered,
     Event,
@@ -25,7 +25,7 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.history import (
+from smidgen.coordinator.rounds.history import (
     KNOWN_ROUNDS,
     NOTHING,
     Past,
@@ -35,21 +35,21 @@ from coordinator.rounds.history import (
     past_of,
     to_plain,
 )
-from coordinator.rounds.machine import rounds_of
-from coordinator.rounds.scheduling.asking import (
+from smidgen.coordinator.rounds.machine import rounds_of
+from smidgen.coordinator.rounds.scheduling.asking import (
     answer_to,
     asked_at_s,
     asynchronous,
     is_asked,
     works_of,
 )
-from coordinator.rounds.state import State, evolve
-from coordinator.storage.database import Statement, Together
-from coordinator.storage.errors import Conflict
-from coordinator.storage.runs import config_of
-from coordinator.storage.store import Run, Store
-from coordinator.upkeep.disk_space import KEEP_ROUNDS
-from coordinator.upkeep.retention import (
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.coordinator.storage.database import Statement, Together
+from smidgen.coordinator.storage.errors import Conflict
+from smidgen.coordinator.storage.runs import config_of
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS
+from smidgen.coordinator.upkeep.retention import (
     STEPS_ON_THEIR_WAY,
     Busy,
     RetainedAdapters,
@@ -57,7 +57,7 @@ from coordinator.upkeep.retention import (
     blobs_kept,
     shelved,
 )
-from edge_client.wire.messages import Receipt
+from smidgen.edge_client.wire.messages import Receipt
 
 CLOSED = Receipt(False, "its step is closed")
 OUT_OF_DATE = Receipt(False, "out of date: newer adapters were made, or it took too long")

@@ -10,25 +10,32 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from coordinator.rounds.events import Event, Finished, Paused, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.machine import devices_needed, kept_of
-from coordinator.rounds.scheduling.participation import Silence, rest_after
-from coordinator.rounds.scheduling.step import Step
-from coordinator.rounds.scoring import scored
-from coordinator.rounds.state import State
-from coordinator.serving.device_messages import MOST_NAMES, Names, missing_of
-from coordinator.serving.ledger import Live
-from coordinator.storage.blobs import BlobDamaged, BlobsAway
-from coordinator.storage.database import Database, DatabaseBusy, DatabaseDamaged
-from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.storage.errors import StoreError
-from coordinator.watch.logs import about
-from edge_client.errors import demand
-from edge_client.tables import size
-from edge_client.tasks.kind import kind_named
-from edge_client.tasks.scores import perplexity
-from edge_client.wire.messages import DOING, ENDED, Report
-from edge_client.wire.reports import SAID
+from smidgen.coordinator.rounds.events import (
+    Event,
+    Finished,
+    Paused,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+)
+from smidgen.coordinator.rounds.machine import devices_needed, kept_of
+from smidgen.coordinator.rounds.scheduling.participation import Silence, rest_after
+from smidgen.coordinator.rounds.scheduling.step import Step
+from smidgen.coordinator.rounds.scoring import scored
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.serving.device_messages import MOST_NAMES, Names, missing_of
+from smidgen.coordinator.serving.ledger import Live
+from smidgen.coordinator.storage.blobs import BlobDamaged, BlobsAway
+from smidgen.coordinator.storage.database import Database, DatabaseBusy, DatabaseDamaged
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.watch.logs import about
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import size
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.wire.messages import DOING, ENDED, Report
+from smidgen.edge_client.wire.reports import SAID
 
 GOES_ON = (
     "`smidgen coordinator resume` asks again, `smidgen coordinator rollback --round N` goes back "

@@ -21,16 +21,23 @@ from fastapi import Depends, FastAPI, Header, Response
 from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
-from coordinator.config import RunConfig
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.bodies import headers_of, past_the_end
-from coordinator.serving.http.handlers import FILE, Detail, refusals
-from coordinator.storage.store import Run
-from edge_client.bases.base import EMBEDDED
-from edge_client.bases.manifest import is_pack, read_manifest
-from edge_client.errors import WrongInput, demand
-from edge_client.files import file_sha256
-from edge_client.wire.fleet import FILE_NAME, MANIFEST, MOST_MANIFEST_BYTES, SHA_256, Pack, PackFile
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.bodies import headers_of, past_the_end
+from smidgen.coordinator.serving.http.handlers import FILE, Detail, refusals
+from smidgen.coordinator.storage.store import Run
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.bases.manifest import is_pack, read_manifest
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.files import file_sha256
+from smidgen.edge_client.wire.fleet import (
+    FILE_NAME,
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    SHA_256,
+    Pack,
+    PackFile,
+)
 
 LOG = logging.getLogger(__name__)
 MOST_TIMES = 4  # that a device is asked again for what it said before this process began

@@ -8,12 +8,12 @@ to another process.
 from contextlib import suppress
 from threading import Lock
 
-from coordinator.fleet.devices import Fleet, Members, wants
-from coordinator.fleet.presence import Presence, Sessions
-from coordinator.rounds.events import AlsoAsked, Event, StepOpened
-from coordinator.serving.ledger import Ledger, Live
-from coordinator.storage.devices import Device
-from coordinator.storage.store import Store
+from smidgen.coordinator.fleet.devices import Fleet, Members, wants
+from smidgen.coordinator.fleet.presence import Presence, Sessions
+from smidgen.coordinator.rounds.events import AlsoAsked, Event, StepOpened
+from smidgen.coordinator.serving.ledger import Ledger, Live
+from smidgen.coordinator.storage.devices import Device
+from smidgen.coordinator.storage.store import Store
 
 
 class Neighbours:

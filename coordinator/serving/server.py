@@ -17,7 +17,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timezone
 from functools import partial
@@ -28,9 +28,9 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Response
 from fastapi.concurrency import run_in_threadpool
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.device_routes import add_device_routes
-from coordinator.serving.http.connection_limits import (
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.device_routes import add_device_routes
+from smidgen.coordinator.serving.http.connection_limits import (
     ConnectionBounds,
     ConnectionSlots,
     Door,
@@ -38,17 +38,17 @@ from coordinator.serving.http.connection_limits import (
     TokenBuckets,
     room_within,
 )
-from coordinator.serving.http.handlers import OF_WORK, add_handlers, refusals
-from coordinator.serving.http.header_limits import UVICORNS, BoundedHttp
-from coordinator.serving.http.polls import Bells, UnderWay, heard
-from coordinator.serving.service import Service
-from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.storage.store import Store
-from coordinator.trust.checks import Secured, own_address, spare_memory
-from coordinator.trust.folder import LOOPBACK, Address
-from coordinator.upkeep.rollback import watched
-from edge_client.errors import WrongInput
-from edge_client.wire.pins import CA_PATH
+from smidgen.coordinator.serving.http.handlers import OF_WORK, add_handlers, refusals
+from smidgen.coordinator.serving.http.header_limits import UVICORNS, BoundedHttp
+from smidgen.coordinator.serving.http.polls import Bells, UnderWay, heard
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.trust.checks import Secured, own_address, spare_memory
+from smidgen.coordinator.trust.folder import LOOPBACK, Address
+from smidgen.coordinator.upkeep.rollback import watched
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.pins import CA_PATH
 
 MEDIA_TYPE = "application/pem-certificate-chain"
 
@@ -272,7 +272,7 @@ def serve(
         timeout_keep_alive=KEPT_OPEN_S,
         ssl_context_factory=_context_factory(secured),
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     ends_s = math.inf  # by the monotonic clock
 
     def end() -> None:
@@ -288,12 +288,12 @@ def serve(
         server.should_exit = True
 
     async def main() -> None:
+        _on_signals(end)  # first: whoever is answered may end it
         door = Door(bound, guests)
         task = asyncio.create_task(server.serve(sockets=[door]))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if not task.done():
-            _on_signals(end)
             on_listening()
             for line in [*_standing(service), *reachable(door, secured)]:
                 LOG.info("%s", line)
@@ -321,6 +321,14 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(is_told)
     asyncio.run(main())
+
+
+class _Server(uvicorn.Server):
+    """It leaves signals to `serve`; uvicorn's own raise them again as it ends: exit code -15."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
 
 
 def _standing(service: Service) -> list[str]:

@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from coordinator.fleet.clock import Clock
-from coordinator.fleet.devices import Fleet, Members, is_too_old, wants
-from coordinator.fleet.enrolment import NO_KEY, enrol
-from coordinator.fleet.presence import Alive, Presence, Sessions
-from coordinator.rounds.admission import Refusal
-from coordinator.rounds.events import (
+from smidgen.coordinator.fleet.clock import Clock
+from smidgen.coordinator.fleet.devices import Fleet, Members, is_too_old, wants
+from smidgen.coordinator.fleet.enrolment import NO_KEY, enrol
+from smidgen.coordinator.fleet.presence import Alive, Presence, Sessions
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Event,
     Extended,
@@ -30,32 +30,40 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.extensions import calling_by
-from coordinator.rounds.machine import waits
-from coordinator.rounds.scheduling.asking import asked_at_s
-from coordinator.serving.answers import (
+from smidgen.coordinator.rounds.extensions import calling_by
+from smidgen.coordinator.rounds.machine import waits
+from smidgen.coordinator.rounds.scheduling.asking import asked_at_s
+from smidgen.coordinator.serving.answers import (
     AnswerIntake,
     answer_invitation,
     dismiss_revoked,
     due_invitation,
 )
-from coordinator.serving.device_messages import over_of, terms_of, waiting_of, work_of
-from coordinator.serving.executor import carry_out, proceed
-from coordinator.serving.http.connection_limits import TokenBuckets
-from coordinator.serving.ledger import Ledger, Live
-from coordinator.serving.log import Clocks, Lacks, Troubles, run_text
-from coordinator.serving.packs import LatePacks, Packs
-from coordinator.serving.peer_servers import Neighbours
-from coordinator.serving.timeout import LIMIT_S, LetGo, Limit
-from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.devices import Device, note_cloned, who_joined
-from coordinator.storage.store import Store
-from coordinator.upkeep.backup import DatabaseFile
-from coordinator.upkeep.disk_space import DiskLimits, Usage
-from coordinator.upkeep.retention import Caretaker
-from coordinator.watch.logs import about
-from edge_client.wire.fleet import CLONED, REVOKED, Enrol, Enrolled, Membership, Outdated, PackFile
-from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
+from smidgen.coordinator.serving.device_messages import over_of, terms_of, waiting_of, work_of
+from smidgen.coordinator.serving.executor import carry_out, proceed
+from smidgen.coordinator.serving.http.connection_limits import TokenBuckets
+from smidgen.coordinator.serving.ledger import Ledger, Live
+from smidgen.coordinator.serving.log import Clocks, Lacks, Troubles, run_text
+from smidgen.coordinator.serving.packs import LatePacks, Packs
+from smidgen.coordinator.serving.peer_servers import Neighbours
+from smidgen.coordinator.serving.timeout import LIMIT_S, LetGo, Limit
+from smidgen.coordinator.storage.blobs import BlobDamaged
+from smidgen.coordinator.storage.devices import Device, note_cloned, who_joined
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.backup import DatabaseFile
+from smidgen.coordinator.upkeep.disk_space import DiskLimits, Usage
+from smidgen.coordinator.upkeep.retention import Caretaker
+from smidgen.coordinator.watch.logs import about
+from smidgen.edge_client.wire.fleet import (
+    CLONED,
+    REVOKED,
+    Enrol,
+    Enrolled,
+    Membership,
+    Outdated,
+    PackFile,
+)
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, Work
 
 RETURNS_AT_ONCE = 4  # of a device to a run that it had left
 RETURN_EVERY_S = 60  # and then one

@@ -17,7 +17,7 @@ from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import TypeVar, cast
 
-from coordinator.rounds.extensions import PluginError
+from smidgen.coordinator.rounds.extensions import PluginError
 
 T = TypeVar("T")
 LIMIT_S = 60.0

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from edge_client.files import file_sha256, private, sync_folder, write_atomically
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.files import file_sha256, private, sync_folder, write_atomically
+from smidgen.edge_client.wire.tensors import sha256
 
 RESTORE = "restore it from a backup of the store"
 FLEET = "fleet"  # beside the blobs of a shared store: the id of the fleet that they belong to

@@ -12,9 +12,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from coordinator.storage.blobs import FLEET, RESTORE, BlobDamaged, BlobsAway, FolderBlobs, is_blob
-from edge_client.errors import WrongInput, installing
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.storage.blobs import (
+    FLEET,
+    RESTORE,
+    BlobDamaged,
+    BlobsAway,
+    FolderBlobs,
+    is_blob,
+)
+from smidgen.edge_client.errors import WrongInput, installing
+from smidgen.edge_client.wire.tensors import sha256
 
 RIGHTS = (
     "name its key (AWS_ACCESS_KEY_ID, AWS_PROFILE), and give it GetObject, PutObject, DeleteObject "

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import sqlalchemy as sql
 
-from coordinator.storage.database import Database
-from coordinator.storage.errors import StoreError
-from coordinator.storage.schema import OPERATORS, SESSIONS, TOKENS
-from coordinator.storage.store import Store
+from smidgen.coordinator.storage.database import Database
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.schema import OPERATORS, SESSIONS, TOKENS
+from smidgen.coordinator.storage.store import Store
 
 
 def draw_secret() -> str:

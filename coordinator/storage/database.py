@@ -16,10 +16,10 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import sqlalchemy as sql
 from sqlalchemy.exc import DatabaseError, DataError, SQLAlchemyError
 
-from coordinator.storage.dialects import postgres, sqlite
-from coordinator.storage.dialects.lead import Lead, Sole, Standby
-from coordinator.storage.dialects.locks import FileLocks, Locks
-from edge_client.errors import Failed, WrongInput
+from smidgen.coordinator.storage.dialects import postgres, sqlite
+from smidgen.coordinator.storage.dialects.lead import Lead, Sole, Standby
+from smidgen.coordinator.storage.dialects.locks import FileLocks, Locks
+from smidgen.edge_client.errors import Failed, WrongInput
 
 A = TypeVar("A")
 B = TypeVar("B")

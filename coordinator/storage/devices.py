@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import sqlalchemy as sql
 
-from coordinator.storage.database import Database
-from coordinator.storage.schema import DEVICES, MEMBERSHIPS
-from edge_client.wire.fleet import DeviceFacts, Membership
+from smidgen.coordinator.storage.database import Database
+from smidgen.coordinator.storage.schema import DEVICES, MEMBERSHIPS
+from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
 
 NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
 UNKNOWN = {"machine": "", "cores": 0, "memory_bytes": 0, "python": "", "smidgen": ""}

@@ -1,6 +1,6 @@
 """Errors of a store."""
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 
 class StoreError(WrongInput):

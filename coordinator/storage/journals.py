@@ -22,10 +22,10 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from coordinator.rounds.events import Event, Folded, decode_event, encode_event
-from coordinator.storage.database import Database
-from coordinator.storage.schema import EVENTS, RUNS
-from edge_client.files import write_atomically
+from smidgen.coordinator.rounds.events import Event, Folded, decode_event, encode_event
+from smidgen.coordinator.storage.database import Database
+from smidgen.coordinator.storage.schema import EVENTS, RUNS
+from smidgen.edge_client.files import write_atomically
 
 FIELDS = (
     *("run_id", "config", "base_id", "base_reference", "architecture", "adapter_sha256"),

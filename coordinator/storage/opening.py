@@ -10,12 +10,12 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from coordinator.storage.blobs import Blobs
-from coordinator.storage.database import Connection, Database
-from coordinator.storage.dialects import postgres
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import DATABASE, StorePlace
-from coordinator.storage.schema import METADATA, REVISION, STORE, VERSION
+from smidgen.coordinator.storage.blobs import Blobs
+from smidgen.coordinator.storage.database import Connection, Database
+from smidgen.coordinator.storage.dialects import postgres
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import DATABASE, StorePlace
+from smidgen.coordinator.storage.schema import METADATA, REVISION, STORE, VERSION
 
 UNSURE = "~"  # before the id of a fleet whose blobs do not have it yet
 

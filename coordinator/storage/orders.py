@@ -6,14 +6,14 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from coordinator.rounds.history import history_of
-from coordinator.rounds.orders import OrderError, OrderKind, event_of
-from coordinator.rounds.state import State, evolve, replay
-from coordinator.storage.database import Statement
-from coordinator.storage.errors import StoreError
-from coordinator.storage.runs import config_of
-from coordinator.storage.schema import ORDERS
-from coordinator.storage.store import Run, Store
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.orders import OrderError, OrderKind, event_of
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.coordinator.storage.database import Statement
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.runs import config_of
+from smidgen.coordinator.storage.schema import ORDERS
+from smidgen.coordinator.storage.store import Run, Store
 
 
 @dataclass(frozen=True)

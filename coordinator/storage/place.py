@@ -13,10 +13,10 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from coordinator.storage.blobs import Blobs, FolderBlobs
-from coordinator.storage.bucket import BucketBlobs
-from coordinator.storage.dialects import postgres
-from edge_client.errors import demand
+from smidgen.coordinator.storage.blobs import Blobs, FolderBlobs
+from smidgen.coordinator.storage.bucket import BucketBlobs
+from smidgen.coordinator.storage.dialects import postgres
+from smidgen.edge_client.errors import demand
 
 DATABASE = "coordinator.db"
 BLOBS = "blobs"

@@ -14,17 +14,17 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.rounds.bounds import next_most_examples
-from coordinator.rounds.scoring import Score, entity_scores, mean_loss
-from coordinator.storage.database import Database, Statement
-from coordinator.storage.schema import DEVICES, REPORTS, RUNS
-from coordinator.storage.store import Store
-from edge_client.outputs import new_file
-from edge_client.tasks.counts import EntityScores
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import perplexity
-from edge_client.tasks.task import Task
-from edge_client.wire.figures import Row, by_round, counted, entities_of, weighted
+from smidgen.coordinator.rounds.bounds import next_most_examples
+from smidgen.coordinator.rounds.scoring import Score, entity_scores, mean_loss
+from smidgen.coordinator.storage.database import Database, Statement
+from smidgen.coordinator.storage.schema import DEVICES, REPORTS, RUNS
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.outputs import new_file
+from smidgen.edge_client.tasks.counts import EntityScores
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.figures import Row, by_round, counted, entities_of, weighted
 
 PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, else_=3)
 # Later in a run comes first; runs that were created later come first.

@@ -7,33 +7,45 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from coordinator.config import RunConfig
-from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.machine import (
     closes_at_s,
     devices_needed,
     ended_of,
     kept_of,
     rounds_of,
 )
-from coordinator.rounds.scheduling.step import Step
-from coordinator.rounds.selection import lack_of_tags
-from coordinator.rounds.state import State, replay
-from coordinator.storage.credentials import draw_secret, insert_token, tokens
-from coordinator.storage.devices import Device, Member, devices, members
-from coordinator.storage.errors import StoreError
-from coordinator.storage.reports import pseudo_labels, rows, scores_by_round
-from coordinator.storage.store import Run, Store
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.errors import demand
-from edge_client.tasks.task import Task
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.figures import Row
-from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import MAX_JSON_BYTES, PROTOCOL, Next, Work, encode, encode_brief
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.coordinator.rounds.scheduling.step import Step
+from smidgen.coordinator.rounds.selection import lack_of_tags
+from smidgen.coordinator.rounds.state import State, replay
+from smidgen.coordinator.storage.credentials import draw_secret, insert_token, tokens
+from smidgen.coordinator.storage.devices import Device, Member, devices, members
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.reports import pseudo_labels, rows, scores_by_round
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.spec import (
+    AdapterError,
+    AdapterSpec,
+    parse_adapter,
+    usual_adapter,
+)
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.wire.figures import Row
+from smidgen.edge_client.wire.fleet import Terms
+from smidgen.edge_client.wire.messages import (
+    MAX_JSON_BYTES,
+    PROTOCOL,
+    Next,
+    Work,
+    encode,
+    encode_brief,
+)
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 
 # A run's first adapter, for its base and task; it refuses what does not fit.
 Start: TypeAlias = Callable[[Base, Task], tuple[AdapterSpec, AdapterState]]

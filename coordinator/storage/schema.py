@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from coordinator.storage.database import Database
-from coordinator.storage.dialects.postgres import begin_long
+from smidgen.coordinator.storage.database import Database
+from smidgen.coordinator.storage.dialects.postgres import begin_long
 
 REVISION = "0009"
 METADATA = sql.MetaData()
@@ -94,8 +94,8 @@ DEVICES = sql.Table(
     sql.Column("life", TEXT, nullable=False, server_default=""),
     sql.Index("ix_devices_stem_number", "stem", "number"),
 )
-# How devices stand to runs: `edge_client.wire.fleet.Membership` with its time. `revision` grows
-# with each change of a row.
+# How devices stand to runs: `smidgen.edge_client.wire.fleet.Membership` with its time. `revision`
+# grows with each change of a row.
 MEMBERSHIPS = sql.Table(
     "memberships",
     METADATA,

@@ -13,12 +13,12 @@ from pathlib import Path
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from coordinator.rounds.events import Event, Folded
-from coordinator.storage.database import Connection, Database, Statement
-from coordinator.storage.dialects import postgres
-from coordinator.storage.dialects.locks import CLAIMS, SERVE, FileLocks
-from coordinator.storage.errors import Conflict, StoreError
-from coordinator.storage.journals import (
+from smidgen.coordinator.rounds.events import Event, Folded
+from smidgen.coordinator.storage.database import Connection, Database, Statement
+from smidgen.coordinator.storage.dialects import postgres
+from smidgen.coordinator.storage.dialects.locks import CLAIMS, SERVE, FileLocks
+from smidgen.coordinator.storage.errors import Conflict, StoreError
+from smidgen.coordinator.storage.journals import (
     Heads,
     JournalError,
     JournalHead,
@@ -27,9 +27,9 @@ from coordinator.storage.journals import (
     link_of,
     read,
 )
-from coordinator.storage.opening import Marks, check_fleet, open_schema
-from coordinator.storage.place import StorePlace, place_of
-from coordinator.storage.schema import EVENTS, REVISION, RUNS, STORE, VERSION
+from smidgen.coordinator.storage.opening import Marks, check_fleet, open_schema
+from smidgen.coordinator.storage.place import StorePlace, place_of
+from smidgen.coordinator.storage.schema import EVENTS, REVISION, RUNS, STORE, VERSION
 
 LOCK_S = 2.0  # commands hold the lock of who serves for an instant, to see whether somebody does
 LOOK_S = 0.2  # for which they wait for each other

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from coordinator.trust.folder import Trust, TrustError, ca_of, folder_of, is_there, read
-from edge_client.errors import WrongInput, demand
-from edge_client.wire import pins
+from smidgen.coordinator.trust.folder import Trust, TrustError, ca_of, folder_of, is_there, read
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.wire import pins
 
 NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME; ssl has no name for it
 OTHER_NAME = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, .._IP_ADDRESS_MISMATCH

@@ -29,9 +29,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from edge_client.errors import WrongInput, demand
-from edge_client.files import PRIVATE, from_json, sync_folder, write_atomically
-from edge_client.wire.pins import pin_of
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.files import PRIVATE, from_json, sync_folder, write_atomically
+from smidgen.edge_client.wire.pins import pin_of
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365

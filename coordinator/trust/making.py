@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from coordinator.trust.checks import check, check_authority, is_for, names_of
-from coordinator.trust.folder import (
+from smidgen.coordinator.trust.checks import check, check_authority, is_for, names_of
+from smidgen.coordinator.trust.folder import (
     LOOPBACK,
     Address,
     Pair,
@@ -22,8 +22,8 @@ from coordinator.trust.folder import (
     read,
     sign_server,
 )
-from edge_client.errors import demand
-from edge_client.wire.pins import pin_of
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.pins import pin_of
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.storage.blobs import RESTORE, BlobDamaged
-from coordinator.storage.database import Connection, Database, DatabaseDamaged
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import DATABASE
-from coordinator.storage.schema import CopyError, copy_rows, mark_arriving
-from coordinator.storage.store import Store
-from coordinator.upkeep import disk_space
-from coordinator.upkeep.retention import Books
-from coordinator.upkeep.rollback import TLS, behind, damages, note, unsecured
-from edge_client.files import open_to_others, sync_folder
+from smidgen.coordinator.storage.blobs import RESTORE, BlobDamaged
+from smidgen.coordinator.storage.database import Connection, Database, DatabaseDamaged
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.schema import CopyError, copy_rows, mark_arriving
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep import disk_space
+from smidgen.coordinator.upkeep.retention import Books
+from smidgen.coordinator.upkeep.rollback import TLS, behind, damages, note, unsecured
+from smidgen.edge_client.files import open_to_others, sync_folder
 
 MAGIC = b"SQLite format 3\0"
 WAL_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # by the order of bytes of its checksums

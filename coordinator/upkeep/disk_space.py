@@ -16,10 +16,10 @@ from typing import Protocol
 
 import msgspec
 
-from coordinator.storage.store import Store
-from edge_client.errors import demand
-from edge_client.files import from_json, write_atomically
-from edge_client.planning.sizes import parse_size
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.files import from_json, write_atomically
+from smidgen.edge_client.planning.sizes import parse_size
 
 KEEP_ROUNDS = 20
 LEAST_FREE, LEAST_FREE_BYTES = "512M", 512 << 20

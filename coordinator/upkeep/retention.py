@@ -18,16 +18,16 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.rounds.events import Answered, Event, Folded, StepClosed, StepOpened
-from coordinator.rounds.history import KNOWN_ROUNDS, past_of
-from coordinator.rounds.scheduling.asking import asynchronous
-from coordinator.rounds.scoring import Score, is_as_good
-from coordinator.rounds.state import State, evolve
-from coordinator.storage.reports import forget_old
-from coordinator.storage.store import Run, Store
-from coordinator.upkeep.disk_space import KEEP_ROUNDS, DiskLimits, Room, Usage
-from edge_client.planning.allocator import trim
-from edge_client.tables import size
+from smidgen.coordinator.rounds.events import Answered, Event, Folded, StepClosed, StepOpened
+from smidgen.coordinator.rounds.history import KNOWN_ROUNDS, past_of
+from smidgen.coordinator.rounds.scheduling.asking import asynchronous
+from smidgen.coordinator.rounds.scoring import Score, is_as_good
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.coordinator.storage.reports import forget_old
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS, DiskLimits, Room, Usage
+from smidgen.edge_client.planning.allocator import trim
+from smidgen.edge_client.tables import size
 
 STEPS_ON_THEIR_WAY = 3  # the open one and the last two: as long as the ledger knows their work
 

@@ -8,16 +8,16 @@ guard against accidents: whoever can write to the store can rewrite both.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordinator.rounds.state import State
-from coordinator.storage.blobs import RESTORE, BlobDamaged
-from coordinator.storage.errors import StoreError
-from coordinator.storage.journals import FILE, Heads, HeadsError, read_heads
-from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store
-from coordinator.upkeep.retention import updates_kept
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.storage.blobs import RESTORE, BlobDamaged
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.journals import FILE, Heads, HeadsError, read_heads
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.retention import updates_kept
 
 LOOKS = 3  # at a journal that seems to be another one
-TLS = "tls"  # the store's folder of certificates; see `coordinator.trust.folder`
+TLS = "tls"  # the store's folder of certificates; see `smidgen.coordinator.trust.folder`
 
 
 @contextmanager

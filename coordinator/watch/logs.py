@@ -10,8 +10,8 @@ from collections import OrderedDict
 from datetime import datetime, timezone
 from typing import Any
 
-from edge_client.errors import WrongInput
-from edge_client.log_lines import PlainLines, shown, shown_lines
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.log_lines import PlainLines, shown, shown_lines
 
 
 def about(

@@ -16,8 +16,8 @@ from pathlib import Path
 from time import time
 from typing import Any, Protocol, TypeAlias
 
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.outputs import check_out_file, new_file
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.outputs import check_out_file, new_file
 
 Figures: TypeAlias = Mapping[str, float]
 PROJECT = "smidgen"  # where none is named

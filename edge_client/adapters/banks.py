@@ -8,10 +8,10 @@ in modules that both have, their ranks stand side by side and their changes to t
     engine = opened(stack.spec)
     engine.put(stack.joined(own_numbers, shared_numbers))
 
-A generator net (`edge_client.personal.generator`) outputs a factor for every rank of a bank; a
-rates net (`edge_client.personal.rates`) outputs one for every tensor of an adapter. Each tells a
-device how to train its own adapter. Their weights are float32 tensors by name, as an adapter's
-are, so they are sent, averaged, journaled and compressed in the same way.
+A generator net (`smidgen.edge_client.personal.generator`) outputs a factor for every rank of a
+bank; a rates net (`smidgen.edge_client.personal.rates`) outputs one for every tensor of an adapter.
+Each tells a device how to train its own adapter. Their weights are float32 tensors by name, as an
+adapter's are, so they are sent, averaged, journaled and compressed in the same way.
 """
 
 import math
@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.adapters.ranks import ModuleRank
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.ranks import ModuleRank
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
     AdapterSpec,
@@ -29,11 +29,11 @@ from edge_client.adapters.spec import (
     lora_modules,
     parse_adapter,
 )
-from edge_client.bases.architectures import Shape
-from edge_client.bases.families import family_of
-from edge_client.errors import demand
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState
 
 SCALING = 2.0  # alpha / r of the bank, and of every module that is cut from it
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_client.adapters.gguf_adapter import ADAPTER
-from edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
-from edge_client.bases.base import EMBEDDED, Base
-from edge_client.bases.gguf.header import GgufFile, is_gguf
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import perplexity
-from edge_client.tasks.task import Task
+from smidgen.edge_client.adapters.gguf_adapter import ADAPTER
+from smidgen.edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, Base
+from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.tasks.task import Task
 
 README = "README.md"
 SNIPPET = Path(__file__).with_name("with_peft.py.txt")  # a text here, and never imported

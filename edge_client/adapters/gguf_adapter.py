@@ -12,14 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
-from edge_client.bases.architectures import Shape
-from edge_client.bases.families import family_of
-from edge_client.bases.gguf.header import STRING
-from edge_client.bases.gguf.model import ARCHITECTURES, INTERLEAVED, linears_of, rotary_order
-from edge_client.updates.forms import LORA_A, LORA_B
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA
+from smidgen.edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.gguf.header import STRING
+from smidgen.edge_client.bases.gguf.model import (
+    ARCHITECTURES,
+    INTERLEAVED,
+    linears_of,
+    rotary_order,
+)
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
+from smidgen.edge_client.wire.tensors import AdapterState
 
 ADAPTER = "adapter.gguf"
 VERSION, ALIGNMENT = 3, 32

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.banks import net_of
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.banks import net_of
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
     AdapterSpec,
@@ -19,17 +19,17 @@ from edge_client.adapters.spec import (
     layer_pattern,
     lora_modules,
 )
-from edge_client.bases.architectures import Rotary
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.bases.weights import Weights
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import TaskKind, kind_of
-from edge_client.tasks.task import Task
-from edge_client.updates.forms import first_of
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.bases.architectures import Rotary
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.bases.weights import Weights
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kind import TaskKind, kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import first_of
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState
 
 NAMELESS = 1000  # tokens at a vocabulary's beginning, special ones and single letters
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.spec import PREFIX, AdapterError, AdapterSpec, lora_modules
-from edge_client.bases.base import HUB_FILES, Base
-from edge_client.bases.header import write_header
-from edge_client.bases.manifest import read_json
-from edge_client.bases.quantization import to_bfloat16
-from edge_client.bases.weights import FLOATS, Weights
-from edge_client.errors import Failed, demand
-from edge_client.updates.forms import LORA_A, LORA_B
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.spec import PREFIX, AdapterError, AdapterSpec, lora_modules
+from smidgen.edge_client.bases.base import HUB_FILES, Base
+from smidgen.edge_client.bases.header import write_header
+from smidgen.edge_client.bases.manifest import read_json
+from smidgen.edge_client.bases.quantization import to_bfloat16
+from smidgen.edge_client.bases.weights import FLOATS, Weights
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
+from smidgen.edge_client.wire.tensors import AdapterState
 
 MERGED = "merged"  # the folder, and what `--with-base` calls it
 BLOCK_ELEMENTS = 1 << 18  # handled at once

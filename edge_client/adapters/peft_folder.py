@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edge_client.adapters.card import (
+from smidgen.edge_client.adapters.card import (
     README,
     Card,
     loadable_name,
@@ -28,11 +28,11 @@ from edge_client.adapters.card import (
     model_card,
     portable_name,
 )
-from edge_client.adapters.gguf_adapter import ADAPTER, has_gguf_form, write_gguf_adapter
-from edge_client.adapters.initial import fitting
-from edge_client.adapters.merged import MERGED, check_mergeable, write_merged
-from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.gguf_adapter import ADAPTER, has_gguf_form, write_gguf_adapter
+from smidgen.edge_client.adapters.initial import fitting
+from smidgen.edge_client.adapters.merged import MERGED, check_mergeable, write_merged
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
     AdapterSpec,
@@ -43,21 +43,21 @@ from edge_client.adapters.spec import (
     parse_adapter,
     target_pattern,
 )
-from edge_client.bases.base import HUB_FILES, Base
-from edge_client.bases.families import family_of
-from edge_client.bases.gguf.header import is_gguf
-from edge_client.bases.layout import linear_size
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.errors import demand
-from edge_client.files import from_json
-from edge_client.outputs import check_out_folder, new_folder
-from edge_client.tables import plain
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.updates.forms import LORA_A, LORA_B, Core, is_lora
-from edge_client.wire.messages import WireError
-from edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import HUB_FILES, Base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.gguf.header import is_gguf
+from smidgen.edge_client.bases.layout import linear_size
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.files import from_json
+from smidgen.edge_client.outputs import check_out_folder, new_folder
+from smidgen.edge_client.tables import plain
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B, Core, is_lora
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
+from smidgen.edge_client.wire.training import Training
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 OWN_WEIGHTS = "smidgen_adapter.safetensors"  # of what PEFT has no form for

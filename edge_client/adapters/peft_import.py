@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters.initial import fitting, initial_adapter
-from edge_client.adapters.peft_folder import BARE, CONFIG, WEIGHTS, adapter_state
-from edge_client.adapters.peft_options import (
+from smidgen.edge_client.adapters.initial import fitting, initial_adapter
+from smidgen.edge_client.adapters.peft_folder import BARE, CONFIG, WEIGHTS, adapter_state
+from smidgen.edge_client.adapters.peft_options import (
     AT_THE_END,
     READ,
     check_options,
@@ -27,8 +27,8 @@ from edge_client.adapters.peft_options import (
     matching,
     task_type,
 )
-from edge_client.adapters.ranks import LORA_ALPHA, ModuleRank
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA, ModuleRank
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     TARGETS,
     AdapterError,
@@ -40,16 +40,16 @@ from edge_client.adapters.spec import (
     layers_of,
     lead,
 )
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of
-from edge_client.bases.header import WeightsError, read_header
-from edge_client.bases.layout import pooler_of
-from edge_client.bases.quantization import from_bfloat16
-from edge_client.errors import demand
-from edge_client.tables import plain
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.header import WeightsError, read_header
+from smidgen.edge_client.bases.layout import pooler_of
+from smidgen.edge_client.bases.quantization import from_bfloat16
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import plain
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState
 
 LARGEST = 9999  # rank or tokens of a prompt, as in an adapter's name
 LARGEST_ALPHA = 1_000_000

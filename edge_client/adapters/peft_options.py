@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.errors import demand
-from edge_client.tables import plain
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import plain
 
 LONGEST_LINE = 200
 LONGEST_PATTERN = 10_000  # characters of a key of ranks or alphas

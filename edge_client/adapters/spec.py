@@ -11,15 +11,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
-from edge_client.bases.architectures import Family, Shape
-from edge_client.bases.families import family_of
-from edge_client.bases.layout import module_size
-from edge_client.errors import WrongInput
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.updates.forms import FORMS
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
+from smidgen.edge_client.bases.architectures import Family, Shape
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.layout import module_size
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import FORMS
+from smidgen.edge_client.wire.tensors import AdapterState
 
 PREFIX = "base_model.model."
 Net = Literal["", "generator", "rates"]

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.api.given import Place
-from edge_client.api.plan import ADAPTER, plan, state_folder
-from edge_client.api.train import Tell
-from edge_client.bases.base import (
+from smidgen.edge_client.api.given import Place
+from smidgen.edge_client.api.plan import ADAPTER, plan, state_folder
+from smidgen.edge_client.api.train import Tell
+from smidgen.edge_client.bases.base import (
     EMBEDDED,
     HEADLESS,
     HUB_FILES,
@@ -16,11 +16,11 @@ from edge_client.bases.base import (
     open_base,
     read_config,
 )
-from edge_client.bases.gguf.header import is_gguf
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.tokenizer import disagreements
-from edge_client.doctor.engines import Processor, read_engine, read_static_tls, read_steps
-from edge_client.doctor.machine import (
+from smidgen.edge_client.bases.gguf.header import is_gguf
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.tokenizer import disagreements
+from smidgen.edge_client.doctor.engines import Processor, read_engine, read_static_tls, read_steps
+from smidgen.edge_client.doctor.machine import (
     ERROR,
     OK,
     WARNING,
@@ -31,12 +31,12 @@ from edge_client.doctor.machine import (
     read_state_folder,
     this_host,
 )
-from edge_client.engine.opening import ENGINES, engine_name
-from edge_client.errors import Failed, WrongInput
-from edge_client.planning.planner import plan_in_words
-from edge_client.planning.resources import flags_here
-from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.tables import seconds
+from smidgen.edge_client.engine.opening import ENGINES, engine_name
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.planning.planner import plan_in_words
+from smidgen.edge_client.planning.resources import flags_here
+from smidgen.edge_client.planning.sizes import AUTO, parse_budget
+from smidgen.edge_client.tables import seconds
 
 ROOT = Path("/")
 OTHER_BASE = "do as that says, or give another --base"
@@ -116,7 +116,9 @@ def doctor(
 def _coordinator(
     url: str, ca: str, state: Path, is_plain_fine: bool, host: Host
 ) -> Sequence[Finding]:
-    from edge_client.doctor.coordinator import read_coordinator  # httpx, only where it is asked
+    from smidgen.edge_client.doctor.coordinator import (
+        read_coordinator,
+    )  # httpx, only where it is asked
 
     return read_coordinator(url, ca, state, is_plain_fine, host.now_s)
 

@@ -6,21 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_client.adapters.peft_folder import is_exported
-from edge_client.api.given import Asked, Place, place, place_or_none, task_file
-from edge_client.api.labeller import kind_asked, open_labeller
-from edge_client.api.predict import with_prior
-from edge_client.bases.base import EMBEDDED, BaseName
-from edge_client.formats.dialect import Dialect, find
-from edge_client.formats.opened import DataError
-from edge_client.outputs import check_other
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO
-from edge_client.tasks.kind import TaskKind, kind_of
-from edge_client.tasks.scores import Scores
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import every_row
-from edge_client.texts.parts import PARTS, Labels, files_of
+from smidgen.edge_client.adapters.peft_folder import is_exported
+from smidgen.edge_client.api.given import Asked, Place, place, place_or_none, task_file
+from smidgen.edge_client.api.labeller import kind_asked, open_labeller
+from smidgen.edge_client.api.predict import with_prior
+from smidgen.edge_client.bases.base import EMBEDDED, BaseName
+from smidgen.edge_client.formats.dialect import Dialect, find
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.outputs import check_other
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.tasks.kind import TaskKind, kind_of
+from smidgen.edge_client.tasks.scores import Scores
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import every_row
+from smidgen.edge_client.texts.parts import PARTS, Labels, files_of
 
 
 def evaluate(

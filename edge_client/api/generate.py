@@ -9,24 +9,30 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import adapter_and_task, adapter_or_own
-from edge_client.api.predict import found_texts
-from edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.engine.generation import Network, Sampling, generated, room_needed
-from edge_client.engine.opening import load_engine
-from edge_client.errors import demand
-from edge_client.planning.allocator import resident_bytes, trim
-from edge_client.planning.resources import read_facts
-from edge_client.planning.sizes import AUTO, BudgetError, auto_budget, parse_budget, size_text
-from edge_client.tables import size
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.ready_tasks import CONVERSATION
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.seeds import Seed
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.api.given import Asked, Place, place_or_none
+from smidgen.edge_client.api.labeller import adapter_and_task, adapter_or_own
+from smidgen.edge_client.api.predict import found_texts
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.engine.generation import Network, Sampling, generated, room_needed
+from smidgen.edge_client.engine.opening import load_engine
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.planning.allocator import resident_bytes, trim
+from smidgen.edge_client.planning.resources import read_facts
+from smidgen.edge_client.planning.sizes import (
+    AUTO,
+    BudgetError,
+    auto_budget,
+    parse_budget,
+    size_text,
+)
+from smidgen.edge_client.tables import size
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.ready_tasks import CONVERSATION
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.seeds import Seed
 
 HALF = "\ufffd"  # what the first bytes of a letter decode to
 Tell = Callable[[str], None]

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TypeAlias
 
-from edge_client.errors import WrongInput
-from edge_client.tasks.ready_tasks import find_task
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.ready_tasks import find_task
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 
 Place: TypeAlias = str | Path
 Asked: TypeAlias = Task | str | Path  # a task, its file, or the name of a ready-made one

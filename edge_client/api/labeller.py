@@ -6,23 +6,28 @@ Memory is bounded however many texts there are, and answers come in the texts' o
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.adapters.peft_folder import CONFIG, is_exported, read_origin, read_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
-from edge_client.api.given import Asked, as_task
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.budgeted import open_within, ready_engine
-from edge_client.engine.engine import Engine
-from edge_client.errors import demand
-from edge_client.personal.choice import chosen_in
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import parse_budget
-from edge_client.tasks.kind import TaskKind, check_same, kind_named, kind_of
-from edge_client.tasks.registry import DEFAULT
-from edge_client.tasks.task import Task
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.peft_folder import (
+    CONFIG,
+    is_exported,
+    read_origin,
+    read_peft_folder,
+)
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from smidgen.edge_client.api.given import Asked, as_task
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.budgeted import open_within, ready_engine
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.personal.choice import chosen_in
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import parse_budget
+from smidgen.edge_client.tasks.kind import TaskKind, check_same, kind_named, kind_of
+from smidgen.edge_client.tasks.registry import DEFAULT
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.api.given import Place, place
-from edge_client.bases.base import HEADLESS, Base, BaseName
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.packing import pack_model, pack_random
-from edge_client.bases.tokenizer import disagreements
-from edge_client.bases.writer import Packed, Progress
-from edge_client.errors import demand
-from edge_client.outputs import check_out_parent
-from edge_client.wire.seeds import Seed
+from smidgen.edge_client.api.given import Place, place
+from smidgen.edge_client.bases.base import HEADLESS, Base, BaseName
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.packing import pack_model, pack_random
+from smidgen.edge_client.bases.tokenizer import disagreements
+from smidgen.edge_client.bases.writer import Packed, Progress
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.outputs import check_out_parent
+from smidgen.edge_client.wire.seeds import Seed
 
 
 @dataclass(frozen=True)

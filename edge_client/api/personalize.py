@@ -3,26 +3,26 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.adapters.peft_folder import (
+from smidgen.edge_client.adapters.peft_folder import (
     check_adapter_folder,
     read_peft_folder,
 )
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.api.given import Asked, Place, place, task_file, task_for, training_of
-from edge_client.api.train import labelled_texts
-from edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
-from edge_client.engine.budgeted import ready_engine
-from edge_client.errors import demand
-from edge_client.formats.dialect import Dialect
-from edge_client.metering.memory import PeakSpan
-from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import FROM_SHARED, Given, Way
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.tasks.kind import check_same
-from edge_client.tasks.task import Task
-from edge_client.wire.seeds import Seed
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.api.given import Asked, Place, place, task_file, task_for, training_of
+from smidgen.edge_client.api.train import labelled_texts
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
+from smidgen.edge_client.engine.budgeted import ready_engine
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.metering.memory import PeakSpan
+from smidgen.edge_client.personal.making import Made, Opening, make, method_for, way_for
+from smidgen.edge_client.personal.methods import FROM_SHARED, Given, Way
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import AUTO, parse_budget
+from smidgen.edge_client.tasks.kind import check_same
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.seeds import Seed
+from smidgen.edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)

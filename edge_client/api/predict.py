@@ -17,21 +17,21 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.api.given import Asked, Place, place_or_none
-from edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
-from edge_client.bases.base import EMBEDDED, BaseName
-from edge_client.errors import demand
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.opened import NO_TEXT
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.kinds.guesses import TOP, FilledText, check_top, guessings
-from edge_client.tasks.kinds.label_answers import Answer, answers
-from edge_client.tasks.kinds.tag_answers import TaggedText, taggings
-from edge_client.texts.accounting import Accounting, tell
-from edge_client.texts.examples import Example, Found, every_row
-from edge_client.texts.parts import Labels, read_as
+from smidgen.edge_client.api.given import Asked, Place, place_or_none
+from smidgen.edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
+from smidgen.edge_client.bases.base import EMBEDDED, BaseName
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.opened import NO_TEXT
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.kinds.guesses import TOP, FilledText, check_top, guessings
+from smidgen.edge_client.tasks.kinds.label_answers import Answer, answers
+from smidgen.edge_client.tasks.kinds.tag_answers import TaggedText, taggings
+from smidgen.edge_client.texts.accounting import Accounting, tell
+from smidgen.edge_client.texts.examples import Example, Found, every_row
+from smidgen.edge_client.texts.parts import Labels, read_as
 
 FEWEST = 8  # texts; fewer say more of themselves than of the adapter
 

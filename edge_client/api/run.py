@@ -9,24 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.adapters.peft_folder import check_adapter_folder
-from edge_client.api.given import Place, place, place_or_none
-from edge_client.api.plan import state_folder
-from edge_client.api.train import version
-from edge_client.bases.base import EMBEDDED, BaseName, open_base
-from edge_client.engine.budgeted import ready_engine
-from edge_client.engine.limits import parse_limits
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.formats.dialect import Dialect
-from edge_client.guest.ceilings import Rules, parse_window
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
-from edge_client.tasks.kind import every_files
-from edge_client.texts.data_folder import check_folder
-from edge_client.wire.fleet import LONGEST_NAME, NAME, check_tags, is_name
+from smidgen.edge_client.adapters.peft_folder import check_adapter_folder
+from smidgen.edge_client.api.given import Place, place, place_or_none
+from smidgen.edge_client.api.plan import state_folder
+from smidgen.edge_client.api.train import version
+from smidgen.edge_client.bases.base import EMBEDDED, BaseName, open_base
+from smidgen.edge_client.engine.budgeted import ready_engine
+from smidgen.edge_client.engine.limits import parse_limits
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.guest.ceilings import Rules, parse_window
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
+from smidgen.edge_client.tasks.kind import every_files
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.wire.fleet import LONGEST_NAME, NAME, check_tags, is_name
 
 if TYPE_CHECKING:
-    from edge_client.client.settings import Summary
+    from smidgen.edge_client.client.settings import Summary
 
 PACKS_SIZE = "4G"
 PATIENCE_S = 10.0
@@ -104,7 +104,7 @@ def run_client(
             with memory of its own, of that.
         limits: What this device does at most, whatever a run asks: epochs, batch, tokens, lr, rank,
             samples, and seconds for a piece of work, such as `epochs=20,seconds=3600`; what is
-            left out keeps the defaults of `edge_client.engine.limits.Limits`.
+            left out keeps the defaults of `smidgen.edge_client.engine.limits.Limits`.
         state: State folder; `~/.local/state/smidgen/NAME` by default.
         name: The device's name; the host's by default.
         cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
@@ -138,13 +138,13 @@ def run_client(
         NothingDone: The runs are finished and all that was asked of this device failed.
         Failed: Nobody answered at the start, or work failed three times in a row.
     """
-    from edge_client.client.loop import Client
-    from edge_client.client.packs.shelf import Shelf
-    from edge_client.client.packs.sources import source_of
-    from edge_client.client.settings import Settings
-    from edge_client.client.state import ClientState
-    from edge_client.client.trust import trusted
-    from edge_client.personal.methods import Way
+    from smidgen.edge_client.client.loop import Client
+    from smidgen.edge_client.client.packs.shelf import Shelf
+    from smidgen.edge_client.client.packs.sources import source_of
+    from smidgen.edge_client.client.settings import Settings
+    from smidgen.edge_client.client.state import ClientState
+    from smidgen.edge_client.client.trust import trusted
+    from smidgen.edge_client.personal.methods import Way
 
     name = name or socket.gethostname()
     check_name(name, is_folder=state is None)
@@ -213,12 +213,12 @@ def is_enrolled(folder: Path, given: Sequence[Path] = ()) -> bool:
 
     Args:
         folder: The state folder.
-        given: See `edge_client.client.state.ClientState`.
+        given: See `smidgen.edge_client.client.state.ClientState`.
 
     Raises:
         WrongInput: The folder is damaged, or somebody's own.
     """
-    from edge_client.client.state import ClientState
+    from smidgen.edge_client.client.state import ClientState
 
     known = ClientState(folder, given).identity() if folder.is_dir() else None
     return known is not None and known.name != ""

@@ -11,43 +11,48 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from edge_client.adapters.card import Card, licence_of
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.peft_folder import (
+from smidgen.edge_client.adapters.card import Card, licence_of
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.peft_folder import (
     Exported,
     check_adapter_folder,
     write_peft_folder,
 )
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter, usual_adapter
-from edge_client.api.given import Asked, Place, place, task_for, training_of
-from edge_client.api.plan import ADAPTER
-from edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
-from edge_client.engine.budgeted import open_within, ready_engine
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import evaluate, measured
-from edge_client.engine.trainer import Trained
-from edge_client.engine.trainer import train as train_round
-from edge_client.errors import demand
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.opened import DataError
-from edge_client.formats.tags import OUTSIDE
-from edge_client.metering.memory import PeakSpan
-from edge_client.planning.cuda.accelerator import CPU, DevicePeak
-from edge_client.planning.plan import Plan
-from edge_client.planning.planner import plan_in_words
-from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.tasks.encoder import cuts_in_words, usable
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import Evaluation
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, read_folder
-from edge_client.updates.forms import steps_of
-from edge_client.updates.registry import made
-from edge_client.updates.states import local_correction
-from edge_client.updates.step import ServerContext
-from edge_client.wire.seeds import Seed, derive_seed
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import (
+    AdapterError,
+    AdapterSpec,
+    parse_adapter,
+    usual_adapter,
+)
+from smidgen.edge_client.api.given import Asked, Place, place, task_for, training_of
+from smidgen.edge_client.api.plan import ADAPTER
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
+from smidgen.edge_client.engine.budgeted import open_within, ready_engine
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import evaluate, measured
+from smidgen.edge_client.engine.trainer import Trained
+from smidgen.edge_client.engine.trainer import train as train_round
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.metering.memory import PeakSpan
+from smidgen.edge_client.planning.cuda.accelerator import CPU, DevicePeak
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.planner import plan_in_words
+from smidgen.edge_client.planning.sizes import AUTO, parse_budget
+from smidgen.edge_client.tasks.encoder import cuts_in_words, usable
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import Evaluation
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import ClientData, read_folder
+from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.registry import made
+from smidgen.edge_client.updates.states import local_correction
+from smidgen.edge_client.updates.step import ServerContext
+from smidgen.edge_client.wire.seeds import Seed, derive_seed
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 
 ROUNDS, MOST_ROUNDS = 1, 1_000_000
 Tell = Callable[[str], None]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 
 class ArchitectureError(WrongInput):

@@ -16,15 +16,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from edge_client.bases.architectures import ArchitectureError, Shape
-from edge_client.bases.checkpoints import check_layers, has_own_decoder, open_checkpoint
-from edge_client.bases.families import family_of
-from edge_client.bases.gguf.header import GgufFile, is_gguf
-from edge_client.bases.gguf.model import config_of, entries_of
-from edge_client.bases.gguf.tokenizer import splitting_of
-from edge_client.bases.header import WeightsError
-from edge_client.bases.layout import PackError, checked_shape, tensors_of
-from edge_client.bases.manifest import (
+from smidgen.edge_client.bases.architectures import ArchitectureError, Shape
+from smidgen.edge_client.bases.checkpoints import check_layers, has_own_decoder, open_checkpoint
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
+from smidgen.edge_client.bases.gguf.model import config_of, entries_of
+from smidgen.edge_client.bases.gguf.tokenizer import splitting_of
+from smidgen.edge_client.bases.header import WeightsError
+from smidgen.edge_client.bases.layout import PackError, checked_shape, tensors_of
+from smidgen.edge_client.bases.manifest import (
     WEIGHTS,
     Manifest,
     is_pack,
@@ -32,11 +32,11 @@ from edge_client.bases.manifest import (
     read_pack,
     refuse_half_written,
 )
-from edge_client.bases.weights import Weights
-from edge_client.errors import Failed, WrongInput
-from edge_client.files import file_sha256
-from edge_client.proxies import named_proxies
-from edge_client.texts.tokens import TEMPLATE
+from smidgen.edge_client.bases.weights import Weights
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.files import file_sha256
+from smidgen.edge_client.proxies import named_proxies
+from smidgen.edge_client.texts.tokens import TEMPLATE
 
 EMBEDDED = "embedded"
 BaseName: TypeAlias = Annotated[str | Path, str]  # a folder, a GGUF file, a hub name, `embedded`
@@ -185,7 +185,7 @@ def find_folder(name: str, hub_files: Sequence[str]) -> Path:
         ProxyError: A proxy of the environment cannot be used.
     """
     if name == EMBEDDED:
-        return Path(str(files("edge_client") / "embedded" / "base"))
+        return Path(str(files("smidgen.edge_client") / "embedded" / "base"))
     if Path(name).is_dir():
         return Path(name)
     if is_gguf(name):

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edge_client.bases.architectures import Family
-from edge_client.bases.families import family_of
-from edge_client.bases.header import TensorEntry, WeightsError, read_header
-from edge_client.bases.layout import PackError, tensors_of
-from edge_client.bases.manifest import read_json
-from edge_client.bases.quantization import from_bfloat16
-from edge_client.errors import installing
+from smidgen.edge_client.bases.architectures import Family
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.header import TensorEntry, WeightsError, read_header
+from smidgen.edge_client.bases.layout import PackError, tensors_of
+from smidgen.edge_client.bases.manifest import read_json
+from smidgen.edge_client.bases.quantization import from_bfloat16
+from smidgen.edge_client.errors import installing
 
 WHOLE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 BUFFERS = (".rotary_emb.inv_freq", ".masked_bias")  # of old checkpoints, computed anew here

@@ -10,8 +10,8 @@ ignored, as transformers does.
 from collections.abc import Mapping
 from typing import Any
 
-from edge_client.bases.architectures import ArchitectureError, Shape, as_json
-from edge_client.bases.families import family_of
+from smidgen.edge_client.bases.architectures import ArchitectureError, Shape, as_json
+from smidgen.edge_client.bases.families import family_of
 
 IDLE = frozenset(  # of training, of generation, of other heads, of what is given back
     {

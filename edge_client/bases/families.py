@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from edge_client.bases.architectures import (
+from smidgen.edge_client.bases.architectures import (
     BUCKETS,
     LINEARS,
     Activate,
@@ -731,7 +731,9 @@ def _loaded(point: EntryPoint) -> Family:
     try:
         family = point.load()
     except Exception as error:  # somebody else's code
-        from edge_client.tables import plain  # not in onnxruntime-training's environment: rich
+        from smidgen.edge_client.tables import (
+            plain,
+        )  # not in onnxruntime-training's environment: rich
 
         reason = f"{type(error).__name__}: {plain(str(error))[:200]}"
         raise ArchitectureError(f"{said} cannot be loaded: {reason}") from error

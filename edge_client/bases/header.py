@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.errors import WrongInput
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.errors import WrongInput
 
 MAX_HEADER_BYTES = 16 << 20
 ALIGNMENT = 8

@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_client.bases.architectures import BUCKETS, ArchitectureError, Family, Rotary, Shape
-from edge_client.bases.configurations import shape_of
-from edge_client.bases.families import family_of, has_bias, has_embedding_map
-from edge_client.bases.header import SCALE, TensorEntry, write_header
-from edge_client.bases.quantization import BLOCK
-from edge_client.errors import WrongInput
+from smidgen.edge_client.bases.architectures import (
+    BUCKETS,
+    ArchitectureError,
+    Family,
+    Rotary,
+    Shape,
+)
+from smidgen.edge_client.bases.configurations import shape_of
+from smidgen.edge_client.bases.families import family_of, has_bias, has_embedding_map
+from smidgen.edge_client.bases.header import SCALE, TensorEntry, write_header
+from smidgen.edge_client.bases.quantization import BLOCK
+from smidgen.edge_client.errors import WrongInput
 
 MAX_LAYERS = 1024
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from edge_client.bases.header import TensorEntry, WeightsError, read_header
-from edge_client.bases.layout import (
+from smidgen.edge_client.bases.header import TensorEntry, WeightsError, read_header
+from smidgen.edge_client.bases.layout import (
     PackError,  # what everything here raises
     checked_shape,
     lay_out,
     pooler_of,
     tensors_of,
 )
-from edge_client.files import file_sha256
+from smidgen.edge_client.files import file_sha256
 
 SCHEMA = 2
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.bases.base import EMBEDDED, find_folder, read_config
-from edge_client.bases.checkpoints import (
+from smidgen.edge_client.bases.base import EMBEDDED, find_folder, read_config
+from smidgen.edge_client.bases.checkpoints import (
     INDEX,
     PICKLE,
     WHOLE,
@@ -25,8 +25,8 @@ from edge_client.bases.checkpoints import (
     has_own_decoder,
     open_checkpoint,
 )
-from edge_client.bases.families import family_of
-from edge_client.bases.layout import (
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.layout import (
     Layout,
     PackError,
     Tensor,
@@ -35,14 +35,14 @@ from edge_client.bases.layout import (
     pooler_of,
     tensors_of,
 )
-from edge_client.bases.manifest import QUANTIZATIONS, Manifest, canonical, is_pack
-from edge_client.bases.random_models import (
+from smidgen.edge_client.bases.manifest import QUANTIZATIONS, Manifest, canonical, is_pack
+from smidgen.edge_client.bases.random_models import (
     draw_blocks,
     hub_config,  # for benchmarks
     tokenizer_files,
 )
-from edge_client.bases.writer import Packed, Progress, quiet, write_pack
-from edge_client.texts.tokens import TEMPLATE, configured
+from smidgen.edge_client.bases.writer import Packed, Progress, quiet, write_pack
+from smidgen.edge_client.texts.tokens import TEMPLATE, configured
 
 BLOCK_ELEMENTS = 1 << 18  # rows handled at once; 1 MiB of float32 stays in a core's cache
 COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")

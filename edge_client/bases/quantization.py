@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
 
 BLOCK = 64  # columns that share one nf4 scale
 # Quantiles of a normal distribution, scaled to [-1, 1] (QLoRA, Dettmers et al. 2023,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.random import PCG64, Generator  # at once: loaded late, it may swallow a Ctrl-C
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from edge_client.bases.layout import PackError, Tensor
-from edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.bases.layout import PackError, Tensor
+from smidgen.edge_client.wire.seeds import derive_seed
 
 LABEL_WORDS = (
     *("world", "sports", "business", "science"),

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edge_client.bases.architectures import Shape
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of
-from edge_client.bases.gguf.header import GgufFile, is_gguf
-from edge_client.bases.gguf.tokenizer import PIECES, gguf_tokenizer, splitting_of
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
+from smidgen.edge_client.bases.gguf.tokenizer import PIECES, gguf_tokenizer, splitting_of
+from smidgen.edge_client.texts.tokens import Tokens
 
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
 BUILDING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")

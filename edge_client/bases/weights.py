@@ -16,17 +16,17 @@ from types import TracebackType
 
 import numpy as np
 
-from edge_client.bases.architectures import Family, modern_name
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.gguf.header import GgufFile, is_gguf
-from edge_client.bases.gguf.model import config_of, entries_of
-from edge_client.bases.header import (
+from smidgen.edge_client.bases.architectures import Family, modern_name
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
+from smidgen.edge_client.bases.gguf.model import config_of, entries_of
+from smidgen.edge_client.bases.header import (
     SCALE,
     TensorEntry,
     WeightsError,  # what `Weights` raises
     read_header,
 )
-from edge_client.bases.quantization import (
+from smidgen.edge_client.bases.quantization import (
     BLOCK,
     Stored,  # what `Weights.stored` gives
     dequantize,

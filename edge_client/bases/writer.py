@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from edge_client.bases.header import SCALE
-from edge_client.bases.layout import Layout, PackError, Tensor
-from edge_client.bases.manifest import (
+from smidgen.edge_client.bases.header import SCALE
+from smidgen.edge_client.bases.layout import Layout, PackError, Tensor
+from smidgen.edge_client.bases.manifest import (
     MANIFEST,
     WEIGHTS,
     FileFacts,
@@ -27,9 +27,9 @@ from edge_client.bases.manifest import (
     partial_folder,
     read_pack,
 )
-from edge_client.bases.quantization import quantize_int8, quantize_nf4, to_bfloat16
-from edge_client.errors import Failed
-from edge_client.files import file_sha256, sync_folder, write_synced
+from smidgen.edge_client.bases.quantization import quantize_int8, quantize_nf4, to_bfloat16
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.files import file_sha256, sync_folder, write_synced
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

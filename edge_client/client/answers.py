@@ -8,23 +8,28 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from edge_client.adapters.spec import net_in
-from edge_client.client.state import FinishedWork
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train, weight_of
-from edge_client.guest.steps import Keeper
-from edge_client.labelling.label_journal import Notes, TrainingDone
-from edge_client.labelling.label_work import label, pseudo_texts, terms_of, training_forwards
-from edge_client.labelling.own_texts import OwnTexts, capped, sampled, tests_of
-from edge_client.metering.work import phase
-from edge_client.personal.generator import teach
-from edge_client.texts.examples import ClientData
-from edge_client.updates.states import StepInputs, steps_of
-from edge_client.updates.step import DeviceContext
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, Update, encode_update
+from smidgen.edge_client.adapters.spec import net_in
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train, weight_of
+from smidgen.edge_client.guest.steps import Keeper
+from smidgen.edge_client.labelling.label_journal import Notes, TrainingDone
+from smidgen.edge_client.labelling.label_work import (
+    label,
+    pseudo_texts,
+    terms_of,
+    training_forwards,
+)
+from smidgen.edge_client.labelling.own_texts import OwnTexts, capped, sampled, tests_of
+from smidgen.edge_client.metering.work import phase
+from smidgen.edge_client.personal.generator import teach
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.updates.states import StepInputs, steps_of
+from smidgen.edge_client.updates.step import DeviceContext
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_update
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 The header `Smidgen-Protocol` marks a coordinator's own responses, as opposed to those of a proxy, a
 login page or a stranger. A lost connection, a timeout, a 5xx and any foreign response raise
-`Unreachable`, to be retried (`edge_client.client.retries`); a 4xx of the coordinator's own raises
-`Refused`. Responses are never decompressed, since none is requested compressed.
+`Unreachable`, to be retried (`smidgen.edge_client.client.retries`); a 4xx of the coordinator's own
+raises `Refused`. Responses are never decompressed, since none is requested compressed.
 """
 
 import ipaddress
@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
-from edge_client.errors import WrongInput, demand
-from edge_client.metering.traffic import Traffic
-from edge_client.metering.work import WorkMeter
-from edge_client.proxies import named_proxies
-from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Message, WireError, decode
+from smidgen.edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.metering.traffic import Traffic
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.proxies import named_proxies
+from smidgen.edge_client.wire.messages import MAX_JSON_BYTES, OWN, Message, WireError, decode
 
 TOO_EARLY = 9  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID
 Trace: TypeAlias = Callable[[str, Mapping[str, Any]], None]
@@ -129,7 +129,8 @@ class Connection:
         url: Such as `https://host:8700`.
         key: The device's key.
         timeout_s: Limit on connecting and on every answer but the long poll's.
-        verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
+        verify: Whose certificates are believed, see `smidgen.edge_client.client.trust`; None:
+            nobody's.
         trace: Called at each step of each request, as httpcore does it.
         on_asked: Called after each request, whether it was answered or not.
 

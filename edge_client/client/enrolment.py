@@ -13,23 +13,23 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from edge_client.adapters.spec import at_most, largest_rank, parse_adapter
-from edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
-from edge_client.client.retries import Unreachable, reached
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, Identity
-from edge_client.client.transport import Coordinator, Refused
-from edge_client.engine.budgeted import check_budget
-from edge_client.engine.opening import installed_engine
-from edge_client.formats.opened import DataError
-from edge_client.metering.machine import board, is_on_mains
-from edge_client.planning.resources import memory_bytes, usable_cores
-from edge_client.planning.sizes import BudgetError
-from edge_client.texts.data_folder import DataFolder
-from edge_client.texts.examples import ClientData
-from edge_client.texts.parts import Wanted
-from edge_client.updates.registry import made
-from edge_client.wire.fleet import (
+from smidgen.edge_client.adapters.spec import at_most, largest_rank, parse_adapter
+from smidgen.edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
+from smidgen.edge_client.client.retries import Unreachable, reached
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.client.transport import Coordinator, Refused
+from smidgen.edge_client.engine.budgeted import check_budget
+from smidgen.edge_client.engine.opening import installed_engine
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.metering.machine import board, is_on_mains
+from smidgen.edge_client.planning.resources import memory_bytes, usable_cores
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.texts.data_folder import DataFolder
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.texts.parts import Wanted
+from smidgen.edge_client.updates.registry import made
+from smidgen.edge_client.wire.fleet import (
     REVOKED,
     DeviceFacts,
     Enrol,
@@ -38,7 +38,7 @@ from edge_client.wire.fleet import (
     Terms,
     draw_key,
 )
-from edge_client.wire.messages import PROTOCOL
+from smidgen.edge_client.wire.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
 

@@ -3,27 +3,27 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.base import BaseError
-from edge_client.bases.header import WeightsError
-from edge_client.bases.layout import PackError
-from edge_client.client.packs.fetch import NotFetched, PackDownloading
-from edge_client.client.packs.shelf import NoRoom
-from edge_client.client.retries import Refused
-from edge_client.engine.engine import EngineError
-from edge_client.engine.limits import OutOfTime, OverLimits
-from edge_client.errors import Failed, WrongInput
-from edge_client.formats.opened import DataError
-from edge_client.planning.budget import MemoryRanOut
-from edge_client.planning.sizes import BudgetError
-from edge_client.tasks.scores import TrainingError
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import TokenizerError
-from edge_client.updates.registry import StepError
-from edge_client.wire.fleet import REVOKED, Terms
-from edge_client.wire.messages import Report, WireError, Work
-from edge_client.wire.reports import Failure
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.bases.architectures import ArchitectureError
+from smidgen.edge_client.bases.base import BaseError
+from smidgen.edge_client.bases.header import WeightsError
+from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.client.packs.fetch import NotFetched, PackDownloading
+from smidgen.edge_client.client.packs.shelf import NoRoom
+from smidgen.edge_client.client.retries import Refused
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.limits import OutOfTime, OverLimits
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.planning.budget import MemoryRanOut
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import TokenizerError
+from smidgen.edge_client.updates.registry import StepError
+from smidgen.edge_client.wire.fleet import REVOKED, Terms
+from smidgen.edge_client.wire.messages import Report, WireError, Work
+from smidgen.edge_client.wire.reports import Failure
 
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
 # What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.

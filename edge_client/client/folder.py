@@ -30,8 +30,8 @@ from typing import Any
 
 import msgspec
 
-from edge_client.adapters.peft_folder import ORIGIN
-from edge_client.files import (
+from smidgen.edge_client.adapters.peft_folder import ORIGIN
+from smidgen.edge_client.files import (
     PRIVATE,
     close_to_others,
     discard,
@@ -41,9 +41,9 @@ from edge_client.files import (
     told_of,
     write_atomically,
 )
-from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import WireError, decode, encode
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.wire.fleet import Terms
+from smidgen.edge_client.wire.messages import WireError, decode, encode
+from smidgen.edge_client.wire.tensors import sha256
 
 FIRST = ("adapters", "outbox")  # folders that each version has made before anything else
 WRITTEN = (*FIRST, "finished", "personal", "runs", "steps")  # folders that hold files by name

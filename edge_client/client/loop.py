@@ -13,8 +13,8 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from edge_client.client.enrolment import check_protocol, enrol, identity_of, last_elsewhere
-from edge_client.client.failures import (
+from smidgen.edge_client.client.enrolment import check_protocol, enrol, identity_of, last_elsewhere
+from smidgen.edge_client.client.failures import (
     ERRORS,
     Declined,
     GaveUp,
@@ -25,30 +25,39 @@ from edge_client.client.failures import (
     not_known,
     too_old,
 )
-from edge_client.client.outbox import Barriers, deliver, deliver_all, keep
-from edge_client.client.packs.fetch import Fetching
-from edge_client.client.packs.sources import Served
-from edge_client.client.progress_log import Teller, begun
-from edge_client.client.runs.adapters import Adapters
-from edge_client.client.runs.joining import SAID_AGAIN_S, Joining, Standings
-from edge_client.client.runs.own import Homecoming, OwnAdapter
-from edge_client.client.settings import Settings, Summary
-from edge_client.client.state import ClientState, FinishedWork, Identity
-from edge_client.client.transport import (
+from smidgen.edge_client.client.outbox import Barriers, deliver, deliver_all, keep
+from smidgen.edge_client.client.packs.fetch import Fetching
+from smidgen.edge_client.client.packs.sources import Served
+from smidgen.edge_client.client.progress_log import Teller, begun
+from smidgen.edge_client.client.runs.adapters import Adapters
+from smidgen.edge_client.client.runs.joining import SAID_AGAIN_S, Joining, Standings
+from smidgen.edge_client.client.runs.own import Homecoming, OwnAdapter
+from smidgen.edge_client.client.settings import Settings, Summary
+from smidgen.edge_client.client.state import ClientState, FinishedWork, Identity
+from smidgen.edge_client.client.transport import (
     Coordinator,
     Refused,
     TransportError,
     Unreachable,
     patiently,
 )
-from edge_client.client.worker import Worker
-from edge_client.guest.guest import Guest
-from edge_client.guest.process import Ended, look, nap, settle, status, tell, waiting, working
-from edge_client.guest.steps import Paused
-from edge_client.metering.work import WorkMeter
-from edge_client.wire.fleet import MOST_RETURNS, Outdated, draw_life
-from edge_client.wire.messages import Next, Work
-from edge_client.wire.tensors import decode_adapter
+from smidgen.edge_client.client.worker import Worker
+from smidgen.edge_client.guest.guest import Guest
+from smidgen.edge_client.guest.process import (
+    Ended,
+    look,
+    nap,
+    settle,
+    status,
+    tell,
+    waiting,
+    working,
+)
+from smidgen.edge_client.guest.steps import Paused
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.wire.fleet import MOST_RETURNS, Outdated, draw_life
+from smidgen.edge_client.wire.messages import Next, Work
+from smidgen.edge_client.wire.tensors import decode_adapter
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from edge_client.client.failures import ClientError, not_known
-from edge_client.client.progress_log import in_short
-from edge_client.client.state import ClientState, FinishedWork
-from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
-from edge_client.errors import Failed
-from edge_client.metering.work import WorkMeter
-from edge_client.tables import size
-from edge_client.wire.messages import Receipt, Report, Work
-from edge_client.wire.reports import Failure
+from smidgen.edge_client.client.failures import ClientError, not_known
+from smidgen.edge_client.client.progress_log import in_short
+from smidgen.edge_client.client.state import ClientState, FinishedWork
+from smidgen.edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.tables import size
+from smidgen.edge_client.wire.messages import Receipt, Report, Work
+from smidgen.edge_client.wire.reports import Failure
 
 MOST_413 = 4  # of one update, before they are believed: one may be of a proxy that starts
 STUCK_TRIES, STUCK_S = 12, 300.0  # of a body that does not get through, where small messages do

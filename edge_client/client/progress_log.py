@@ -5,16 +5,16 @@ import math
 import time
 from collections.abc import Callable
 
-from edge_client.client.state import FinishedWork
-from edge_client.codecs import PLAIN
-from edge_client.labelling.own_texts import share_of
-from edge_client.tables import size
-from edge_client.tasks.counts import scores_of
-from edge_client.tasks.kind import kind_of
-from edge_client.texts.examples import ClientData
-from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import DOING, Waiting, Work
-from edge_client.wire.tensors import codec_of
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.codecs import PLAIN
+from smidgen.edge_client.labelling.own_texts import share_of
+from smidgen.edge_client.tables import size
+from smidgen.edge_client.tasks.counts import scores_of
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.wire.fleet import Terms
+from smidgen.edge_client.wire.messages import DOING, Waiting, Work
+from smidgen.edge_client.wire.tensors import codec_of
 
 log = logging.getLogger(__name__)
 

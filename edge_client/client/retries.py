@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from edge_client.errors import Failed
+from smidgen.edge_client.errors import Failed
 
 log = logging.getLogger(__name__)
 Given = TypeVar("Given", bound=object)

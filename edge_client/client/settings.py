@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edge_client.bases.base import Base
-from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import PackSource
-from edge_client.engine.limits import Limits
-from edge_client.formats.dialect import PLAIN, Dialect
-from edge_client.guest.ceilings import Rules
-from edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.packs.shelf import Shelf
+from smidgen.edge_client.client.packs.sources import PackSource
+from smidgen.edge_client.engine.limits import Limits
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect
+from smidgen.edge_client.guest.ceilings import Rules
+from smidgen.edge_client.planning.cuda.accelerator import CPU
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ runs/RUN.json, .home   the terms of a run that it joined; whether the run's adap
 adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
 adapter/               the adapter of the run finished last, for `smidgen client predict`
 finished/RUN/          the same for each finished run by its name, the last sixteen
-personal/              an adapter of its own, see `edge_client.client.runs.own`
+personal/              an adapter of its own, see `smidgen.edge_client.client.runs.own`
 outbox/WORK.json, .st  a finished report and update until the coordinator has acknowledged them
-updates/RUN/N.st       what its update steps go on from, see `edge_client.client.folder`
-steps/WORK.st          where unfinished training stands, see `edge_client.guest.steps`
-labels-RUN.jsonl       its pseudo-labels, see `edge_client.labelling.label_journal`
-link.json              how fast its updates got through, see `edge_client.metering.traffic`
+updates/RUN/N.st       what its update steps go on from, see `smidgen.edge_client.client.folder`
+steps/WORK.st          where unfinished training stands, see `smidgen.edge_client.guest.steps`
+labels-RUN.jsonl       its pseudo-labels, see `smidgen.edge_client.labelling.label_journal`
+link.json              how fast its updates got through, see `smidgen.edge_client.metering.traffic`
 corrections.json       measured peaks of memory, which correct predictions
-activations/           what frozen layers gave, see `edge_client.engine.activation_cache`
+activations/           what frozen layers gave, see `smidgen.edge_client.engine.activation_cache`
 lock                   held while a client runs
 
 Files are written beside their name, flushed to the disk and renamed, so a power cut leaves the old
 file or the new one. The newest is what came last, whatever the board's clock said meanwhile
-(`edge_client.files.make_latest`).
+(`smidgen.edge_client.files.make_latest`).
 """
 
 import json
@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from edge_client.client.folder import (
+from smidgen.edge_client.client.folder import (
     KEPT_TERMS,
     TODO,
     Joined,
@@ -42,8 +42,8 @@ from edge_client.client.folder import (
     in_words,
     sweep_halves,
 )
-from edge_client.errors import WrongInput
-from edge_client.files import (
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.files import (
     PRIVATE,
     close_to_others,
     discard,
@@ -53,10 +53,10 @@ from edge_client.files import (
     oldest_first,
     write_atomically,
 )
-from edge_client.metering.traffic import Link
-from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import Report, WireError, decode, encode
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.metering.traffic import Link
+from smidgen.edge_client.wire.fleet import Terms
+from smidgen.edge_client.wire.messages import Report, WireError, decode, encode
+from smidgen.edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10
 DRAWN = "device.new.json"

@@ -1,4 +1,4 @@
-"""The coordinator's HTTP API as a device calls it: the routes of `edge_client.wire.messages`.
+"""The coordinator's HTTP API for devices: the routes of `smidgen.edge_client.wire.messages`.
 
 Normally an adapter or an update takes one request; after a cut the next call moves only what is
 missing. So the same call is repeated until it succeeds:
@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
-from edge_client.client.connection import AddressError, Connection, pieces
-from edge_client.client.retries import (
+from smidgen.edge_client.client.connection import AddressError, Connection, pieces
+from smidgen.edge_client.client.retries import (
     PASSING,
     Refused,
     TransportError,
     Unreachable,
     patiently,
 )
-from edge_client.metering.work import WorkMeter
-from edge_client.wire.fleet import Enrol, Enrolled, Membership
-from edge_client.wire.messages import Next, Receipt, Report, WireError, encode, encode_brief
-from edge_client.wire.tensors import digest_header, sha256
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.wire.fleet import Enrol, Enrolled, Membership
+from smidgen.edge_client.wire.messages import Next, Receipt, Report, WireError, encode, encode_brief
+from smidgen.edge_client.wire.tensors import digest_header, sha256
 
 __all__ = [
     "AddressError",
@@ -48,7 +48,8 @@ class Coordinator:
         url: Such as `https://host:8700`.
         key: The device's key.
         timeout_s: Limit on connecting and on every answer but the long poll's.
-        verify: Whose certificates are believed, see `edge_client.client.trust`; None: nobody's.
+        verify: Whose certificates are believed, see `smidgen.edge_client.client.trust`; None:
+            nobody's.
         life: What tells this client from others that hold the same key.
         on_asked: Called after each request, whether it was answered or not.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from edge_client.client.connection import (
+from smidgen.edge_client.client.connection import (
     TOO_EARLY,
     address,
     http_client,
@@ -21,10 +21,10 @@ from edge_client.client.connection import (
     no_answer,
     objection,
 )
-from edge_client.client.retries import Unreachable, reached
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.files import write_atomically
-from edge_client.wire.pins import (
+from smidgen.edge_client.client.retries import Unreachable, reached
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.files import write_atomically
+from smidgen.edge_client.wire.pins import (
     CA_PATH,
     MAX_CA_BYTES,
     PREFIX,

@@ -9,36 +9,36 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from weakref import ReferenceType, ref
 
-from edge_client.adapters.initial import most_bytes
-from edge_client.adapters.spec import net_in, parse_adapter
-from edge_client.client.answers import answer
-from edge_client.client.enrolment import check_base, check_ready, check_texts
-from edge_client.client.folder import file_name
-from edge_client.client.progress_log import Progress, texts_in
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, FinishedWork
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine
-from edge_client.engine.frozen_layers_cache import is_kept
-from edge_client.engine.limits import Watched
-from edge_client.engine.opening import engine_name
-from edge_client.guest.guest import Guest
-from edge_client.guest.process import waiting
-from edge_client.guest.steps import Keeper, StepFile
-from edge_client.labelling.label_journal import FileNotes
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.metering.work import WorkMeter
-from edge_client.planning.allocator import let_go_of_code
-from edge_client.planning.planner import plan_in_words
-from edge_client.tasks.encoder import cuts_in_words, usable
-from edge_client.texts.data_folder import DataFolder
-from edge_client.texts.examples import ClientData
-from edge_client.texts.parts import Labels, wanted_by
-from edge_client.updates.states import StepInputs
-from edge_client.wire.fleet import Membership, Terms
-from edge_client.wire.messages import WireError, Work
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.initial import most_bytes
+from smidgen.edge_client.adapters.spec import net_in, parse_adapter
+from smidgen.edge_client.client.answers import answer
+from smidgen.edge_client.client.enrolment import check_base, check_ready, check_texts
+from smidgen.edge_client.client.folder import file_name
+from smidgen.edge_client.client.progress_log import Progress, texts_in
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, FinishedWork
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.budgeted import open_within
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.frozen_layers_cache import is_kept
+from smidgen.edge_client.engine.limits import Watched
+from smidgen.edge_client.engine.opening import engine_name
+from smidgen.edge_client.guest.guest import Guest
+from smidgen.edge_client.guest.process import waiting
+from smidgen.edge_client.guest.steps import Keeper, StepFile
+from smidgen.edge_client.labelling.label_journal import FileNotes
+from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.planning.allocator import let_go_of_code
+from smidgen.edge_client.planning.planner import plan_in_words
+from smidgen.edge_client.tasks.encoder import cuts_in_words, usable
+from smidgen.edge_client.texts.data_folder import DataFolder
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.texts.parts import Labels, wanted_by
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.fleet import Membership, Terms
+from smidgen.edge_client.wire.messages import WireError, Work
+from smidgen.edge_client.wire.tensors import AdapterState
 
 log = logging.getLogger(__name__)
 

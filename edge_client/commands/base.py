@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from edge_client.adapters.card import licence_of, loadable_name
-from edge_client.bases.base import (
+from smidgen.edge_client.adapters.card import licence_of, loadable_name
+from smidgen.edge_client.bases.base import (
     EMBEDDED,
     IDENTITY_FILES,
     Base,
@@ -16,10 +16,10 @@ from edge_client.bases.base import (
     open_base,
     read_config,
 )
-from edge_client.bases.families import is_known
-from edge_client.bases.manifest import is_pack
-from edge_client.commands.console import JsonOption
-from edge_client.errors import demand
+from smidgen.edge_client.bases.families import is_known
+from smidgen.edge_client.bases.manifest import is_pack
+from smidgen.edge_client.commands.console import JsonOption
+from smidgen.edge_client.errors import demand
 
 
 def base(

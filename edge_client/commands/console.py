@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from edge_client.engine.opening import DEVICE_HELP, ENGINE_HELP
+from smidgen.edge_client.engine.opening import DEVICE_HELP, ENGINE_HELP
 
 BaseOption = Annotated[
     str, typer.Option("--base", help="Folder, GGUF file, hub name, or `embedded`.")

@@ -17,26 +17,26 @@ from typing import Annotated, Any
 import typer
 from msgspec import Meta
 
-from edge_client.client.state import ClientState, StateError
-from edge_client.commands.console import (
+from smidgen.edge_client.client.state import ClientState, StateError
+from smidgen.edge_client.commands.console import (
     DelimiterOption,
     EncodingOption,
     JsonOption,
     LabelColumnOption,
     TextColumnOption,
 )
-from edge_client.errors import demand
-from edge_client.formats.annotation import doccano, label_studio
-from edge_client.formats.annotation.answers import Proposal
-from edge_client.formats.dialect import PLAIN, Dialect
-from edge_client.formats.opened import DataError
-from edge_client.labelling.label_journal import FileNotes, Revoked
-from edge_client.labelling.pseudo_labels import Reading, text_id
-from edge_client.options import options_of
-from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import Column, Table, show, shown
-from edge_client.texts.examples import Example, read_folder
-from edge_client.texts.parts import ANY
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.annotation import doccano, label_studio
+from smidgen.edge_client.formats.annotation.answers import Proposal
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.labelling.label_journal import FileNotes, Revoked
+from smidgen.edge_client.labelling.pseudo_labels import Reading, text_id
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.outputs import check_out_file, new_file
+from smidgen.edge_client.tables import Column, Table, show, shown
+from smidgen.edge_client.texts.examples import Example, read_folder
+from smidgen.edge_client.texts.parts import ANY
 
 WRITERS = {
     "label-studio": (label_studio.writing, ".json"),

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from edge_client.api.pack import Pack
-from edge_client.api.pack import pack as make_pack
-from edge_client.bases.writer import Progress
-from edge_client.commands.console import JsonOption
-from edge_client.errors import Stopped
-from edge_client.options import options_of
-from edge_client.tables import size
+from smidgen.edge_client.api.pack import Pack
+from smidgen.edge_client.api.pack import pack as make_pack
+from smidgen.edge_client.bases.writer import Progress
+from smidgen.edge_client.commands.console import JsonOption
+from smidgen.edge_client.errors import Stopped
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.tables import size
 
 app = typer.Typer(
     help="Make a base pack, which devices map instead of loading.",

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.api.given import task_file, task_for
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.commands.console import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.api.given import task_file, task_for
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.commands.console import (
     BaseOption,
     DataOption,
     DelimiterOption,
@@ -24,22 +24,22 @@ from edge_client.commands.console import (
     TaskOption,
     TextColumnOption,
 )
-from edge_client.engine.budgeted import open_within, ready_engine
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import evaluate
-from edge_client.errors import demand
-from edge_client.files import write_atomically
-from edge_client.formats.dialect import Dialect
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO
-from edge_client.tables import Column, Table, share, show
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.ready_tasks import READY
-from edge_client.tasks.scores import Evaluation
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example, read_folder
-from edge_client.texts.prompts.patterns import TaskError, ends_with_mask
-from edge_client.wire.training import Training
+from smidgen.edge_client.engine.budgeted import open_within, ready_engine
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.files import write_atomically
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.tables import Column, Table, share, show
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.ready_tasks import READY
+from smidgen.edge_client.tasks.scores import Evaluation
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example, read_folder
+from smidgen.edge_client.texts.prompts.patterns import TaskError, ends_with_mask
+from smidgen.edge_client.wire.training import Training
 
 PATTERNS = "patterns, with | between"
 ENOUGH = 8  # texts below which a difference is chance

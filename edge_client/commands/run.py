@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_client.api.doctor import Diagnosis
-from edge_client.api.doctor import doctor as diagnose
-from edge_client.api.run import STOPPED, NothingDone, run_client
-from edge_client.commands.console import JsonOption
-from edge_client.engine.limits import Limits, limits_in_words
-from edge_client.errors import Failed, demand
-from edge_client.files import OTHERS
-from edge_client.guest.process import Ended, asked, listening
-from edge_client.log_lines import PlainLines
-from edge_client.metering.memory import PeakSpan
-from edge_client.options import options_of
-from edge_client.tables import Column, Table, seconds, show
+from smidgen.edge_client.api.doctor import Diagnosis
+from smidgen.edge_client.api.doctor import doctor as diagnose
+from smidgen.edge_client.api.run import STOPPED, NothingDone, run_client
+from smidgen.edge_client.commands.console import JsonOption
+from smidgen.edge_client.engine.limits import Limits, limits_in_words
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.files import OTHERS
+from smidgen.edge_client.guest.process import Ended, asked, listening
+from smidgen.edge_client.log_lines import PlainLines
+from smidgen.edge_client.metering.memory import PeakSpan
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.tables import Column, Table, seconds, show
 
 if TYPE_CHECKING:
-    from edge_client.client.settings import Summary
+    from smidgen.edge_client.client.settings import Summary
 
 
 LIMITS = (

@@ -14,17 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
-from edge_client.api.personalize import PersonalAdapter, personalize
-from edge_client.api.plan import Planned, Plans
-from edge_client.api.plan import plan as make_plans
-from edge_client.api.train import TrainedAdapter, train
-from edge_client.commands.console import JsonOption
-from edge_client.options import options_of
-from edge_client.planning.planner import undominated
-from edge_client.planning.sizes import size_text
-from edge_client.planning.torch_memory import parts
-from edge_client.tables import Column, Table, seconds, show, size, sizes
-from edge_client.tasks.kind import measure_called
+from smidgen.edge_client.api.personalize import PersonalAdapter, personalize
+from smidgen.edge_client.api.plan import Planned, Plans
+from smidgen.edge_client.api.plan import plan as make_plans
+from smidgen.edge_client.api.train import TrainedAdapter, train
+from smidgen.edge_client.commands.console import JsonOption
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.planning.planner import undominated
+from smidgen.edge_client.planning.sizes import size_text
+from smidgen.edge_client.planning.torch_memory import parts
+from smidgen.edge_client.tables import Column, Table, seconds, show, size, sizes
+from smidgen.edge_client.tasks.kind import measure_called
 
 
 @options_of(train, without=("tell",))

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from edge_client.client.connection import Connection, address
-from edge_client.client.retries import TransportError
-from edge_client.client.trust import KEPT, LOOK_S, NotBelieved, TrustError, trusted
-from edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
-from edge_client.metering.work import WorkMeter
-from edge_client.proxies import ProxyError
-from edge_client.tables import span
-from edge_client.wire.pins import CA_PATH
+from smidgen.edge_client.client.connection import Connection, address
+from smidgen.edge_client.client.retries import TransportError
+from smidgen.edge_client.client.trust import KEPT, LOOK_S, NotBelieved, TrustError, trusted
+from smidgen.edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.proxies import ProxyError
+from smidgen.edge_client.tables import span
+from smidgen.edge_client.wire.pins import CA_PATH
 
 CHECK, CLOCK = "coordinator", "coordinator's clock"
 SOON_S = 14 * 86400.0  # until a certificate expires
@@ -35,7 +35,7 @@ def read_coordinator(
 
     Args:
         url: The coordinator's.
-        ca: See `edge_client.client.trust.trusted`; empty: what the state folder holds.
+        ca: See `smidgen.edge_client.client.trust.trusted`; empty: what the state folder holds.
         state: The client's state folder, which is not changed.
         is_plain_fine: Whether plain HTTP may go to another machine.
         now_s: What this device's clock says.

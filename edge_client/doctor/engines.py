@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
-from edge_client.engine.opening import ENGINES
-from edge_client.errors import installing
+from smidgen.edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
+from smidgen.edge_client.engine.opening import ENGINES
+from smidgen.edge_client.errors import installing
 
 LSE, ALL_HAVE = "atomics", "asimd"  # as /proc/cpuinfo calls them; every aarch64 has the second
 DIE_WITHOUT_LSE = {"torch": ("2.0.0", "2.4.0", "2.10.0"), "onnxruntime": ("1.21.0",)}
@@ -53,7 +53,7 @@ def is_for_a_server(library: str, version: str) -> bool:
 
 PATIENCE_S = 300.0  # an import took 16 s under emulation
 TLS = "static TLS block"
-LOAD = 'from edge_client.engine.opening import load_engine; load_engine("{}")'
+LOAD = 'from smidgen.edge_client.engine.opening import load_engine; load_engine("{}")'
 # What a client loads before its engine, then the engines, then the OpenMP that others bring.
 IN_TURN = """
 import ctypes, sys
@@ -241,7 +241,7 @@ Numbers = Mapping[str, Sequence[float]]  # `loss`, and each tensor's name: one n
 
 def stored() -> Numbers:
     """What the machine that we trust computed."""
-    text = (files("edge_client") / "doctor" / "self_test.json").read_text()
+    text = (files("smidgen.edge_client") / "doctor" / "self_test.json").read_text()
     return dict(json.loads(text))
 
 
@@ -275,7 +275,7 @@ def read_steps(kind: str) -> Finding:
     check = f"{kind} self-test"
     try:
         with TemporaryDirectory(prefix="smidgen-doctor-") as place:
-            ended = run(["-m", "edge_client.doctor.self_test", kind, place])
+            ended = run(["-m", "smidgen.edge_client.doctor.self_test", kind, place])
     except OSError as error:
         return Finding(
             check,

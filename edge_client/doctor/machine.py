@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
-from edge_client.client.folder import TODO, foreign_in, in_words
+from smidgen.edge_client.client.folder import TODO, foreign_in, in_words
 
 State = Literal["ok", "unknown", "warning", "error"]
 OK: State = "ok"
@@ -41,7 +41,7 @@ class Finding:
 
 
 HERE = Path(__file__)
-SCRIPTS = (HERE.with_name("before_install.py"), HERE.parents[2] / "scripts/jetson/doctor.py")
+SCRIPTS = (HERE.with_name("before_install.py"), HERE.parents[3] / "scripts/jetson/doctor.py")
 
 
 class Host(NamedTuple):

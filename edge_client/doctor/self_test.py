@@ -1,6 +1,6 @@
 """Engine self-test: ten training steps on a tiny base, compared with reference results.
 
-    python -m edge_client.doctor.self_test torch /tmp/place    # prints what this machine computes
+    python -m smidgen.edge_client.doctor.self_test torch /tmp/place    # what this machine computes
 
 Base, adapter and texts are drawn in integer arithmetic: the same bits on every machine.
 `self_test.json` holds what torch printed on an x86-64 machine, from which the onnx engine differs
@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.random import PCG64, Generator
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.layout import Tensor, lay_out
-from edge_client.bases.manifest import QUANTIZATIONS, Manifest
-from edge_client.bases.random_models import tokenizer_files
-from edge_client.bases.writer import quiet, write_pack
-from edge_client.doctor.engines import LOSS, Numbers
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.layout import Tensor, lay_out
+from smidgen.edge_client.bases.manifest import QUANTIZATIONS, Manifest
+from smidgen.edge_client.bases.random_models import tokenizer_files
+from smidgen.edge_client.bases.writer import quiet, write_pack
+from smidgen.edge_client.doctor.engines import LOSS, Numbers
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.training import Training
 
 STEPS, LR = 10, 0.001
 CONFIG: dict[str, Any] = {

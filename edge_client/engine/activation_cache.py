@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.files import private
+from smidgen.edge_client.files import private
 
 log = logging.getLogger(__name__)
 

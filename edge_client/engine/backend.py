@@ -5,14 +5,14 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_client.engine.early_stop import ExitMonitor
-from edge_client.engine.frozen_layers_cache import FrozenPrefix
-from edge_client.guest.steps import Moments
-from edge_client.planning.plan import Plan
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.engine.early_stop import ExitMonitor
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState
 
 # Texts, is_quick -> log-probabilities.
 AnswerTexts = Callable[[Sequence[Example], bool], np.ndarray]

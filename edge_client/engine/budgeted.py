@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edge_client.adapters.banks import computed
-from edge_client.adapters.spec import AdapterSpec
-from edge_client.bases.base import Base
-from edge_client.bases.tokenizer import tokenizer_kind
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import (
+from smidgen.edge_client.adapters.banks import computed
+from smidgen.edge_client.adapters.spec import AdapterSpec
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.tokenizer import tokenizer_kind
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import (
     ENGINES,
     check_device,
     engine_name,
@@ -23,17 +23,17 @@ from edge_client.engine.opening import (
     open_guard,
     runtime_bytes,
 )
-from edge_client.planning.allocator import trim
-from edge_client.planning.budget import Budget, Corrections
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, choose, options
-from edge_client.planning.resources import Resources, read_facts
-from edge_client.planning.sizes import auto_budget
-from edge_client.planning.step_cost import Rates
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.planning.allocator import trim
+from smidgen.edge_client.planning.budget import Budget, Corrections
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.planner import Option, choose, options
+from smidgen.edge_client.planning.resources import Resources, read_facts
+from smidgen.edge_client.planning.sizes import auto_budget
+from smidgen.edge_client.planning.step_cost import Rates
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 
 PLENTY = 2.0  # times what the smallest plan takes
 

@@ -19,28 +19,28 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge_client.bases.architectures import Shape
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.backend import Backend
-from edge_client.engine.early_stop import BatchWatch, ExitMonitor
-from edge_client.engine.ensemble import averaged
-from edge_client.engine.frozen_layers_cache import FrozenPrefix
-from edge_client.errors import WrongInput
-from edge_client.guest.steps import Moments, ResumePoint, Steps
-from edge_client.metering.work import phase
-from edge_client.planning.allocator import trim
-from edge_client.planning.budget import Budget
-from edge_client.planning.cuda.accelerator import DevicePeak
-from edge_client.planning.guard import is_allocation_failure
-from edge_client.planning.plan import Plan
-from edge_client.planning.planner import Option
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import kind_of
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Prompt
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.backend import Backend
+from smidgen.edge_client.engine.early_stop import BatchWatch, ExitMonitor
+from smidgen.edge_client.engine.ensemble import averaged
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.guest.steps import Moments, ResumePoint, Steps
+from smidgen.edge_client.metering.work import phase
+from smidgen.edge_client.planning.allocator import trim
+from smidgen.edge_client.planning.budget import Budget
+from smidgen.edge_client.planning.cuda.accelerator import DevicePeak
+from smidgen.edge_client.planning.guard import is_allocation_failure
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.planner import Option
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Prompt
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState
 
 Computed = TypeVar("Computed")
 GUESSED = 8  # places of a text that are read at once, of all words each

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from edge_client.bases.architectures import BUCKETS, FURTHEST, Shape
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of, has_bias
-from edge_client.bases.quantization import Stored, dequantize
-from edge_client.errors import demand
-from edge_client.planning.allocator import trim_above
-from edge_client.planning.layer_cost import TABLE_ROWS, word_rows
+from smidgen.edge_client.bases.architectures import BUCKETS, FURTHEST, Shape
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of, has_bias
+from smidgen.edge_client.bases.quantization import Stored, dequantize
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.planning.allocator import trim_above
+from smidgen.edge_client.planning.layer_cost import TABLE_ROWS, word_rows
 
 
 def scaled_frequencies(frequencies: np.ndarray, shape: Shape) -> np.ndarray:

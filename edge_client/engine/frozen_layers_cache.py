@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.metering.work import phase
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.metering.work import phase
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
 
 Compute = Callable[[Batch], np.ndarray]
 

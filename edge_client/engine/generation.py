@@ -13,10 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec
-from edge_client.bases.architectures import Shape
-from edge_client.errors import Failed, demand
-from edge_client.planning.layer_cost import (
+from smidgen.edge_client.adapters.spec import AdapterSpec
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.planning.layer_cost import (
     WINDOW_QUERIES,
     linear_sizes,
     register_widths,

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.wire.training import Training
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.wire.training import Training
 
 MOST = 1e9  # of any limit
 # What of a run's training is bounded by the limit of which name.

@@ -1,4 +1,4 @@
-"""A backend for cores in place of LoRA's B (`edge_client.updates.forms.Core`).
+"""A backend for cores in place of LoRA's B (`smidgen.edge_client.updates.forms.Core`).
 
 It pulls any backend's LoRA gradients back to the trained numbers, which an optimizer in numpy
 updates; so a core is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engines.
@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from edge_client.engine.backend import Backend
-from edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
-from edge_client.guest.steps import Moments
-from edge_client.planning.plan import Plan
-from edge_client.texts.batches import Batch
-from edge_client.updates.forms import Core
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
-from edge_client.wire.training import Training
+from smidgen.edge_client.engine.backend import Backend
+from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.updates.forms import Core
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
+from smidgen.edge_client.wire.training import Training
 
 
 class LinearBackend:
-    """See `edge_client.engine.backend.Backend`; what is not here is the inner one's.
+    """See `smidgen.edge_client.engine.backend.Backend`; what is not here is the inner one's.
 
     Args:
         inner: Computes with plain LoRA.

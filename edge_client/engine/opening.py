@@ -10,30 +10,35 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from edge_client.adapters.banks import computed
-from edge_client.adapters.initial import check_asked, initial_adapter
-from edge_client.adapters.spec import AdapterSpec, frozen_layers
-from edge_client.bases.architectures import Shape
-from edge_client.bases.base import Base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.engine.engine import Engine, EngineError
-from edge_client.engine.linear import with_core
-from edge_client.errors import installing
-from edge_client.metering.memory import sizes
-from edge_client.planning.allocator import ask_for_large_pages, resident_bytes, trim, use_one_arena
-from edge_client.planning.budget import Budget
-from edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
-from edge_client.planning.guard import Guard, PeakGuard
-from edge_client.planning.plan import Plan
-from edge_client.planning.sizes import AUTO
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.updates.forms import is_lora
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.banks import computed
+from smidgen.edge_client.adapters.initial import check_asked, initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterSpec, frozen_layers
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.engine.engine import Engine, EngineError
+from smidgen.edge_client.engine.linear import with_core
+from smidgen.edge_client.errors import installing
+from smidgen.edge_client.metering.memory import sizes
+from smidgen.edge_client.planning.allocator import (
+    ask_for_large_pages,
+    resident_bytes,
+    trim,
+    use_one_arena,
+)
+from smidgen.edge_client.planning.budget import Budget
+from smidgen.edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
+from smidgen.edge_client.planning.guard import Guard, PeakGuard
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import is_lora
+from smidgen.edge_client.wire.training import Training
 
 DEVICE_HELP = "cpu or cuda; cuda is the first CUDA device that torch sees."
-CARD = "edge_client.engine.torch_backend.card"  # reached by name: it imports torch
+CARD = "smidgen.edge_client.engine.torch_backend.card"  # reached by name: it imports torch
 
 
 def check_device(device: str, engine: str) -> None:
@@ -111,7 +116,7 @@ ENGINES = {
     "torch": Installation(
         library="torch",
         extra="torch",
-        module="edge_client.engine.torch_backend.backend",
+        module="smidgen.edge_client.engine.torch_backend.backend",
         runtime_bytes=240 << 20,
         warm_up="""
 import torch
@@ -123,14 +128,14 @@ for dtype in (torch.float32, torch.bfloat16):
     "onnx": Installation(
         library="onnxruntime",
         extra="",
-        module="edge_client.engine.onnx_backend.backend",
+        module="smidgen.edge_client.engine.onnx_backend.backend",
         runtime_bytes=80 << 20,
     ),
 }
 ENGINE_HELP = "auto, torch or onnx; auto is torch where it is installed."
 RUNTIME_STEP_BYTES = 1 << 20
 READY = """
-from edge_client.engine.opening import load_engine
+from smidgen.edge_client.engine.opening import load_engine
 load_engine("{engine}")
 {warm_up}
 print(open("/proc/self/status").read())

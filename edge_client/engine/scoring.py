@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from edge_client.engine.engine import Engine
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import Evaluation, TextAnswers, TrainingError
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import Evaluation, TextAnswers, TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
 
 
 def evaluate(engine: Engine, examples: Sequence[Example]) -> Evaluation:

@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from edge_client.engine.engine import Engine
-from edge_client.guest.process import Ended
-from edge_client.guest.steps import Keeper, ResumePoint, Steps
-from edge_client.metering.work import phase
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import TrainingError
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Prompt
-from edge_client.updates.states import local_correction
-from edge_client.updates.step import Correction
-from edge_client.wire.messages import WireError
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.guest.process import Ended
+from smidgen.edge_client.guest.steps import Keeper, ResumePoint, Steps
+from smidgen.edge_client.metering.work import phase
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Prompt
+from smidgen.edge_client.updates.states import local_correction
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, sha256
+from smidgen.edge_client.wire.training import Training
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 The app that `flwr run` sends to the nodes contains:
 
-    from edge_client.flower.app import client_app
+    from smidgen.edge_client.flower.app import client_app
 
     app = client_app()
 
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_client.errors import WrongInput, demand
+from smidgen.edge_client.errors import WrongInput, demand
 
 try:
     from flwr.app import (
@@ -35,10 +35,10 @@ try:
 except ImportError as error:
     raise WrongInput("a seat in a Flower federation wants flwr: pip install flwr") from error
 
-from edge_client.api.given import training_of
-from edge_client.flower.seat import Seat, SeatRecipe, SeatSettings
-from edge_client.planning.sizes import AUTO
-from edge_client.wire.training import Training
+from smidgen.edge_client.api.given import training_of
+from smidgen.edge_client.flower.seat import Seat, SeatRecipe, SeatSettings
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.wire.training import Training
 
 log = logging.getLogger(__name__)
 

@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.peft_folder import adapter_state, peft_state
-from edge_client.adapters.spec import AdapterError, has_peft_form, parse_adapter
-from edge_client.api.given import place, task_for
-from edge_client.api.plan import ADAPTER
-from edge_client.api.train import labelled_texts
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.engine.budgeted import open_within
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train
-from edge_client.errors import demand
-from edge_client.formats.dialect import Dialect
-from edge_client.planning.sizes import AUTO, parse_budget
-from edge_client.tasks.scores import Evaluation
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, shapes_of
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.peft_folder import adapter_state, peft_state
+from smidgen.edge_client.adapters.spec import AdapterError, has_peft_form, parse_adapter
+from smidgen.edge_client.api.given import place, task_for
+from smidgen.edge_client.api.plan import ADAPTER
+from smidgen.edge_client.api.train import labelled_texts
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.engine.budgeted import open_within
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.planning.sizes import AUTO, parse_budget
+from smidgen.edge_client.tasks.scores import Evaluation
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, shapes_of
+from smidgen.edge_client.wire.training import Training
 
 # PEFT's names while a model holds an adapter, `lora_A.default.weight`, and as it saves them.
 HELD = re.compile(r"(?:\.modules_to_save)?\.default(?=\.(?:weight|bias)$)")

@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from edge_client.errors import demand
-from edge_client.formats.dialect import Wants, named
-from edge_client.formats.json_rows import MESSAGES, NUMBERS, TAGS, TOKENS, strings_in, worded
-from edge_client.formats.lines import LONGEST_LINE
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row, Rows
-from edge_client.formats.table import used_columns
-from edge_client.tables import plain
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Wants, named
+from smidgen.edge_client.formats.json_rows import (
+    MESSAGES,
+    NUMBERS,
+    TAGS,
+    TOKENS,
+    strings_in,
+    worded,
+)
+from smidgen.edge_client.formats.lines import LONGEST_LINE
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.table import used_columns
+from smidgen.edge_client.tables import plain
 
 if TYPE_CHECKING:
     import pyarrow

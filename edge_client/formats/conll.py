@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from edge_client.formats.dialect import PLAIN, Wants, named
-from edge_client.formats.opened import DataError, Source, ending_of, head_of
-from edge_client.formats.paragraphs import Block, blocks
-from edge_client.formats.reader import Head, LeftOut, Row, Rows
-from edge_client.formats.tags import OUTSIDE, parted
+from smidgen.edge_client.formats.dialect import PLAIN, Wants, named
+from smidgen.edge_client.formats.opened import DataError, Source, ending_of, head_of
+from smidgen.edge_client.formats.paragraphs import Block, blocks
+from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.tags import OUTSIDE, parted
 
 DOCUMENT = "-DOCSTART-"
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # Unicode's other line ends end none

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from edge_client.errors import demand
-from edge_client.tables import plain
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import plain
 
 Wants: TypeAlias = Literal["text", "label", "tags"]  # what is looked for in the rows of a file
 NAMED = 12  # labels and columns that a message names

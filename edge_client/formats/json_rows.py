@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from edge_client.errors import demand
-from edge_client.formats.dialect import Dialect, Wants, named
-from edge_client.formats.lines import each_line
-from edge_client.formats.opened import MARK, DataError, Source, ending_of
-from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
-from edge_client.formats.table import used_columns
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Dialect, Wants, named
+from smidgen.edge_client.formats.lines import each_line
+from smidgen.edge_client.formats.opened import MARK, DataError, Source, ending_of
+from smidgen.edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.table import used_columns
 
 SPACE = re.compile(rf"[{MARK} \t\r\n]*")
 ARRAY = re.compile(SPACE.pattern + r"\[\s*[{\]]")  # the beginning of one with objects, or empty

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from edge_client.errors import WrongInput
-from edge_client.formats.dialect import PLAIN, Dialect, Wants
-from edge_client.formats.lines import BOUNDS, Lines, LongLine, ReadBounds, TooMuch, Whole
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants
+from smidgen.edge_client.formats.lines import BOUNDS, Lines, LongLine, ReadBounds, TooMuch, Whole
 
 MARKS = {
     "utf-16-le": codecs.BOM_UTF16_LE,

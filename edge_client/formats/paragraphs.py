@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_client.errors import demand
-from edge_client.formats.dialect import Wants
-from edge_client.formats.lines import Lines, Whole, each_line
-from edge_client.formats.opened import MARK, DataError, Source, ending_of
-from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Wants
+from smidgen.edge_client.formats.lines import Lines, Whole, each_line
+from smidgen.edge_client.formats.opened import MARK, DataError, Source, ending_of
+from smidgen.edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 
 
 class Block(NamedTuple):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from edge_client.formats.dialect import PLAIN, Dialect, Wants
-from edge_client.formats.opened import Source
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants
+from smidgen.edge_client.formats.opened import Source
 
 Reason: TypeAlias = Literal[
     "unreadable",  # not of the format, or its bytes are not of the encoding

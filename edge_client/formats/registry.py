@@ -12,18 +12,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.formats.annotation.brat import BRAT
-from edge_client.formats.annotation.exports import EXPORTS
-from edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET, SPLITS, STATE
-from edge_client.formats.conll import CONLL
-from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
-from edge_client.formats.json_rows import ARRAY, JSON_ARRAY, JSON_LINES
-from edge_client.formats.opened import DataError, Source, ending_of, head_of
-from edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
-from edge_client.formats.reader import GENERIC, Head, LeftOut, Reader, Rows
-from edge_client.formats.table import TABLE
-from edge_client.tables import plain
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.formats.annotation.brat import BRAT
+from smidgen.edge_client.formats.annotation.exports import EXPORTS
+from smidgen.edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET, SPLITS, STATE
+from smidgen.edge_client.formats.conll import CONLL
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants, named
+from smidgen.edge_client.formats.json_rows import ARRAY, JSON_ARRAY, JSON_LINES
+from smidgen.edge_client.formats.opened import DataError, Source, ending_of, head_of
+from smidgen.edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
+from smidgen.edge_client.formats.reader import GENERIC, Head, LeftOut, Reader, Rows
+from smidgen.edge_client.formats.table import TABLE
+from smidgen.edge_client.tables import plain
 
 COLUMNS = "export CoNLL (a word and its tag on each line) instead"
 MARKS = (

@@ -19,7 +19,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from edge_client.errors import WrongInput, demand
+from smidgen.edge_client.errors import WrongInput, demand
 
 DAY = 24 * 60  # minutes
 PATTERN = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})")

@@ -20,14 +20,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edge_client.guest.ceilings import Readings, Rules, WorkGate, minute_of, pressure, unknown
-from edge_client.guest.process import WatchdogNotifier, look, nap, status
-from edge_client.guest.steps import Paused
-from edge_client.metering.machine import is_on_mains, read_heat
-from edge_client.metering.memory import text
-from edge_client.metering.power import PowerSource, battery, packages, power_rails, sees_as_much
-from edge_client.planning.resources import machine_memory
-from edge_client.planning.sizes import size_text
+from smidgen.edge_client.guest.ceilings import (
+    Readings,
+    Rules,
+    WorkGate,
+    minute_of,
+    pressure,
+    unknown,
+)
+from smidgen.edge_client.guest.process import WatchdogNotifier, look, nap, status
+from smidgen.edge_client.guest.steps import Paused
+from smidgen.edge_client.metering.machine import is_on_mains, read_heat
+from smidgen.edge_client.metering.memory import text
+from smidgen.edge_client.metering.power import (
+    PowerSource,
+    battery,
+    packages,
+    power_rails,
+    sees_as_much,
+)
+from smidgen.edge_client.planning.resources import machine_memory
+from smidgen.edge_client.planning.sizes import size_text
 
 TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second
 IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for disks

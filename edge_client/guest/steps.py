@@ -25,12 +25,12 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edge_client.bases.header import write_header
-from edge_client.errors import WrongInput
-from edge_client.files import PRIVATE, from_json, write_atomically
-from edge_client.guest.process import Ended
-from edge_client.planning.plan import Plan
-from edge_client.wire.tensors import shapes_of
+from smidgen.edge_client.bases.header import write_header
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.files import PRIVATE, from_json, write_atomically
+from smidgen.edge_client.guest.process import Ended
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.wire.tensors import shapes_of
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edge_client.files import PRIVATE, from_json, private, write_atomically
-from edge_client.labelling.pseudo_labels import Reading
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.files import PRIVATE, from_json, private, write_atomically
+from smidgen.edge_client.labelling.pseudo_labels import Reading
+from smidgen.edge_client.wire.tensors import AdapterState
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class OpenedJournal:
         work_id: The work.
         adapter_sha256: The adapter to label with.
         queue: Ids of the texts to read, in order.
-        order: Ids of all texts in the order of `edge_client.labelling.label_work`.
+        order: Ids of all texts in the order of `smidgen.edge_client.labelling.label_work`.
         sketch: The adapter's sketch, see `sketch_of`.
     """
 

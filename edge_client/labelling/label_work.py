@@ -14,10 +14,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec, frozen_layers, parse_adapter
-from edge_client.engine.engine import Engine
-from edge_client.labelling.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
-from edge_client.labelling.label_journal import (
+from smidgen.edge_client.adapters.spec import AdapterSpec, frozen_layers, parse_adapter
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.labelling.early_exit import WORTH, EarlyExit, layers_to_try, learnt_first
+from smidgen.edge_client.labelling.label_journal import (
     LabelJournal,
     Notes,
     OpenedJournal,
@@ -25,9 +25,9 @@ from edge_client.labelling.label_journal import (
     moved,
     sketch_of,
 )
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
-from edge_client.labelling.pseudo_labels import (
+from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
+from smidgen.edge_client.labelling.pseudo_labels import (
     Reading,
     affordable,
     agreed,
@@ -36,11 +36,11 @@ from edge_client.labelling.pseudo_labels import (
     queue,
     temperature_of,
 )
-from edge_client.tasks.kind import kind_of
-from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.reports import as_bin, counted
-from edge_client.wire.training import Labelling, keep_of
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.reports import as_bin, counted
+from smidgen.edge_client.wire.training import Labelling, keep_of
 
 NEIGHBOURS = 150  # of the paper
 DISCOUNT = 10.0  # rho: a text's vote counts a tenth for each neighbour that is chosen already

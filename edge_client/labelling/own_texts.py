@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from edge_client.labelling.pseudo_labels import readable, text_id
-from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import Work
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Training
+from smidgen.edge_client.labelling.pseudo_labels import readable, text_id
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)

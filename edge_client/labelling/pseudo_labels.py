@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.texts.examples import Example
+from smidgen.edge_client.texts.examples import Example
 
 FEWEST = 8  # labelled texts below which no temperature is fitted
 COLDEST, HOTTEST = 0.1, 10.0
@@ -143,7 +143,7 @@ def queue(
     whose label is sure by a reading that stands, nor what this very adapter has read.
 
     Args:
-        order: All ids, see `edge_client.labelling.label_work`.
+        order: All ids, see `smidgen.edge_client.labelling.label_work`.
         readings: What was read before.
         thresholds: Least confidence by label.
         stands: Whether a reading is taken for what the text would be told now.

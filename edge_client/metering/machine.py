@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from edge_client.metering.memory import folders, number, text
+from smidgen.edge_client.metering.memory import folders, number, text
 
 MAINS = ("Mains", "UPS")  # what a supply is that feeds the machine alone
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from edge_client.metering.memory import folders, text
-from edge_client.wire.reports import EnergySource
+from smidgen.edge_client.metering.memory import folders, text
+from smidgen.edge_client.wire.reports import EnergySource
 
 RAILS_OF_ALL = ("VDD_IN", "POM_5V_IN")  # what the others branch off
 STANDS_STILL_S = 0.1  # a counter moves a thousand times a second, one that a guest is shown never

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from edge_client.files import PRIVATE, from_json, write_atomically
+from smidgen.edge_client.files import PRIVATE, from_json, write_atomically
 
 # Places in Linux's struct tcp_info, which only ever grows at its end; 64-bit counters.
 ACKED, RECEIVED, SENT_AGAIN = 120, 128, 208

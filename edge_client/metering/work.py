@@ -30,11 +30,11 @@ from typing import TypeVar
 
 import psutil
 
-from edge_client.metering.machine import Heat, is_throttled, read_heat
-from edge_client.metering.memory import PeakSpan, pss_bytes, read_memory
-from edge_client.metering.power import EnergyMeter, energy_counter
-from edge_client.metering.traffic import Traffic
-from edge_client.wire.reports import Cost, Phase
+from smidgen.edge_client.metering.machine import Heat, is_throttled, read_heat
+from smidgen.edge_client.metering.memory import PeakSpan, pss_bytes, read_memory
+from smidgen.edge_client.metering.power import EnergyMeter, energy_counter
+from smidgen.edge_client.metering.traffic import Traffic
+from smidgen.edge_client.wire.reports import Cost, Phase
 
 
 class PhaseClock:

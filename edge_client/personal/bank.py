@@ -18,14 +18,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, with_ranks
-from edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
-from edge_client.bases.architectures import Shape
-from edge_client.bases.layout import module_size
-from edge_client.errors import WrongInput
-from edge_client.personal.fitting import Form
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, with_ranks
+from smidgen.edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.layout import module_size
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.personal.fitting import Form
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState
 
 SMALLEST, LARGEST = 1e-4, 1000.0
 ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0

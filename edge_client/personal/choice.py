@@ -10,11 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.files import from_json, write_atomically
-from edge_client.personal.making import Made
-from edge_client.tasks.kind import measure_called
-from edge_client.wire.reports import Failure
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.files import from_json, write_atomically
+from smidgen.edge_client.personal.making import Made
+from smidgen.edge_client.tasks.kind import measure_called
+from smidgen.edge_client.wire.reports import Failure
 
 FOLDER, ADAPTER, CHOICE = "personal", "adapter", "choice.json"
 

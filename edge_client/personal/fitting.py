@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.banks import LAMBDA, StackedAdapters
-from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.optimizers import AdamW
-from edge_client.engine.trainer import epoch_batches, prompts_by_epoch
-from edge_client.errors import demand
-from edge_client.tasks.scores import TrainingError
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.banks import LAMBDA, StackedAdapters
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
+from smidgen.edge_client.engine.trainer import epoch_batches, prompts_by_epoch
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import AdapterState
 
 
 class Form:

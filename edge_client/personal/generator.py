@@ -7,8 +7,8 @@ factor for each rank of each module of a bank (Lee et al. 2026, arXiv:2502.04387
 
 In a round a device first trains a bank from the generator's lambdas, then moves the generator
 towards the lambdas that came out. Only the generator's weights leave the device: no features,
-lambdas or adapters. They are an adapter's tensors (`edge_client.adapters.banks`); forward and
-backward are numpy in float64.
+lambdas or adapters. They are an adapter's tensors (`smidgen.edge_client.adapters.banks`); forward
+and backward are numpy in float64.
 
 Features are relative to reference statistics of random text, since a base's layers differ far more
 than languages do: groups of random words, each group from a small vocabulary of its own, as a
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.adapters.banks import (
+from smidgen.edge_client.adapters.banks import (
     IN,
     IN_BIAS,
     LORA_A,
@@ -34,22 +34,29 @@ from edge_client.adapters.banks import (
     Generator,
     rates_of,
 )
-from edge_client.adapters.spec import net_in
-from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.optimizers import AdamW
-from edge_client.errors import Failed
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.personal.bank import Bank, bank_numbers, drawn_bank, lambdas_of, modules_of, within
-from edge_client.personal.fitting import Fitted, FitTerms, fit
-from edge_client.personal.interpolation import kept_aside
-from edge_client.personal.rates import learned
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import TrainingError
-from edge_client.texts.examples import Example
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.adapters.spec import net_in
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.personal.bank import (
+    Bank,
+    bank_numbers,
+    drawn_bank,
+    lambdas_of,
+    modules_of,
+    within,
+)
+from smidgen.edge_client.personal.fitting import Fitted, FitTerms, fit
+from smidgen.edge_client.personal.interpolation import kept_aside
+from smidgen.edge_client.personal.rates import learned
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, Update
 
 
 def factors(

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import badness, evaluate
-from edge_client.tasks.scores import Evaluation, TrainingError
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import badness, evaluate
+from smidgen.edge_client.tasks.scores import Evaluation, TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
 
 STEPS = 20
 ALPHAS = tuple(step / STEPS for step in range(STEPS + 1))

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edge_client.adapters.banks import StackedAdapters, bank_spec
-from edge_client.adapters.initial import takes_net
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterError, AdapterSpec, check_ranks, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.engine.budgeted import check_budget, open_within
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import evaluate
-from edge_client.errors import demand
-from edge_client.personal.methods import (
+from smidgen.edge_client.adapters.banks import StackedAdapters, bank_spec
+from smidgen.edge_client.adapters.initial import takes_net
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, check_ranks, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.engine.budgeted import check_budget, open_within
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.personal.methods import (
     BANKLESS,
     BY_NET,
     EVEN,
@@ -30,15 +30,15 @@ from edge_client.personal.methods import (
     Way,
     own_adapter,
 )
-from edge_client.personal.svd import initial_rank
-from edge_client.planning.sizes import BudgetError
-from edge_client.tasks.encoder import Encoder, usable
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import Evaluation
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.personal.svd import initial_rank
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.tasks.encoder import Encoder, usable
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import Evaluation
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 
 log = logging.getLogger(__name__)
 

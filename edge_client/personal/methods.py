@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from edge_client.adapters.banks import (
+from smidgen.edge_client.adapters.banks import (
     FIRST_LAMBDA,
     LAMBDA,
     StackedAdapters,
@@ -24,11 +24,11 @@ from edge_client.adapters.banks import (
     head_of,
     rates_of,
 )
-from edge_client.adapters.spec import IN_EVERY_BASE, AdapterSpec, Net, lora_modules
-from edge_client.bases.architectures import Shape
-from edge_client.engine.engine import Engine
-from edge_client.errors import demand
-from edge_client.personal.bank import (
+from smidgen.edge_client.adapters.spec import IN_EVERY_BASE, AdapterSpec, Net, lora_modules
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.personal.bank import (
     Bank,
     Kept,
     at_random,
@@ -41,14 +41,14 @@ from edge_client.personal.bank import (
     modules_of,
     uniform,
 )
-from edge_client.personal.fitting import Above, Fitted, FitTerms, Form, fit
-from edge_client.personal.generator import factors, features_of
-from edge_client.personal.interpolation import along, kept_aside, mixed, nearest
-from edge_client.personal.rates import Rated
-from edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
-from edge_client.texts.examples import ClientData
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.personal.fitting import Above, Fitted, FitTerms, Form, fit
+from smidgen.edge_client.personal.generator import factors, features_of
+from smidgen.edge_client.personal.interpolation import along, kept_aside, mixed, nearest
+from smidgen.edge_client.personal.rates import Rated
+from smidgen.edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState
 
 Method = Literal[
     "fedp2eft",
@@ -83,7 +83,7 @@ class Way:
             that rank; `uniform` and `random`, as many of the bank, evenly or drawn; `head`, no
             ranks at all but a classification head; `tuned`, the shared adapter trained on;
             `interpolated`, what lies between the two ends of that
-            (`edge_client.personal.interpolation`).
+            (`smidgen.edge_client.personal.interpolation`).
         rank_budget: R: ranks kept are R x modules.
         bank: Ranks of a module to choose from.
         targets: Short names of the linears that have any.

@@ -20,15 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from edge_client.adapters.banks import OWN, RatesNet
-from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.optimizers import AdamW
-from edge_client.personal.fitting import Fitted, FitTerms, Form, fit
-from edge_client.tasks.scores import TrainingError
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.banks import OWN, RatesNet
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
+from smidgen.edge_client.personal.fitting import Fitted, FitTerms, Form, fit
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState
 
 LEARNING = FitTerms(steps=3, lr=1e-4, scale_lr=1e-2)  # FedP2EFT's setting
 

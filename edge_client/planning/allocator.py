@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from edge_client.metering.memory import text
+from smidgen.edge_client.metering.memory import text
 
 ARENA_MAX = -8  # mallopt(3)
 DONT_NEED = 4  # MADV_DONTNEED, madvise(2), the same on x86-64 and arm64

@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edge_client.errors import Failed
-from edge_client.files import PRIVATE, write_atomically
-from edge_client.planning.allocator import trim
-from edge_client.planning.guard import PeakGuard
-from edge_client.planning.plan import Plan, give_same_bytes
-from edge_client.planning.planner import Option, estimate, next_smaller, plan_in_words
-from edge_client.planning.sizes import size_text
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.files import PRIVATE, write_atomically
+from smidgen.edge_client.planning.allocator import trim
+from smidgen.edge_client.planning.guard import PeakGuard
+from smidgen.edge_client.planning.plan import Plan, give_same_bytes
+from smidgen.edge_client.planning.planner import Option, estimate, next_smaller, plan_in_words
+from smidgen.edge_client.planning.sizes import size_text
 
 SCHEMA = 1
 KEPT = 8  # recent peaks kept of one key

@@ -9,8 +9,8 @@ if guard.is_over(): ...  # the planner's `next_smaller` says what then
 from pathlib import Path
 from typing import Protocol
 
-from edge_client.metering.memory import SELF, peak_rss_bytes, reset_peak_rss
-from edge_client.planning.cuda.accelerator import DevicePeak
+from smidgen.edge_client.metering.memory import SELF, peak_rss_bytes, reset_peak_rss
+from smidgen.edge_client.planning.cuda.accelerator import DevicePeak
 
 # What torch says on processors and on CUDA, in every version since 2.5; the next two are oneDNN's
 # words where its scratch memory could not be had, the last two ONNX Runtime's (seen under a limit

@@ -10,8 +10,8 @@ as in `bases.families`; sizes are columns per row. nf4's block is `bases.quantiz
 from collections.abc import Collection
 from functools import cache
 
-from edge_client.adapters.spec import AdapterSpec
-from edge_client.bases.architectures import (
+from smidgen.edge_client.adapters.spec import AdapterSpec
+from smidgen.edge_client.bases.architectures import (
     Activate,
     Attend,
     Block,
@@ -25,8 +25,8 @@ from edge_client.bases.architectures import (
     reads,
     writes,
 )
-from edge_client.bases.families import family_of
-from edge_client.bases.layout import linear_size
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.layout import linear_size
 
 SCORES = 1 << 20  # attention scores, in elements; at least one text's
 WINDOW_QUERIES = 64  # tokens of a text whose attention is computed together, where it is in parts

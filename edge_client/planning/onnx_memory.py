@@ -9,11 +9,11 @@ Sizes: N tokens of a micro-batch (prompt included), H hidden, F intermediate; 4 
 
 from dataclasses import dataclass
 
-from edge_client.adapters.spec import frozen_layers
-from edge_client.bases.architectures import rooms_of
-from edge_client.bases.families import family_of
-from edge_client.bases.quantization import BLOCK
-from edge_client.planning.layer_cost import (
+from smidgen.edge_client.adapters.spec import frozen_layers
+from smidgen.edge_client.bases.architectures import rooms_of
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.quantization import BLOCK
+from smidgen.edge_client.planning.layer_cost import (
     HEADS,
     PASS_ELEMENTS,
     SCORES,
@@ -32,8 +32,8 @@ from edge_client.planning.layer_cost import (
     slice_size,
     tape,
 )
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.torch_memory import (
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.torch_memory import (
     MemoryEstimate,
     adapter_bytes,
     answers,

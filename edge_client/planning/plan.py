@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
-from edge_client.bases.architectures import Answers, Shape
-from edge_client.bases.families import family_of
-from edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS, TokenizerBytes
+from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, check_top
+from smidgen.edge_client.bases.architectures import Answers, Shape
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS, TokenizerBytes
 
 LET_GO_BYTES = 16 << 20  # of a tokenizer, from which on reading it anew is worth the second
 

@@ -12,17 +12,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edge_client.adapters.spec import frozen_layers
-from edge_client.planning import onnx_memory, torch_memory
-from edge_client.planning.cuda import memory as cuda_memory
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.cuda.memory import seconds
-from edge_client.planning.layer_cost import is_large, linear_sizes
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.sizes import AUTO_PERCENT, BudgetError, size_text
-from edge_client.planning.step_cost import Rates
-from edge_client.planning.torch_memory import MemoryEstimate
-from edge_client.tables import size
+from smidgen.edge_client.adapters.spec import frozen_layers
+from smidgen.edge_client.planning import onnx_memory, torch_memory
+from smidgen.edge_client.planning.cuda import memory as cuda_memory
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda.memory import seconds
+from smidgen.edge_client.planning.layer_cost import is_large, linear_sizes
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.sizes import AUTO_PERCENT, BudgetError, size_text
+from smidgen.edge_client.planning.step_cost import Rates
+from smidgen.edge_client.planning.torch_memory import MemoryEstimate
+from smidgen.edge_client.tables import size
 
 FAST_ENOUGH_S = 0.25  # a step below this is not worth 16-bit arithmetic
 CLEARLY_SMALLER = 0.2  # of what the current plan keeps and holds in passing
@@ -89,7 +89,8 @@ def options(
         work: What is trained.
         runtime_bytes: Resident bytes of the process before the base is opened.
         nominal: Rates of this kind of device; its dtypes are the ones offered.
-        correct: Estimated peak of a plan -> predicted peak, see `edge_client.planning.budget`.
+        correct: Estimated peak of a plan -> predicted peak, see
+            `smidgen.edge_client.planning.budget`.
     """
     found = []
     ways = [replace(work, keeps_vocabulary=True), work] if work.is_vocabulary_let_go else [work]

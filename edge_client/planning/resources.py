@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from edge_client.metering import memory as sysfs
-from edge_client.planning.cuda.accelerator import CPU, Accelerator
-from edge_client.planning.step_cost import Rates, nominal_rates
+from smidgen.edge_client.metering import memory as sysfs
+from smidgen.edge_client.planning.cuda.accelerator import CPU, Accelerator
+from smidgen.edge_client.planning.step_cost import Rates, nominal_rates
 
 UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 AUTO = "auto"
 AUTO_PERCENT = 60  # of what is available now

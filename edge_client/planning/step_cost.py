@@ -7,8 +7,8 @@ plan; measured rates only improve the seconds that are printed.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from edge_client.bases.architectures import Linears
-from edge_client.planning.layer_cost import (
+from smidgen.edge_client.bases.architectures import Linears
+from smidgen.edge_client.planning.layer_cost import (
     block_of,
     feed_forward,
     last_linear,
@@ -16,8 +16,8 @@ from edge_client.planning.layer_cost import (
     linear_sizes,
     seen_tokens,
 )
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.torch_memory import (
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.torch_memory import (
     dense_bytes,
     elements,
     layer_parameters,

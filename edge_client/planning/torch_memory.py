@@ -14,12 +14,12 @@ d bytes of a number.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank, layer_modules
-from edge_client.bases.architectures import Shape
-from edge_client.bases.families import family_of, has_bias
-from edge_client.bases.layout import module_size
-from edge_client.bases.quantization import BLOCK
-from edge_client.planning.layer_cost import (
+from smidgen.edge_client.adapters.spec import frozen_layers, head_sizes, largest_rank, layer_modules
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.families import family_of, has_bias
+from smidgen.edge_client.bases.layout import module_size
+from smidgen.edge_client.bases.quantization import BLOCK
+from smidgen.edge_client.planning.layer_cost import (
     SCORES,
     TABLE_ROWS,
     adapted_linears,
@@ -31,8 +31,8 @@ from edge_client.planning.layer_cost import (
     score_rows,
     word_rows,
 )
-from edge_client.planning.plan import Plan, Workload
-from edge_client.updates.forms import is_lora
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.updates.forms import is_lora
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # The next three are fitted to peaks measured by `smidgen profile grid`.

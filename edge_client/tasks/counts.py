@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.tags import OUTSIDE
 
 
 @dataclass(frozen=True)

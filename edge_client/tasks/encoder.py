@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.batches import Batch, PackedPrompts
-from edge_client.texts.examples import ClientData, Example
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.batches import Batch, PackedPrompts
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 
 TOGETHER = 256  # texts whose prompts are lists at once, where there may be many
 LOOKED_AT = 2_000  # texts of a part: whoever has millions does not wait until all are tokenized

@@ -18,18 +18,18 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.tables import Table
-from edge_client.tasks.counts import scores_of
-from edge_client.tasks.output import Formatter, Skipped
-from edge_client.tasks.registry import find, names
-from edge_client.tasks.scores import Evaluation, Measure, Scores, TextAnswers
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Accounting, Fault
-from edge_client.texts.examples import Example, Found, joined
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import Table
+from smidgen.edge_client.tasks.counts import scores_of
+from smidgen.edge_client.tasks.output import Formatter, Skipped
+from smidgen.edge_client.tasks.registry import find, names
+from smidgen.edge_client.tasks.scores import Evaluation, Measure, Scores, TextAnswers
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Accounting, Fault
+from smidgen.edge_client.texts.examples import Example, Found, joined
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 
 Loss = Literal["softmax", "sigmoid"]
 

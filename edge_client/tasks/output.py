@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO, TypeAlias, TypeVar
 
-from edge_client.formats.annotation.answers import Proposal
-from edge_client.formats.dialect import find
-from edge_client.formats.reader import Reason
-from edge_client.texts.accounting import Accounting, Fault, value_of
-from edge_client.texts.examples import Example, Found, leave_out
+from smidgen.edge_client.formats.annotation.answers import Proposal
+from smidgen.edge_client.formats.dialect import find
+from smidgen.edge_client.formats.reader import Reason
+from smidgen.edge_client.texts.accounting import Accounting, Fault, value_of
+from smidgen.edge_client.texts.examples import Example, Found, leave_out
 
 Told = TypeVar("Told")
 PIECE_TEXTS, PIECE_CHARACTERS = 256, 1 << 20  # answered at once

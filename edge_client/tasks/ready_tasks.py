@@ -11,8 +11,8 @@ set has only one.
 
 from pathlib import Path
 
-from edge_client.tasks.task import Task, read_task
-from edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.tasks.task import Task, read_task
+from smidgen.edge_client.texts.prompts.patterns import TaskError
 
 NEWS_PATTERNS = (
     "a [MASK] news : {text}",

@@ -9,20 +9,20 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from edge_client.errors import demand
-from edge_client.tables import plain
-from edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import plain
+from smidgen.edge_client.texts.prompts.patterns import TaskError
 
 GROUP = "smidgen.tasks"
 DEFAULT = "labels"  # of a task that does not say its kind
 OURS = {
-    "labels": "edge_client.tasks.kinds.classification",
-    "tagging": "edge_client.tasks.kinds.tagging",
-    "mlm": "edge_client.tasks.kinds.masked_words",
-    "completion": "edge_client.tasks.kinds.completion",
-    "chat": "edge_client.tasks.kinds.chat",
-    "multilabel": "edge_client.tasks.kinds.multilabel",
-    "relation": "edge_client.tasks.kinds.relation",
+    "labels": "smidgen.edge_client.tasks.kinds.classification",
+    "tagging": "smidgen.edge_client.tasks.kinds.tagging",
+    "mlm": "smidgen.edge_client.tasks.kinds.masked_words",
+    "completion": "smidgen.edge_client.tasks.kinds.completion",
+    "chat": "smidgen.edge_client.tasks.kinds.chat",
+    "multilabel": "smidgen.edge_client.tasks.kinds.multilabel",
+    "relation": "smidgen.edge_client.tasks.kinds.relation",
 }
 NEEDED = ("name", "measure", "files", "check", "head", "prompts", "answers", "score", "show")
 
@@ -61,7 +61,7 @@ def find(name: str) -> Any:
     for part in NEEDED:
         demand(
             getattr(kind, part, None) is not None,
-            f"{said} has no `{part}`; see `edge_client.tasks.kind.TaskKind`",
+            f"{said} has no `{part}`; see `smidgen.edge_client.tasks.kind.TaskKind`",
             TaskError,
         )
     demand(kind.name == name, f"{said} calls itself {kind.name!r}; one name is expected", TaskError)

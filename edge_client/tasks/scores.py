@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import Failed
-from edge_client.formats.opened import DataError
-from edge_client.tables import share
-from edge_client.tasks.counts import Confusion, Entities, EntityScores, LabelScores
-from edge_client.texts.accounting import Accounting
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tables import share
+from smidgen.edge_client.tasks.counts import Confusion, Entities, EntityScores, LabelScores
+from smidgen.edge_client.texts.accounting import Accounting
 
 MOST_NATS = 700.0  # whose exponential float64 still holds; everywhere the bound of perplexity
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from edge_client.errors import demand
-from edge_client.formats.opened import NO_TEXT
-from edge_client.formats.tags import OUTSIDE
-from edge_client.tables import plain
-from edge_client.tasks.registry import DEFAULT, find
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError, ends_with_mask
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.opened import NO_TEXT
+from smidgen.edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.tables import plain
+from smidgen.edge_client.tasks.registry import DEFAULT, find
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError, ends_with_mask
 
 if sys.version_info >= (3, 11):
     import tomllib

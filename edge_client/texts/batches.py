@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from edge_client.texts.tokens import Prompt
+from smidgen.edge_client.texts.tokens import Prompt
 
 
 @dataclass(frozen=True)

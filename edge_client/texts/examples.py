@@ -1,9 +1,9 @@
 """Examples of a task from a device's files: `labelled.*`, `unlabelled.*`, `test.*` in one folder.
 
-`edge_client.formats` reads the rows of files, in whatever format; here they become texts with
-labels, or words with tags. Columns: `text` (or `text_a`, `text_b`), `label`, optional `language`
-and `id`; see `formats.dialect` for others. Texts never leave this process, and no message quotes
-one.
+`smidgen.edge_client.formats` reads the rows of files, in whatever format; here they become texts
+with labels, or words with tags. Columns: `text` (or `text_a`, `text_b`), `label`, optional
+`language` and `id`; see `formats.dialect` for others. Texts never leave this process, and no
+message quotes one.
 
 A bad row is left out and logged with its place and reason. A file that is useless as a whole is an
 error; one without any row counts as missing.
@@ -17,17 +17,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from edge_client.formats.annotation.answers import Unaligned, tagged
-from edge_client.formats.dialect import PLAIN, Dialect, Wants, find, named
-from edge_client.formats.json_rows import MESSAGES
-from edge_client.formats.lines import BOUNDS, ReadBounds
-from edge_client.formats.opened import DataError, Source, ending_of
-from edge_client.formats.paragraphs import LINES
-from edge_client.formats.reader import LeftOut, Reason, Row, Rows
-from edge_client.formats.registry import read, read_stream
-from edge_client.formats.tags import OUTSIDE, Scheme, is_iob1
-from edge_client.formats.tags import TagFault as TagFault
-from edge_client.texts.accounting import (
+from smidgen.edge_client.formats.annotation.answers import Unaligned, tagged
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants, find, named
+from smidgen.edge_client.formats.json_rows import MESSAGES
+from smidgen.edge_client.formats.lines import BOUNDS, ReadBounds
+from smidgen.edge_client.formats.opened import DataError, Source, ending_of
+from smidgen.edge_client.formats.paragraphs import LINES
+from smidgen.edge_client.formats.reader import LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.registry import read, read_stream
+from smidgen.edge_client.formats.tags import OUTSIDE, Scheme, is_iob1
+from smidgen.edge_client.formats.tags import TagFault as TagFault
+from smidgen.edge_client.texts.accounting import (
     NUMBERS,
     Accounting,
     Fault,
@@ -39,7 +39,15 @@ from edge_client.texts.accounting import (
     useless,
     value_of,
 )
-from edge_client.texts.parts import ANY, PARTS, Files, Wanted, expected, files_of, without_texts
+from smidgen.edge_client.texts.parts import (
+    ANY,
+    PARTS,
+    Files,
+    Wanted,
+    expected,
+    files_of,
+    without_texts,
+)
 
 LOOKED_AT = 500  # texts whose tags say how the tags of a file are meant
 COMPARED = 200_000  # texts of a file that are compared, to see whether one has two labels

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edge_client.errors import WrongInput, installing
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.control_words import (
+from smidgen.edge_client.errors import WrongInput, installing
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.control_words import (
     alias,
     content_of,
     marked,
@@ -26,7 +26,7 @@ from edge_client.texts.prompts.control_words import (
     set_apart,
     unheard_of,
 )
-from edge_client.texts.prompts.patterns import (
+from smidgen.edge_client.texts.prompts.patterns import (
     MASK,
     Asking,
     TaskError,
@@ -39,12 +39,12 @@ from edge_client.texts.prompts.patterns import (
     word_behind,
     written,
 )
-from edge_client.texts.vocabulary import read_tokenizer
+from smidgen.edge_client.texts.vocabulary import read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-    from edge_client.texts.prompts.chat_template import ChatTemplate
+    from smidgen.edge_client.texts.prompts.chat_template import ChatTemplate
 
 LONGEST_PIECED = 1_000  # characters of a word that is tagged; what lies behind them is not read
 TEMPLATE = "chat_template.jinja"  # where transformers 5 keeps it
@@ -214,7 +214,7 @@ class Tokens:
                 'kind = "completion"'
             )
         try:
-            from edge_client.texts.prompts.chat_template import ChatTemplate
+            from smidgen.edge_client.texts.prompts.chat_template import ChatTemplate
         except ModuleNotFoundError as error:
             raise TaskError(f"a task of chats needs jinja2: {installing('templates')}") from error
         words = {key: content_of(one) for key, one in self._config.items() if key[-6:] == "_token"}

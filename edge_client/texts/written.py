@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_client.formats.opened import DataError
-from edge_client.texts.examples import Example
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.texts.examples import Example
 
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:

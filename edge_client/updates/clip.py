@@ -2,13 +2,13 @@
 
 Norm clipping: Sun et al. 2019 (arXiv:1911.07963), section 4. An update above the norm bound is
 scaled down to it, not refused; one that is long and heavy at once loses weight. The coordinator
-sets the bounds (`coordinator.rounds.bounds`).
+sets the bounds (`smidgen.coordinator.rounds.bounds`).
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from edge_client.updates.step import Contribution, ServerContext, UpdateStep
+from smidgen.edge_client.updates.step import Contribution, ServerContext, UpdateStep
 
 LARGEST = 1e18  # what is larger in an adapter leaves float32's range when it is squared
 

@@ -1,8 +1,8 @@
 """Compressed updates with error feedback: int8, int4, top-k.
 
 The device keeps a codec's error and adds it to what it sends next (Seide et al. 2014; Karimireddy
-et al. 2019, arXiv:1901.09847); `edge_client.codecs` does the coding. The server half is in the
-wire: an update is decoded on arrival, against the shapes of its adapter.
+et al. 2019, arXiv:1901.09847); `smidgen.edge_client.codecs` does the coding. The server half is in
+the wire: an update is decoded on arrival, against the shapes of its adapter.
 """
 
 import logging
@@ -10,9 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.codecs import AUTO, PLAIN, CodecError, check_residual, decode, encode, kind_of
-from edge_client.updates.step import DeviceContext, UpdateStep
-from edge_client.wire.tensors import Update, encode_adapter, shapes_of
+from smidgen.edge_client.codecs import (
+    AUTO,
+    PLAIN,
+    CodecError,
+    check_residual,
+    decode,
+    encode,
+    kind_of,
+)
+from smidgen.edge_client.updates.step import DeviceContext, UpdateStep
+from smidgen.edge_client.wire.tensors import Update, encode_adapter, shapes_of
 
 SOON_S = 10.0  # an update that is sent within this is not made smaller
 # Codecs by their exactness, with their share of float32's bytes, see docs/reference/run-file.md.

@@ -24,16 +24,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.codecs import Shapes
-from edge_client.updates.step import (
+from smidgen.edge_client.codecs import Shapes
+from smidgen.edge_client.updates.step import (
     Contribution,
     Correction,
     DeviceContext,
     ServerContext,
     UpdateStep,
 )
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, Update, shapes_of
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, Update, shapes_of
 
 LORA_A, LORA_B, CORE = ".lora_A.weight", ".lora_B.weight", ".lora_core.weight"
 FORMS = ("ffa", "rolora", "core")  # as they stand in an adapter's name

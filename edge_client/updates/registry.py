@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from edge_client.codecs import Shapes
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.tables import plain
-from edge_client.updates.codec import Codec
-from edge_client.updates.forms import Turns
-from edge_client.updates.scaffold import Scaffold
-from edge_client.updates.step import Correction, DeviceContext, UpdateStep
+from smidgen.edge_client.codecs import Shapes
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.tables import plain
+from smidgen.edge_client.updates.codec import Codec
+from smidgen.edge_client.updates.forms import Turns
+from smidgen.edge_client.updates.scaffold import Scaffold
+from smidgen.edge_client.updates.step import Correction, DeviceContext, UpdateStep
 
 
 class Proximal(UpdateStep):

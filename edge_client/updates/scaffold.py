@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.updates.clip import LARGEST
-from edge_client.updates.step import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.updates.clip import LARGEST
+from smidgen.edge_client.updates.step import (
     Contribution,
     Correction,
     DeviceContext,
@@ -26,7 +26,7 @@ from edge_client.updates.step import (
     State,
     UpdateStep,
 )
-from edge_client.wire.tensors import AdapterState, Update, check_same_parameters, shapes_of
+from smidgen.edge_client.wire.tensors import AdapterState, Update, check_same_parameters, shapes_of
 
 SUM, NOW = "sum.", "now."  # in the server's state: all c_i added up in float64; c itself
 

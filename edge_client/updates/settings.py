@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from edge_client.codecs import PLAIN, check_codec, check_setting
-from edge_client.errors import WrongInput
-from edge_client.updates.registry import check_step
-from edge_client.wire.training import Training
+from smidgen.edge_client.codecs import PLAIN, check_codec, check_setting
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.registry import check_step
+from smidgen.edge_client.wire.training import Training
 
 
 @dataclass(frozen=True)

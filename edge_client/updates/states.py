@@ -10,18 +10,18 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from edge_client.updates.registry import made, naming
-from edge_client.updates.settings import Updates, steps_of_run
-from edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
-from edge_client.wire.messages import WireError, Work, decode, encode_brief
-from edge_client.wire.tensors import (
+from smidgen.edge_client.updates.registry import made, naming
+from smidgen.edge_client.updates.settings import Updates, steps_of_run
+from smidgen.edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
+from smidgen.edge_client.wire.messages import WireError, Work, decode, encode_brief
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
     encode_adapter,
     header_of,
 )
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.training import Training
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from edge_client.codecs import Shapes
-from edge_client.wire.tensors import AdapterState, Update
-from edge_client.wire.training import Training
+from smidgen.edge_client.codecs import Shapes
+from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.training import Training
 
 State: TypeAlias = dict[str, np.ndarray]
 

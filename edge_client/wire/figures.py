@@ -2,8 +2,8 @@
 
 The coordinator writes the rows and `smidgen profile rounds` reads them, by the same rules, so that
 a late answer counts in no table. Only the coordinator bounds a device's weight
-(`coordinator.rounds.scoring`): the profile sums reports as they are, so where one claims far more
-texts or a far greater loss than others, the two tables differ.
+(`smidgen.coordinator.rounds.scoring`): the profile sums reports as they are, so where one claims
+far more texts or a far greater loss than others, the two tables differ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.counts import Entities
 
 Row = dict[str, Any]
 BY_KERNEL = "bytes of TCP, counted by the devices' kernels: headers and TLS are in them"

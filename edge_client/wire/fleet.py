@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edge_client.errors import demand
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.reports import Failure
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.reports import Failure
+from smidgen.edge_client.wire.training import Labelling, Training
 
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 4 << 20

@@ -1,7 +1,8 @@
 """The contract between a device and its coordinator, protocol 12, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
-safetensors files, never as pickle (`edge_client.wire.tensors`). The device opens every connection:
+safetensors files, never as pickle (`smidgen.edge_client.wire.tensors`). The device opens every
+connection:
 
     POST /v1/enrol                     Enrol -> Enrolled     at each start; the first with a token
     GET  /v1/work?wait_s=25&life=LIFE  Next                  long poll: work, an invitation, an end
@@ -24,12 +25,12 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dat
 from math import isfinite
 from typing import Any, Literal, TypeVar
 
-from edge_client.errors import Failed, demand
-from edge_client.files import from_json
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import (
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.files import from_json
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import (
     LONGEST_GIVEN,
     Outdated,
     Terms,
@@ -37,8 +38,8 @@ from edge_client.wire.fleet import (
     check_id,
     check_shown,
 )
-from edge_client.wire.reports import Confidences, Cost, Failure
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.wire.reports import Confidences, Cost, Failure
+from smidgen.edge_client.wire.training import Labelling, Training
 
 PROTOCOL = 12
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
@@ -135,7 +136,8 @@ class Work:
         thresholds: Least confidence of a pseudo-label, in label order; empty: as `labelling` says.
         most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
         test_share: Share of its test texts that a device evaluates on, drawn anew in every round.
-        updates: The run's update steps in order, see `edge_client.updates.step`. Of training.
+        updates: The run's update steps in order, see `smidgen.edge_client.updates.step`. Of
+            training.
         steps: The newest steps up to the adapter, the oldest first: who holds what one of them is
             added to fetches it and those after it, and not the adapter; none: it is fetched whole.
     """

@@ -2,8 +2,8 @@
 
 `Confidences` counts, for each label, a device's unlabelled texts in 40 bins of equal width in
 log-odds, from a confidence of 0.5 on; nothing else of these texts leaves the device. From all
-devices' counts `coordinator.rounds.scoring` sets a threshold per label. A threshold is always the
-start of a bin, so both sides agree exactly on what is above it.
+devices' counts `smidgen.coordinator.rounds.scoring` sets a threshold per label. A threshold is
+always the start of a bin, so both sides agree exactly on what is above it.
 
     held = counted(30, [0, 1], [0.93, 0.4], 2)  # 30 texts, two of them read; the second unsure
     held.sure([as_bin(0.9), as_bin(0.9)])  # 1
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any, Literal
 
-from edge_client.errors import demand
+from smidgen.edge_client.errors import demand
 
 BINS = 40
 WIDTH = 0.3  # of a bin, in log-odds

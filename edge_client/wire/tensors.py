@@ -1,9 +1,9 @@
 """Tensor messages of the wire protocol: adapters, updates, coded steps, and their hashes.
 
 An adapter is a safetensors file of float32 tensors under PEFT's own names. An update holds the
-change by training in the same form, or in a codec's tensors (`edge_client.codecs`), and a header in
-the file's metadata: protocol, work, weight in the mean, codec. A step is the change by a round,
-likewise coded, and names the adapter to add it to. Equal values give equal bytes; bytes from
+change by training in the same form, or in a codec's tensors (`smidgen.edge_client.codecs`), and a
+header in the file's metadata: protocol, work, weight in the mean, codec. A step is the change by a
+round, likewise coded, and names the adapter to add it to. Equal values give equal bytes; bytes from
 outside end in a value or a `WireError`.
 
     body = encode_update(Update("work-7", 12, delta))
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from edge_client.codecs import (
+from smidgen.edge_client.codecs import (
     PLAIN,
     CodecError,
     Kind,
@@ -32,9 +32,9 @@ from edge_client.codecs import (
     encode,
     kind_of,
 )
-from edge_client.errors import demand
-from edge_client.wire.messages import PROTOCOL, WireError, encode_brief
-from edge_client.wire.messages import decode as decode_message
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.messages import PROTOCOL, WireError, encode_brief
+from smidgen.edge_client.wire.messages import decode as decode_message
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
 UPDATES_SINCE = 2  # the protocol whose updates had this form first; a store may hold some

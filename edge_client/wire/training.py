@@ -8,7 +8,7 @@ devices, k labels each, and k grows with the rounds.
 import math
 from dataclasses import dataclass, field
 
-from edge_client.errors import demand
+from smidgen.edge_client.errors import demand
 
 ADAMW, SGD = "adamw", "sgd"
 
@@ -27,7 +27,7 @@ class Training:
         momentum: Of SGD: v = momentum * v + gradient is what a step follows.
         proximal: mu of FedProx (Li et al. 2020, arXiv:1812.06127): each step's objective has
             mu/2 * ||w - received||^2 beside the loss; 0 for none.
-        scaffold: Whether devices hold control variates (`edge_client.updates.scaffold`).
+        scaffold: Whether devices hold control variates (`smidgen.edge_client.updates.scaffold`).
         adjusted: Whether the loss knows a device's own mix of labels (Menon et al. 2021,
             arXiv:2007.07314): how often it has each is added to the logits, as a logarithm, so that
             what it lacks is not unlearned.
@@ -96,7 +96,7 @@ class Labelling:
         confidence: Least calibrated probability of a pseudo-label, 0.5 to below 1.
         confidences: The same by label, where it differs.
         class_floor: How far a rarer class's `confidence` may fall, so that all classes are held
-            equally often; see `edge_client.wire.reports`.
+            equally often; see `smidgen.edge_client.wire.reports`.
         class_share: Most of one device's pseudo-labels that one class may have.
         read_share: Most of a device's unlabelled texts that are ever read in one label work.
         known_first: Whether texts that were read come before those that never were: where the lower

@@ -1,7 +1,7 @@
 """Compares every plan's gradients on one base in a fresh process: `smidgen profile gradients`.
 
 Our engine computes in float32, the reference (plain PyTorch + PEFT) in float64; see
-`profiling.benchmarks.gradients`, which the process runs.
+`smidgen.profiling.benchmarks.gradients`, which the process runs.
 """
 
 import json
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.engine.opening import ENGINES, check_device
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.tasks.kind import kind_named
-from edge_client.tasks.registry import names
-from profiling.instruments.bases import (
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.engine.opening import ENGINES, check_device
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.tasks.registry import names
+from smidgen.profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
     demand_between,
     find_base,
     label_words,
 )
-from profiling.instruments.child import DONE, Line, run_child, silent
+from smidgen.profiling.instruments.child import DONE, Line, run_child, silent
 
 EXACT = 1e-5  # relative, in Euclidean norm
 
@@ -138,7 +138,7 @@ class Comparison:
 
 
 def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comparison:
-    """Every plan of `profiling.benchmarks.gradients.every_plan`.
+    """Every plan of `smidgen.profiling.benchmarks.gradients.every_plan`.
 
     Raises:
         BenchmarkError: No such base, texts that it does not read, or the process failed.
@@ -151,7 +151,7 @@ def compare(question: Question, listen: Callable[[Line], None] = silent) -> Comp
         "base": str(base.folder.resolve()),
         "word_ids": list(label_words(base).values()),
     }
-    command = [sys.executable, "-m", "profiling.benchmarks.gradients", json.dumps(request)]
+    command = [sys.executable, "-m", "smidgen.profiling.benchmarks.gradients", json.dumps(request)]
     child = run_child(command, None, 0, OFFLINE, listen)
     if child.outcome != DONE:
         refusal = child.refusal

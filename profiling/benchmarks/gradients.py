@@ -5,7 +5,7 @@ adapter by PEFT, and the whole head at all positions; it shares nothing with the
 numbers in the file. It is computed in double precision: in single precision plain PyTorch is itself
 some 1e-5 from its exact value where queries have small gradients (`plain_error` says how far).
 
-    python -m profiling.benchmarks.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
+    python -m smidgen.profiling.benchmarks.gradients '{"base": "FOLDER", "adapter": "lora:8", ...}'
 """
 
 import json
@@ -29,21 +29,27 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import peft_config, peft_state
-from edge_client.adapters.spec import PREFIX, WORD_HEAD, AdapterSpec, head_modules, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.opening import find_card
-from edge_client.engine.torch_backend.network import Network
-from edge_client.errors import WrongInput, demand
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.planner import depths
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import AdapterState
-from profiling.benchmarks.exactness import PlanError
-from profiling.instruments.stepping import tell
-from profiling.peers.torch_checkpoint import fill
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import peft_config, peft_state
+from smidgen.edge_client.adapters.spec import (
+    PREFIX,
+    WORD_HEAD,
+    AdapterSpec,
+    head_modules,
+    parse_adapter,
+)
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.opening import find_card
+from smidgen.edge_client.engine.torch_backend.network import Network
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.planner import depths
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.profiling.benchmarks.exactness import PlanError
+from smidgen.profiling.instruments.stepping import tell
+from smidgen.profiling.peers.torch_checkpoint import fill
 
 SOFT_PREFIX = "base_model."  # of a model behind a soft prompt, which PEFT wraps once, not twice
 
@@ -180,7 +186,7 @@ def random_tags(batch: Batch, seed: int) -> Batch:
 def every_plan(base: Base, spec: AdapterSpec, batch: int, tokens: int) -> list[Plan]:
     """One of each way to compute a step in float32: kept, recomputed, split, shallow if it may be.
 
-    See `edge_client.planning.planner.depths` for adapters that have no depth of their own.
+    See `smidgen.edge_client.planning.planner.depths` for adapters that have no depth of their own.
     """
     layers = base.shape.layers
     whole = Plan("float32", batch, (), layers, tokens)
@@ -276,7 +282,7 @@ def our_gradients(
     """
     asked = None if words is None else [[word] for word in words]
     if engine == "onnx":
-        import edge_client.engine.onnx_backend.network as onnx_network
+        import smidgen.edge_client.engine.onnx_backend.network as onnx_network
 
         light = onnx_network.Network(base, spec, state, asked, threads=2)
         yield light.backward

@@ -14,14 +14,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from edge_client.tables import Column, Table, seconds, share, size, sizes
-from profiling.benchmarks.exactness import PlanError
-from profiling.benchmarks.training import PEERS, Benchmark, Settings
-from profiling.benchmarks.training_run import TrainingRun, from_record, to_record
-from profiling.instruments.bases import BenchmarkError, find_base, is_shape
-from profiling.instruments.child import DONE
-from profiling.instruments.machine import this_machine, versions
-from profiling.records.record import RecordError, append, last_part, new_session, read_records
+from smidgen.edge_client.tables import Column, Table, seconds, share, size, sizes
+from smidgen.profiling.benchmarks.exactness import PlanError
+from smidgen.profiling.benchmarks.training import PEERS, Benchmark, Settings
+from smidgen.profiling.benchmarks.training_run import TrainingRun, from_record, to_record
+from smidgen.profiling.instruments.bases import BenchmarkError, find_base, is_shape
+from smidgen.profiling.instruments.child import DONE
+from smidgen.profiling.instruments.machine import this_machine, versions
+from smidgen.profiling.records.record import (
+    RecordError,
+    append,
+    last_part,
+    new_session,
+    read_records,
+)
 
 QUIET = 0.3  # load per core above which a time says little
 BUSY = "other processes were at work: times say little; peak memory is not affected"

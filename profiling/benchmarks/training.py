@@ -13,22 +13,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA
+from smidgen.edge_client.adapters.spec import (
     AdapterError,
     AdapterSpec,
     adapted_layers,
     parse_adapter,
     target_pattern,
 )
-from edge_client.engine import opening
-from edge_client.engine.opening import check_device
-from edge_client.errors import demand, installing
-from edge_client.planning.resources import fast_dtypes, flags_here
-from edge_client.planning.sizes import AUTO, BudgetError, parse_budget
-from edge_client.wire.training import Training
-from profiling.benchmarks.training_run import TrainingRun, spread
-from profiling.instruments.bases import (
+from smidgen.edge_client.engine import opening
+from smidgen.edge_client.engine.opening import check_device
+from smidgen.edge_client.errors import demand, installing
+from smidgen.edge_client.planning.resources import fast_dtypes, flags_here
+from smidgen.edge_client.planning.sizes import AUTO, BudgetError, parse_budget
+from smidgen.edge_client.wire.training import Training
+from smidgen.profiling.benchmarks.training_run import TrainingRun, spread
+from smidgen.profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,
     demand_between,
@@ -36,8 +36,8 @@ from profiling.instruments.bases import (
     find_checkpoint,
     label_words,
 )
-from profiling.instruments.child import Child, Line, run_child, silent
-from profiling.instruments.machine import (
+from smidgen.profiling.instruments.child import Child, Line, run_child, silent
+from smidgen.profiling.instruments.machine import (
     check_isa,
     gemm_flops_per_s,
     held_to,
@@ -45,11 +45,11 @@ from profiling.instruments.machine import (
     this_machine,
     versions,
 )
-from profiling.instruments.memory_cap import drop_page_cache
-from profiling.instruments.sampler import INTERVAL_S
-from profiling.instruments.stepping import MASK_POSITION, Case, Request, Work
-from profiling.peers import ort as ort_training
-from profiling.peers.ort import ORT_TRAINING
+from smidgen.profiling.instruments.memory_cap import drop_page_cache
+from smidgen.profiling.instruments.sampler import INTERVAL_S
+from smidgen.profiling.instruments.stepping import MASK_POSITION, Case, Request, Work
+from smidgen.profiling.peers import ort as ort_training
+from smidgen.profiling.peers.ort import ORT_TRAINING
 
 TORCH_FLOAT32 = "torch-float32"  # our own torch engine, computing as onnx does
 # Peer -> the kind of checkpoint it is loaded from; our own reads the base itself.
@@ -248,10 +248,10 @@ class Benchmark:
 
     def _command(self, name: str, asked: str) -> Sequence[str]:
         if name == ORT_TRAINING:
-            return ort_training.command("profiling.peers.ort_child", asked)
+            return ort_training.command("smidgen.profiling.peers.ort_child", asked)
         is_ours = name not in PEERS or name == TORCH_FLOAT32
         module = "benchmarks.training_child" if is_ours else "peers.torch_peers"
-        return [sys.executable, "-m", f"profiling.{module}", asked]
+        return [sys.executable, "-m", f"smidgen.profiling.{module}", asked]
 
     def _checkpoint(self, name: str) -> Path:
         if name == TORCH_FLOAT32:

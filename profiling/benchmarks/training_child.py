@@ -3,7 +3,7 @@
 It opens the engine as a client does, budget and all. Texts to label go through the tokenizer and
 the engine's own reading, as a device's do.
 
-    python -m profiling.benchmarks.training_child '{"engine": "torch", ...}'
+    python -m smidgen.profiling.benchmarks.training_child '{"engine": "torch", ...}'
 """
 
 import sys
@@ -12,23 +12,23 @@ from hashlib import sha256
 
 import numpy as np
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.budgeted import open_within, workload
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import engine_name, runtime_bytes
-from edge_client.errors import WrongInput
-from edge_client.planning.planner import options
-from edge_client.planning.resources import read_facts
-from edge_client.planning.sizes import BudgetError, parse_budget
-from edge_client.planning.step_cost import step_flops
-from edge_client.planning.torch_memory import parts
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Training
-from profiling.instruments.stepping import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.budgeted import open_within, workload
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import engine_name, runtime_bytes
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.planning.planner import options
+from smidgen.edge_client.planning.resources import read_facts
+from smidgen.edge_client.planning.sizes import BudgetError, parse_budget
+from smidgen.edge_client.planning.step_cost import step_flops
+from smidgen.edge_client.planning.torch_memory import parts
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Training
+from smidgen.profiling.instruments.stepping import (
     Request,
     Texts,
     random_texts,

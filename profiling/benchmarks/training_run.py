@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from edge_client.engine.opening import ENGINES
-from profiling.instruments.child import DONE
-from profiling.instruments.machine import conditions
-from profiling.records.record import Figure, Kind, Plain, Record, RecordError
+from smidgen.edge_client.engine.opening import ENGINES
+from smidgen.profiling.instruments.child import DONE
+from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.records.record import Figure, Kind, Plain, Record, RecordError
 
 
 @dataclass(frozen=True)

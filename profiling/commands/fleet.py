@@ -8,18 +8,18 @@ from typing import Annotated
 
 import typer
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED
-from edge_client.errors import Failed, demand
-from edge_client.tables import show, tell
-from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
-from profiling.fleet.measure import Load, Served, check_files, measure
-from profiling.fleet.report import fleet_table, requests_table, to_json, to_record
-from profiling.instruments.bases import BenchmarkError, demand_between, find_base
-from profiling.instruments.child import terminable
-from profiling.instruments.machine import this_machine
-from profiling.records.record import new_session
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.tables import show, tell
+from smidgen.profiling.benchmarks.report import machine_notes
+from smidgen.profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
+from smidgen.profiling.fleet.measure import Load, Served, check_files, measure
+from smidgen.profiling.fleet.report import fleet_table, requests_table, to_json, to_record
+from smidgen.profiling.instruments.bases import BenchmarkError, demand_between, find_base
+from smidgen.profiling.instruments.child import terminable
+from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.records.record import new_session
 
 FLEET_FILE = "fleet.jsonl"
 DATABASE = (

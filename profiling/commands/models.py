@@ -14,22 +14,22 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.architectures import Shape
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.random_models import CONFIGS, hub_config
-from edge_client.bases.tokenizer import tokenizer_kind
-from edge_client.engine.opening import runtime_bytes
-from edge_client.errors import WrongInput, demand
-from edge_client.outputs import check_out_file
-from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, choose, options, plan_in_words
-from edge_client.planning.sizes import AUTO, auto_budget, parse_budget, parse_size
-from edge_client.planning.step_cost import nominal_rates
-from edge_client.tables import Column, Table, seconds, show, span, tell
-from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.random_models import CONFIGS, hub_config
+from smidgen.edge_client.bases.tokenizer import tokenizer_kind
+from smidgen.edge_client.engine.opening import runtime_bytes
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.outputs import check_out_file
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.planner import Option, choose, options, plan_in_words
+from smidgen.edge_client.planning.sizes import AUTO, auto_budget, parse_budget, parse_size
+from smidgen.edge_client.planning.step_cost import nominal_rates
+from smidgen.edge_client.tables import Column, Table, seconds, show, span, tell
+from smidgen.profiling.benchmarks.report import machine_notes
+from smidgen.profiling.commands.options import (
     AdapterOption,
     IsaOption,
     JsonOption,
@@ -37,7 +37,7 @@ from profiling.commands.options import (
     TokensOption,
     working,
 )
-from profiling.estimates import (
+from smidgen.profiling.estimates import (
     BOARDS,
     FORMULA,
     Board,
@@ -48,11 +48,11 @@ from profiling.estimates import (
     reached,
     step_work,
 )
-from profiling.instruments.bases import BITS, BenchmarkError, demand_between
-from profiling.instruments.child import terminable
-from profiling.instruments.machine import this_machine
-from profiling.models.cell import BUDGETS, METHODS, Cell, from_record
-from profiling.models.measure import (
+from smidgen.profiling.instruments.bases import BITS, BenchmarkError, demand_between
+from smidgen.profiling.instruments.child import terminable
+from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.models.cell import BUDGETS, METHODS, Cell, from_record
+from smidgen.profiling.models.measure import (
     BASES,
     Asked,
     draw,
@@ -61,9 +61,9 @@ from profiling.models.measure import (
     settings_of,
     size_of_work,
 )
-from profiling.models.page import check_jinja, told_left_out, write_pages
-from profiling.models.report import models_tables, twice_table, verdict
-from profiling.models.run import FILE, Follow, of_one_machine, read_kept, run, to_do
+from smidgen.profiling.models.page import check_jinja, told_left_out, write_pages
+from smidgen.profiling.models.report import models_tables, twice_table, verdict
+from smidgen.profiling.models.run import FILE, Follow, of_one_machine, read_kept, run, to_do
 
 
 def models(

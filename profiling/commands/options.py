@@ -8,11 +8,11 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from edge_client.engine.opening import DEVICE_HELP
-from edge_client.errors import Failed, WrongInput
-from edge_client.outputs import check_out_file
-from profiling.instruments.machine import ISAS
-from profiling.records.record import Record, append, read_records
+from smidgen.edge_client.engine.opening import DEVICE_HELP
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.outputs import check_out_file
+from smidgen.profiling.instruments.machine import ISAS
+from smidgen.profiling.records.record import Record, append, read_records
 
 T = TypeVar("T")
 

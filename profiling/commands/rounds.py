@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.errors import demand
-from edge_client.outputs import OutputError, check_out_file, new_file
-from edge_client.tables import Column, Table, seconds, show, size, tell
-from edge_client.wire.figures import Row
-from profiling.commands.options import JsonOption
-from profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
-from profiling.records.record import RecordError, new_session, read_records, to_line
-from profiling.rounds.costs import cost_by_round, read_figures, round_records, rounds_table
-from profiling.rounds.picture import draw_rounds, draw_waterfall, file_title, show_steps
-from profiling.rounds.waterfall import Step, steps_of_round
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.outputs import OutputError, check_out_file, new_file
+from smidgen.edge_client.tables import Column, Table, seconds, show, size, tell
+from smidgen.edge_client.wire.figures import Row
+from smidgen.profiling.commands.options import JsonOption
+from smidgen.profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
+from smidgen.profiling.records.record import RecordError, new_session, read_records, to_line
+from smidgen.profiling.rounds.costs import cost_by_round, read_figures, round_records, rounds_table
+from smidgen.profiling.rounds.picture import draw_rounds, draw_waterfall, file_title, show_steps
+from smidgen.profiling.rounds.waterfall import Step, steps_of_round
 
 NOTES = (
     "before, after: medians; noise: within the tolerance, or repetitions that are not apart",

@@ -9,18 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.bases.base import open_base
-from edge_client.bases.random_models import CONFIGS
-from edge_client.engine.budgeted import ready_engine
-from edge_client.engine.opening import ENGINE_HELP, engine_name
-from edge_client.errors import demand
-from edge_client.options import options_of
-from edge_client.outputs import check_out_file
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.sizes import AUTO, parse_size
-from edge_client.tables import show, tell
-from profiling.benchmarks.exactness import Question, compare
-from profiling.benchmarks.report import (
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.bases.random_models import CONFIGS
+from smidgen.edge_client.engine.budgeted import ready_engine
+from smidgen.edge_client.engine.opening import ENGINE_HELP, engine_name
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.options import options_of
+from smidgen.edge_client.outputs import check_out_file
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.sizes import AUTO, parse_size
+from smidgen.edge_client.tables import show, tell
+from smidgen.profiling.benchmarks.exactness import Question, compare
+from smidgen.profiling.benchmarks.report import (
     BATCHES,
     GRID_BITS,
     SHAPES,
@@ -35,7 +35,7 @@ from profiling.benchmarks.report import (
     train_notes,
     train_table,
 )
-from profiling.benchmarks.training import (
+from smidgen.profiling.benchmarks.training import (
     NO_WORDS,
     PEERS,
     Benchmark,
@@ -43,8 +43,8 @@ from profiling.benchmarks.training import (
     lack,
     peers_here,
 )
-from profiling.benchmarks.training_run import TRAIN_FILE, TrainingRun, ratios, to_record
-from profiling.commands.options import (
+from smidgen.profiling.benchmarks.training_run import TRAIN_FILE, TrainingRun, ratios, to_record
+from smidgen.profiling.commands.options import (
     AdapterOption,
     BudgetOption,
     DeviceOption,
@@ -55,11 +55,11 @@ from profiling.commands.options import (
     added_to,
     working,
 )
-from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import Line, terminable
-from profiling.instruments.machine import ISAS, this_machine
-from profiling.peers.ort import ORT_TRAINING
-from profiling.records.record import append, last_part, new_session
+from smidgen.profiling.instruments.bases import BenchmarkError
+from smidgen.profiling.instruments.child import Line, terminable
+from smidgen.profiling.instruments.machine import ISAS, this_machine
+from smidgen.profiling.peers.ort import ORT_TRAINING
+from smidgen.profiling.records.record import append, last_part, new_session
 
 CGROUP = (
     "Hard cap around our process, by a memory cgroup, such as 512M; needs root. By default none."

@@ -9,22 +9,22 @@ from typing import Annotated
 
 import typer
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED
-from edge_client.bases.random_models import CONFIGS
-from edge_client.errors import Failed, demand
-from edge_client.tables import show, size, tell
-from profiling import soak as long_run
-from profiling.benchmarks.report import machine_notes
-from profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
-from profiling.instruments.bases import BenchmarkError, demand_between, find_base
-from profiling.instruments.child import terminable
-from profiling.instruments.machine import this_machine
-from profiling.instruments.made_up_run import first_state
-from profiling.peers.flwr import FLWR
-from profiling.records.record import append, new_session
-from profiling.wire import flwr, ours
-from profiling.wire.run import WARMUP, WHO, WireRun, to_json, to_record, wire_table
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.bases.random_models import CONFIGS
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.tables import show, size, tell
+from smidgen.profiling import soak as long_run
+from smidgen.profiling.benchmarks.report import machine_notes
+from smidgen.profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
+from smidgen.profiling.instruments.bases import BenchmarkError, demand_between, find_base
+from smidgen.profiling.instruments.child import terminable
+from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.instruments.made_up_run import first_state
+from smidgen.profiling.peers.flwr import FLWR
+from smidgen.profiling.records.record import append, new_session
+from smidgen.profiling.wire import flwr, ours
+from smidgen.profiling.wire.run import WARMUP, WHO, WireRun, to_json, to_record, wire_table
 
 WIRE_FILE, SOAK_FILE = "wire.jsonl", "soak.jsonl"
 MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS = 10_000.0, 100, 10_000

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from edge_client.errors import Failed
-from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, draw_key
-from edge_client.wire.messages import (
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, draw_key
+from smidgen.edge_client.wire.messages import (
     PROTOCOL,
     Next,
     Over,
@@ -33,8 +33,8 @@ from edge_client.wire.messages import (
     encode,
     encode_brief,
 )
-from edge_client.wire.reports import Cost
-from edge_client.wire.tensors import (
+from smidgen.edge_client.wire.reports import Cost
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
@@ -42,8 +42,8 @@ from edge_client.wire.tensors import (
     encode_update,
     sha256,
 )
-from profiling.fleet.run import Met
-from profiling.instruments.made_up_run import ADDED
+from smidgen.profiling.fleet.run import Met
+from smidgen.profiling.instruments.made_up_run import ADDED
 
 MOST_HEAD_BYTES = 64 * 1024
 MOST_BODY_BYTES = 256 << 20

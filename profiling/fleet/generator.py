@@ -2,7 +2,7 @@
 
 SIGTERM ends it early; the results until then are still written.
 
-    python -m profiling.fleet.generator '{"url": "https://...", "devices": 500, ...}'
+    python -m smidgen.profiling.fleet.generator '{"url": "https://...", "devices": 500, ...}'
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from profiling.fleet.device import Connection, Device, LoadLog
-from profiling.fleet.run import Met
-from profiling.instruments.made_up_run import is_sum
-from profiling.instruments.stepping import tell
+from smidgen.profiling.fleet.device import Connection, Device, LoadLog
+from smidgen.profiling.fleet.run import Met
+from smidgen.profiling.instruments.made_up_run import is_sum
+from smidgen.profiling.instruments.stepping import tell
 
 AT_ONCE = 64  # devices that enrol at the same time
 TIMEOUT_S = 60.0

@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
-from edge_client.bases.base import Base
-from edge_client.errors import demand
-from profiling.fleet.generator import OWN_FILES, LoadRequest
-from profiling.fleet.run import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import demand
+from smidgen.profiling.fleet.generator import OWN_FILES, LoadRequest
+from smidgen.profiling.fleet.run import (
     LATE,
     FleetRun,
     Heard,
@@ -43,9 +43,9 @@ from profiling.fleet.run import (
     latencies,
     near,
 )
-from profiling.instruments.bases import BenchmarkError, cache_folder
-from profiling.instruments.child import LISTENING, ProcessError, Processes, running
-from profiling.instruments.made_up_run import first_state, run_file
+from smidgen.profiling.instruments.bases import BenchmarkError, cache_folder
+from smidgen.profiling.instruments.child import LISTENING, ProcessError, Processes, running
+from smidgen.profiling.instruments.made_up_run import first_state, run_file
 
 COORDINATOR = "coordinator"
 COMMAND_S = 180.0  # for a command of the coordinator
@@ -258,7 +258,12 @@ def _start_devices(
         name = f"devices-{number + 1}"
         out = str(folder / f"{name}.json")
         asked = LoadRequest(url, ca, token, first, own, load.base.base_id, load.rounds, out)
-        line = [sys.executable, "-m", "profiling.fleet.generator", json.dumps(asdict(asked))]
+        line = [
+            sys.executable,
+            "-m",
+            "smidgen.profiling.fleet.generator",
+            json.dumps(asdict(asked)),
+        ]
         processes.start(name, line, {"OMP_NUM_THREADS": "1"})
         names.append(name)
     return names

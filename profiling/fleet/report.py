@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
-from edge_client.tables import Column, Table, seconds, size
-from profiling.fleet.run import LATE, ROUTES, SETTLED, FleetRun
-from profiling.instruments.machine import conditions
-from profiling.records.record import Figure, Record
+from smidgen.edge_client.tables import Column, Table, seconds, size
+from smidgen.profiling.fleet.run import LATE, ROUTES, SETTLED, FleetRun
+from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.records.record import Figure, Record
 
 SAID = {
     "connect": "connecting, TLS included",

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from profiling.instruments.sampler import Background
+from smidgen.profiling.instruments.sampler import Background
 
 EVERY_S = 1.0
 

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.bases.gguf.header import is_gguf
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.errors import WrongInput, demand
-from edge_client.outputs import home_folder
-from edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from smidgen.edge_client.bases.gguf.header import is_gguf
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.outputs import home_folder
+from smidgen.edge_client.texts.prompts.patterns import TaskError
 
 BITS = (4, 8, 16)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -127,7 +127,7 @@ def find_checkpoint(base: Base, kind: str) -> Path:
     folder = cache_folder() / "peers" / f"{base.base_id[:16]}-{kind}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        command = ["profiling.peers.torch_checkpoint", str(base.folder), str(folder), kind]
+        command = ["smidgen.profiling.peers.torch_checkpoint", str(base.folder), str(folder), kind]
         make([sys.executable, "-m", *command], OFFLINE)
     return folder
 
@@ -171,7 +171,7 @@ def label_words(base: Base) -> dict[str, int]:
 
 
 MARK = ".installed"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]  # that `smidgen` lies in
 # Our packages come last on the path: beside them may lie libraries of another environment.
 LAUNCH = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "

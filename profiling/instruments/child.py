@@ -28,9 +28,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from edge_client.errors import Failed
-from profiling.instruments.memory_cap import CapReport, memory_cap
-from profiling.instruments.sampler import Peaks, ProcessTree, Sampler, TreeUse
+from smidgen.edge_client.errors import Failed
+from smidgen.profiling.instruments.memory_cap import CapReport, memory_cap
+from smidgen.profiling.instruments.sampler import Peaks, ProcessTree, Sampler, TreeUse
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

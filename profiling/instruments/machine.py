@@ -18,12 +18,12 @@ from typing import Any
 
 import psutil
 
-from edge_client.errors import Failed, demand
-from edge_client.metering.machine import governor, power_mode
-from edge_client.metering.memory import number, text
-from edge_client.planning.resources import cpu_flags, usable_cores
-from profiling.instruments.bases import BenchmarkError
-from profiling.records.record import Conditions
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.metering.machine import governor, power_mode
+from smidgen.edge_client.metering.memory import number, text
+from smidgen.edge_client.planning.resources import cpu_flags, usable_cores
+from smidgen.profiling.instruments.bases import BenchmarkError
+from smidgen.profiling.records.record import Conditions
 
 # What the engines' matrix products choose their code by, on x86-64 and on ARM.
 INSTRUCTION_SETS = (
@@ -121,7 +121,9 @@ def gemm_flops_per_s(threads: int | None = None) -> float:
     Raises:
         Failed: Its process ended before it could tell.
     """
-    code = "from edge_client.planning.resources import measured_flops as f; print(f(1536, 9))"
+    code = (
+        "from smidgen.edge_client.planning.resources import measured_flops as f; print(f(1536, 9))"
+    )
     counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-c", code]
     # An interrupted `run` ends its process

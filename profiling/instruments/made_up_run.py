@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Training
-from profiling.instruments.bases import label_words
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Training
+from smidgen.profiling.instruments.bases import label_words
 
 ADDED = 0.01  # by every client to every number, in every round
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from edge_client.metering.memory import number, text
+from smidgen.edge_client.metering.memory import number, text
 
 MOUNTS = Path("/proc/self/mounts")
 _numbers = count()

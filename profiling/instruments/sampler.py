@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import psutil
 
-from edge_client.metering.memory import PROC
+from smidgen.edge_client.metering.memory import PROC
 
 BackgroundT = TypeVar("BackgroundT", bound="Background")
 

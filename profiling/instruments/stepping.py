@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from edge_client.metering.memory import peak_rss_bytes, reset_peak_rss
-from edge_client.metering.power import EnergyMeter, energy_counter
+from smidgen.edge_client.metering.memory import peak_rss_bytes, reset_peak_rss
+from smidgen.edge_client.metering.power import EnergyMeter, energy_counter
 
 Work = Literal["train", "label"]
 T = TypeVar("T")

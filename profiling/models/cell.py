@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from profiling.estimates import GIB as GIB
-from profiling.instruments.memory_cap import Group, memory_cap
-from profiling.records.record import (
+from smidgen.profiling.estimates import GIB as GIB
+from smidgen.profiling.instruments.memory_cap import Group, memory_cap
+from smidgen.profiling.records.record import (
     Conditions,
     Figure,
     Plain,

@@ -13,19 +13,19 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.configurations import shape_of
-from edge_client.bases.random_models import CONFIGS, hub_config
-from edge_client.errors import demand
-from edge_client.planning.sizes import AUTO
-from edge_client.tables import size
-from profiling.benchmarks.training import Benchmark, Refused, Settings, lack, peaks
-from profiling.benchmarks.training_run import spread
-from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child, Line
-from profiling.instruments.stepping import Work
-from profiling.models.cell import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.configurations import shape_of
+from smidgen.edge_client.bases.random_models import CONFIGS, hub_config
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.tables import size
+from smidgen.profiling.benchmarks.training import Benchmark, Refused, Settings, lack, peaks
+from smidgen.profiling.benchmarks.training_run import spread
+from smidgen.profiling.instruments.bases import BenchmarkError
+from smidgen.profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child, Line
+from smidgen.profiling.instruments.stepping import Work
+from smidgen.profiling.models.cell import (
     BUDGETS,
     DONE,
     LABELLING,

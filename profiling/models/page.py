@@ -19,12 +19,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edge_client.errors import Failed, installing
-from edge_client.files import write_atomically
-from edge_client.tables import Column, Table, plain, size
-from profiling.benchmarks.report import machine_notes
-from profiling.models.cell import GIB, PEERS, Cell
-from profiling.models.report import (
+from smidgen.edge_client.errors import Failed, installing
+from smidgen.edge_client.files import write_atomically
+from smidgen.edge_client.tables import Column, Table, plain, size
+from smidgen.profiling.benchmarks.report import machine_notes
+from smidgen.profiling.models.cell import GIB, PEERS, Cell
+from smidgen.profiling.models.report import (
     SMALLEST_FIRST,
     BoardFit,
     count_text,
@@ -36,7 +36,7 @@ from profiling.models.report import (
     settings,
     step_text,
 )
-from profiling.records.record import Conditions, last_part
+from smidgen.profiling.records.record import Conditions, last_part
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPECIAL = re.compile(r"[&<>|*_`\[\]\\#]")  # as entities: every reader of Markdown knows them

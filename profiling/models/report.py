@@ -10,11 +10,11 @@ from itertools import groupby
 from statistics import median
 from typing import Literal, NamedTuple
 
-from edge_client.planning.sizes import MIB
-from edge_client.tables import Column, Table, seconds, size
-from profiling.models.cell import BOARDS, GIB, METHODS, Cell
-from profiling.models.measure import UNSTABLE
-from profiling.records.record import last_part
+from smidgen.edge_client.planning.sizes import MIB
+from smidgen.edge_client.tables import Column, Table, seconds, size
+from smidgen.profiling.models.cell import BOARDS, GIB, METHODS, Cell
+from smidgen.profiling.models.measure import UNSTABLE
+from smidgen.profiling.records.record import last_part
 
 SMALLEST_FIRST = tuple(sorted(BOARDS))
 Why = Literal["proved", "unproved", "none", "unmeasured"]

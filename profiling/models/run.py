@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from profiling.instruments.bases import BenchmarkError, find_base
-from profiling.instruments.machine import conditions
-from profiling.models.cell import Cell, can_prove, from_record, to_record
-from profiling.models.measure import Asked, is_random, measure, prove
-from profiling.records.record import (
+from smidgen.profiling.instruments.bases import BenchmarkError, find_base
+from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.models.cell import Cell, can_prove, from_record, to_record
+from smidgen.profiling.models.measure import Asked, is_random, measure, prove
+from smidgen.profiling.records.record import (
     Conditions,
     Record,
     RecordError,

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.planning.resources import usable_cores
-from profiling.instruments.bases import BenchmarkError, command_in, folder_of, why_missing
-from profiling.instruments.child import DONE, Child, Line, run_child
-from profiling.instruments.made_up_run import ADDED
-from profiling.instruments.sampler import ProcessTree, TreeUse
+from smidgen.edge_client.planning.resources import usable_cores
+from smidgen.profiling.instruments.bases import BenchmarkError, command_in, folder_of, why_missing
+from smidgen.profiling.instruments.child import DONE, Child, Line, run_child
+from smidgen.profiling.instruments.made_up_run import ADDED
+from smidgen.profiling.instruments.sampler import ProcessTree, TreeUse
 
 FLWR = "flwr"
 VARIABLE = "SMIDGEN_FLWR"
@@ -115,7 +115,7 @@ def _run(request: dict[str, Any]) -> tuple[Child, dict[str, TreeUse]]:
     """The child's lines, and what it and its processes had used when it was `ready` and `done`."""
     uses: dict[str, TreeUse] = {}
     trees: list[ProcessTree] = []
-    line = command_in(environment(), "profiling.peers.flwr_child", json.dumps(request))
+    line = command_in(environment(), "smidgen.profiling.peers.flwr_child", json.dumps(request))
     own = {"FLWR_HOME": request["folder"], "RAY_AUTH_TOKEN": token_hex(32)}
     with ExitStack() as watching:
 

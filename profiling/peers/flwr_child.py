@@ -4,7 +4,7 @@ Its virtual clients add 0.01 to the adapter they get and send it back; FedAvg ta
 run in Ray actors, one per processor. `flwr run` ends in the same runtime as the call here, after a
 SuperLink, a SuperExec and an installation of the app; those would only add to its time.
 
-    python -m profiling.peers.flwr_child '{"clients": 1000, "rounds": 3, "adapter": "a.npz", ...}'
+    python -m smidgen.profiling.peers.flwr_child '{"clients": 1000, "rounds": 3, ...}'
 """
 
 import json
@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from profiling.instruments.stepping import tell
+from smidgen.profiling.instruments.stepping import tell
 
 ADDED = 0.01
 ONE_A_PROCESSOR = 1e-9  # a share so small that the least number of clients is taken

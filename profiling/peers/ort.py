@@ -14,12 +14,12 @@ from pathlib import Path
 
 from safetensors.numpy import save_file
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterSpec
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of
-from edge_client.wire.tensors import AdapterState
-from profiling.instruments.bases import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterSpec
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.profiling.instruments.bases import (
     BenchmarkError,
     cache_folder,
     command_in,
@@ -110,4 +110,4 @@ def write_artifacts(
         "words": [int(word) for word in words],
         "out": str(out.resolve()),
     }
-    make(command("profiling.peers.ort_graph", json.dumps(request)), {})
+    make(command("smidgen.profiling.peers.ort_graph", json.dumps(request)), {})

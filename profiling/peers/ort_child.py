@@ -1,9 +1,9 @@
 """The peer `ort-training`: ONNX Runtime's own training package, in an environment of its own.
 
-It trains what `profiling.peers.ort_graph` made, with the options that the package comes
+It trains what `smidgen.profiling.peers.ort_graph` made, with the options that the package comes
 with. The environment has no torch: see `training_api`.
 
-    python -m profiling.peers.ort_child '{"engine": "ort-training", "base": "ARTIFACTS", ...}'
+    python -m smidgen.profiling.peers.ort_child '{"engine": "ort-training", ...}'
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Any
 
 import onnxruntime
 
-from profiling.instruments.stepping import (
+from smidgen.profiling.instruments.stepping import (
     Request,
     Texts,
     random_texts,
@@ -45,7 +45,7 @@ class Trainer:
     """A training session.
 
     Args:
-        folder: What `profiling.peers.ort_graph` made.
+        folder: What `smidgen.profiling.peers.ort_graph` made.
 
     Attributes:
         state: The package's `CheckpointState`.

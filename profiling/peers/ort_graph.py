@@ -21,11 +21,11 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_client.bases.architectures import Shape
-from edge_client.bases.families import family_of, has_embedding_map
-from edge_client.bases.quantization import dequantize
-from edge_client.bases.weights import Weights
-from profiling.peers.ort_child import training_api
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.families import family_of, has_embedding_map
+from smidgen.edge_client.bases.quantization import dequantize
+from smidgen.edge_client.bases.weights import Weights
+from smidgen.profiling.peers.ort_child import training_api
 
 OPSET, IR_VERSION = 17, 8
 MICROSOFT = "com.microsoft"
@@ -42,9 +42,9 @@ class Graph:
     """The model in the making; a value has the name of what makes it.
 
     Args:
-        request: What `profiling.peers.ort.write_artifacts` asks for: the `shape` of an encoder, the
-            files of its `weights` and of LoRA's tensors (`adapter`), LoRA's `scaling` (alpha /
-            rank), and the token ids of the label `words`.
+        request: What `smidgen.profiling.peers.ort.write_artifacts` asks for: the `shape` of an
+            encoder, the files of its `weights` and of LoRA's tensors (`adapter`), LoRA's `scaling`
+            (alpha / rank), and the token ids of the label `words`.
 
     Attributes:
         frozen: Names of the base's tensors.

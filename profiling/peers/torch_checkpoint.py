@@ -1,6 +1,6 @@
 """Dequantizes a base into a Hugging Face folder, once, for peers to load.
 
-python -m profiling.peers.torch_checkpoint BASE OUT nf4
+python -m smidgen.profiling.peers.torch_checkpoint BASE OUT nf4
 """
 
 import sys
@@ -14,8 +14,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.quantization import dequantize
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.quantization import dequantize
 
 TIED = ("decoder.weight", "decoder.bias", "projector.weight", "position_ids", "lm_head.weight")
 

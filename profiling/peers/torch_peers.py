@@ -13,7 +13,7 @@ dropout. transformers cannot recompute ALBERT's activations, so its recipes keep
 weights of our own base, so first losses must agree. Labelling is the same model in `eval` and
 without gradients.
 
-    python -m profiling.peers.torch_peers '{"engine": "nf4", ...}'
+    python -m smidgen.profiling.peers.torch_peers '{"engine": "nf4", ...}'
 """
 
 import sys
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from profiling.instruments.stepping import (
+from smidgen.profiling.instruments.stepping import (
     Request,
     Texts,
     random_texts,

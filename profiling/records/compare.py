@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from profiling.records.record import Conditions, Figure, Plain, Record
+from smidgen.profiling.records.record import Conditions, Figure, Plain, Record
 
 CONFIDENT = (
     0.95  # from here on they count as apart: four beside four can be, three beside three not

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 SCHEMA = 1
 Kind = Literal["train", "model", "grid", "wire", "fleet", "round", "soak"]

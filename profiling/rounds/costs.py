@@ -1,7 +1,7 @@
 """Costs and results of rounds, summed from the figures that a coordinator keeps, and their table.
 
 A figure is one line of `rounds.jsonl`: `round_index`, `kind` and `device_id` beside the fields of
-`edge_client.wire.messages.Report`, all of them measured by the device that reports them.
+`smidgen.edge_client.wire.messages.Report`, all of them measured by the device that reports them.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Literal, get_args
 
 import msgspec
 
-from edge_client.errors import WrongInput
-from edge_client.tables import Column, Table, seconds, share, sizes
-from edge_client.tasks.counts import Entities, EntityScores, pooled, scores_of
-from edge_client.tasks.kind import kind_named
-from edge_client.tasks.scores import perplexity
-from edge_client.wire.figures import (
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tables import Column, Table, seconds, share, sizes
+from smidgen.edge_client.tasks.counts import Entities, EntityScores, pooled, scores_of
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.wire.figures import (
     BY_KERNEL,
     BY_PAYLOAD,
     Moved,
@@ -29,8 +29,8 @@ from edge_client.wire.figures import (
     traffic_of,
     weighted,
 )
-from edge_client.wire.reports import Cost, Phase
-from profiling.records.record import Conditions, Figure, Record
+from smidgen.edge_client.wire.reports import Cost, Phase
+from smidgen.profiling.records.record import Conditions, Figure, Record
 
 PHASES: tuple[str, ...] = get_args(Phase)
 
@@ -40,7 +40,7 @@ class FiguresError(WrongInput):
 
 
 class Told(msgspec.Struct):
-    """What is read of a line; see `edge_client.wire.messages.Report`."""
+    """What is read of a line; see `smidgen.edge_client.wire.messages.Report`."""
 
     run_id: str
     round_index: int

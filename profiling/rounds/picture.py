@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from edge_client.tables import (
+from smidgen.edge_client.tables import (
     GAP,
     NARROW,
     Column,
@@ -31,8 +31,8 @@ from edge_client.tables import (
     sizes,
     terminal_width,
 )
-from edge_client.wire.reports import SAID
-from profiling.canvas import (
+from smidgen.edge_client.wire.reports import SAID
+from smidgen.profiling.canvas import (
     INK,
     PALE,
     PALETTE,
@@ -46,8 +46,8 @@ from profiling.canvas import (
     save,
     say,
 )
-from profiling.rounds.costs import PHASES, WAIT, RoundCost
-from profiling.rounds.waterfall import PhaseSpan, Step, Straggler
+from smidgen.profiling.rounds.costs import PHASES, WAIT, RoundCost
+from smidgen.profiling.rounds.waterfall import PhaseSpan, Step, Straggler
 
 COLOURS = {
     WAIT: "#9aa3ad",

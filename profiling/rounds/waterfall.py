@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from edge_client.errors import demand
-from edge_client.wire.figures import Row, by_round
-from profiling.rounds.costs import KINDS, PHASES, WAIT, FiguresError
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.wire.figures import Row, by_round
+from smidgen.profiling.rounds.costs import KINDS, PHASES, WAIT, FiguresError
 
 
 @dataclass(frozen=True)

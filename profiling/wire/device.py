@@ -4,7 +4,7 @@ It makes the client loop's calls around its engine, in the same order: downloads
 answers are in the outbox before they are sent. It has no texts to evaluate on, and says so at once.
 It prints a JSON line when it gets work.
 
-    python -m profiling.wire.device '{"url": "http://...", "token": "...", "name": "a", ...}'
+    python -m smidgen.profiling.wire.device '{"url": "http://...", "token": "...", ...}'
 """
 
 import json
@@ -18,17 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import edge_client.client.loop  # noqa: F401 - what a client holds in memory, but for an engine
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, FinishedWork, Identity
-from edge_client.client.transport import Coordinator, patiently
-from edge_client.metering.work import WorkMeter
-from edge_client.planning.resources import memory_bytes, usable_cores
-from edge_client.wire.fleet import DeviceFacts, Enrol, Membership, draw_key
-from edge_client.wire.messages import PROTOCOL, Next, Report, Work
-from edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
-from profiling.instruments.made_up_run import ADDED
-from profiling.instruments.stepping import tell
+import smidgen.edge_client.client.loop  # noqa: F401 - what a client holds in memory, but for an engine
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, FinishedWork, Identity
+from smidgen.edge_client.client.transport import Coordinator, patiently
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.planning.resources import memory_bytes, usable_cores
+from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, Membership, draw_key
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Report, Work
+from smidgen.edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
+from smidgen.profiling.instruments.made_up_run import ADDED
+from smidgen.profiling.instruments.stepping import tell
 
 
 def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:

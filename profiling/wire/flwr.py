@@ -1,7 +1,7 @@
 """Wire benchmark of Flower's deployment, in its own environment, through the same relay as ours.
 
 A SuperLink, a SuperNode for each client and `flwr run`, as its documentation starts them, without
-TLS as ours are here. The app (`profiling.peers.flwr_app`) only trains and is never asked to
+TLS as ours are here. The app (`smidgen.profiling.peers.flwr_app`) only trains and is never asked to
 evaluate. The SuperLink's state is in memory, its default.
 
 An exchange counts for the rounds in which it began, from the end of the warm-up round to that of
@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.wire.tensors import AdapterState
-from profiling.instruments.bases import ROOT, BenchmarkError, cache_folder
-from profiling.instruments.child import Line, ProcessError, Processes, running
-from profiling.instruments.made_up_run import ADDED
-from profiling.peers.flwr import FLWR, QUIET, environment, missing
-from profiling.wire.relay import Exchange, Relay, relaying
-from profiling.wire.run import SAMPLE_S, WARMUP, WireRun, passed, side
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.profiling.instruments.bases import BenchmarkError, cache_folder
+from smidgen.profiling.instruments.child import Line, ProcessError, Processes, running
+from smidgen.profiling.instruments.made_up_run import ADDED
+from smidgen.profiling.peers.flwr import FLWR, QUIET, environment, missing
+from smidgen.profiling.wire.relay import Exchange, Relay, relaying
+from smidgen.profiling.wire.run import SAMPLE_S, WARMUP, WireRun, passed, side
 
 SERVER, RUN = "superlink", "flwr run"
-APP = ROOT / "profiling" / "peers" / "flwr_app.py"
+APP = Path(__file__).parents[1] / "peers" / "flwr_app.py"
 SAID = "said.jsonl"  # by the app
 START_S = 120.0  # until it listens, and until clients are there
 ROUND_S = 120.0  # the longest round that is waited for

@@ -1,9 +1,9 @@
 """Wire benchmark of our own server and transport, through a relay, without compute.
 
 `smidgen coordinator serve` is a process with a store on disk, every client a process with the
-device's transport (`profiling.wire.device`). Rounds are a run's default: every client trains, then
-evaluates the result. The first round warms up: processor time is counted from the first `train` of
-the second one on.
+device's transport (`smidgen.profiling.wire.device`). Rounds are a run's default: every client
+trains, then evaluates the result. The first round warms up: processor time is counted from the
+first `train` of the second one on.
 """
 
 import json
@@ -16,15 +16,15 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
-from edge_client.bases.base import Base
-from edge_client.client.state import ClientState
-from edge_client.wire.tensors import AdapterState, decode_adapter
-from profiling.instruments.bases import cache_folder
-from profiling.instruments.child import Line, ProcessError, Processes, running
-from profiling.instruments.made_up_run import first_state, is_sum, run_file
-from profiling.instruments.sampler import TreeUse
-from profiling.wire.relay import Exchange, of_training, relaying, whole_rounds
-from profiling.wire.run import SAMPLE_S, WARMUP, WHO, WireRun, passed, side
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.wire.tensors import AdapterState, decode_adapter
+from smidgen.profiling.instruments.bases import cache_folder
+from smidgen.profiling.instruments.child import Line, ProcessError, Processes, running
+from smidgen.profiling.instruments.made_up_run import first_state, is_sum, run_file
+from smidgen.profiling.instruments.sampler import TreeUse
+from smidgen.profiling.wire.relay import Exchange, of_training, relaying, whole_rounds
+from smidgen.profiling.wire.run import SAMPLE_S, WARMUP, WHO, WireRun, passed, side
 
 SERVER = "coordinator"
 LISTENING = r"listening on http://([\d.]+:\d+)"
@@ -106,7 +106,7 @@ def start_clients(
     names = [f"client-{number + 1}" for number in range(count)]
     for name in names:
         request = {"url": url, "token": token, "name": name, "folder": str(folder / name)}
-        command = [sys.executable, "-m", "profiling.wire.device", json.dumps(request)]
+        command = [sys.executable, "-m", "smidgen.profiling.wire.device", json.dumps(request)]
         processes.start(name, command, {})
     return names
 

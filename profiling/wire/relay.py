@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edge_client.errors import Failed
+from smidgen.edge_client.errors import Failed
 
 PIECE_BYTES = 256 * 1024
 REQUEST = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.[01]\r\n")
@@ -103,7 +103,7 @@ def relaying(host: str, port: int, rtt_s: float = 0.0) -> Iterator[Relay]:
     Raises:
         RelayError: It did not begin.
     """
-    line = [sys.executable, "-m", "profiling.wire.relay", host, str(port), str(rtt_s)]
+    line = [sys.executable, "-m", "smidgen.profiling.wire.relay", host, str(port), str(rtt_s)]
     with subprocess.Popen(
         line,
         stdin=subprocess.PIPE,

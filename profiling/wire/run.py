@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from edge_client.tables import Column, Table, seconds, size
-from profiling.instruments.machine import conditions, versions
-from profiling.instruments.sampler import TreeUse
-from profiling.records.record import Figure, Record
-from profiling.wire.relay import Exchange
+from smidgen.edge_client.tables import Column, Table, seconds, size
+from smidgen.profiling.instruments.machine import conditions, versions
+from smidgen.profiling.instruments.sampler import TreeUse
+from smidgen.profiling.records.record import Figure, Record
+from smidgen.profiling.wire.relay import Exchange
 
 WHO = "smidgen"
 WARMUP = 1  # rounds that do not count

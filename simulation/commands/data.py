@@ -9,18 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.errors import demand
-from edge_client.formats.opened import DataError
-from edge_client.outputs import check_out_folder, new_folder
-from edge_client.tables import Column, Table, show, tell
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.ready_tasks import find_task
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example
-from edge_client.texts.written import write_csv
-from simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
-from simulation.datasets.dataset import DataSet
-from simulation.datasets.hub import LAYOUTS, HubLayout, read_hub
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.outputs import check_out_folder, new_folder
+from smidgen.edge_client.tables import Column, Table, show, tell
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.ready_tasks import find_task
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.written import write_csv
+from smidgen.simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.datasets.hub import LAYOUTS, HubLayout, read_hub
 
 
 def check_apart(out: Path, *inputs: Path | None) -> None:

@@ -10,27 +10,27 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.api.given import training_of
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.engine.opening import installed_engine
-from edge_client.errors import Stopped, demand
-from edge_client.formats.opened import DataError
-from edge_client.planning.sizes import AUTO
-from edge_client.tables import Column, Table, share, show, size, tell
-from edge_client.tasks.ready_tasks import find_task
-from edge_client.texts.prompts.patterns import TaskError
-from profiling.rounds.costs import rounds_table
-from simulation.commands.data import check_apart
-from simulation.datasets.dataset import likeness
-from simulation.demo.alone import personal_table
-from simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
-from simulation.demo.home_commands import SENTENCE as TO_HOME
-from simulation.demo.home_commands import write_homes
-from simulation.demo.messages import HOMES, write_client_folders
-from simulation.demo.setting import Setting, Step
-from simulation.population.folders import split_of
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.api.given import training_of
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.engine.opening import installed_engine
+from smidgen.edge_client.errors import Stopped, demand
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.tables import Column, Table, share, show, size, tell
+from smidgen.edge_client.tasks.ready_tasks import find_task
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.profiling.rounds.costs import rounds_table
+from smidgen.simulation.commands.data import check_apart
+from smidgen.simulation.datasets.dataset import likeness
+from smidgen.simulation.demo.alone import personal_table
+from smidgen.simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
+from smidgen.simulation.demo.home_commands import SENTENCE as TO_HOME
+from smidgen.simulation.demo.home_commands import write_homes
+from smidgen.simulation.demo.messages import HOMES, write_client_folders
+from smidgen.simulation.demo.setting import Setting, Step
+from smidgen.simulation.population.folders import split_of
 
 app = typer.Typer(
     add_completion=False,

@@ -11,28 +11,28 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from coordinator.plugins import know_folder
-from edge_client.commands.console import DeviceOption
-from edge_client.errors import Stopped, demand
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.tables import Column, Table, seconds, show, size, sizes, tell
-from profiling.instruments.bases import BenchmarkError
-from profiling.instruments.child import terminable
-from profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
-from simulation.api import JOBS, OUT, SEEDS
-from simulation.experiments.child import child
-from simulation.experiments.experiment import ExperimentError, read_experiment
-from simulation.experiments.runner import Place
-from simulation.experiments.virtual.zero_compute import (
+from smidgen.coordinator.plugins import know_folder
+from smidgen.edge_client.commands.console import DeviceOption
+from smidgen.edge_client.errors import Stopped, demand
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.tables import Column, Table, seconds, show, size, sizes, tell
+from smidgen.profiling.instruments.bases import BenchmarkError
+from smidgen.profiling.instruments.child import terminable
+from smidgen.profiling.peers.flwr import FLWR, FlwrRun, missing, simulate
+from smidgen.simulation.api import JOBS, OUT, SEEDS
+from smidgen.simulation.experiments.child import child
+from smidgen.simulation.experiments.experiment import ExperimentError, read_experiment
+from smidgen.simulation.experiments.runner import Place
+from smidgen.simulation.experiments.virtual.zero_compute import (
     Footprint,
     ZeroRounds,
     first_state,
     footprint,
     zero_rounds,
 )
-from simulation.experiments.waiting import WAYS, Asked, Compared, compare
-from simulation.report.report import Order, Piece, play
-from simulation.report.scenario import Cell, Scenario
+from smidgen.simulation.experiments.waiting import WAYS, Asked, Compared, compare
+from smidgen.simulation.report.report import Order, Piece, play
+from smidgen.simulation.report.scenario import Cell, Scenario
 
 PLUGINS = "Folder of Python files with means, optimizers and selections that files may name."
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]

@@ -12,18 +12,18 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from edge_client.formats.opened import DataError
-from edge_client.tables import Column, Table, show, tell
-from edge_client.tasks.ready_tasks import find_task
-from edge_client.texts.accounting import Accounting, odd_value, value_of
-from edge_client.texts.examples import Example, read_file, read_texts
-from edge_client.texts.parts import ANY, Wanted
-from simulation.commands.data import check_apart
-from simulation.datasets.dataset import likeness
-from simulation.population.clients import Population, PopulationError
-from simulation.population.deal import Deal, population_of
-from simulation.population.folders import check_names, tested_apart, write_clients
-from simulation.population.picture import draw_partition
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tables import Column, Table, show, tell
+from smidgen.edge_client.tasks.ready_tasks import find_task
+from smidgen.edge_client.texts.accounting import Accounting, odd_value, value_of
+from smidgen.edge_client.texts.examples import Example, read_file, read_texts
+from smidgen.edge_client.texts.parts import ANY, Wanted
+from smidgen.simulation.commands.data import check_apart
+from smidgen.simulation.datasets.dataset import likeness
+from smidgen.simulation.population.clients import Population, PopulationError
+from smidgen.simulation.population.deal import Deal, population_of
+from smidgen.simulation.population.folders import check_names, tested_apart, write_clients
+from smidgen.simulation.population.picture import draw_partition
 
 MARK = ".smidgen-split"
 CLIENTS = 10

@@ -11,15 +11,22 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_client.formats.opened import DataError
-from edge_client.tasks.task import Task, read_task
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import ANY, find_part
-from edge_client.texts.prompts.patterns import TaskError
-from simulation.datasets import known, silos
-from simulation.datasets.dataset import DataSet, Parts, build, checksum, licence_near, likeness
-from simulation.datasets.hub import read_hub
-from simulation.datasets.known import chosen
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.task import Task, read_task
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import ANY, find_part
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.simulation.datasets import known, silos
+from smidgen.simulation.datasets.dataset import (
+    DataSet,
+    Parts,
+    build,
+    checksum,
+    licence_near,
+    likeness,
+)
+from smidgen.simulation.datasets.hub import read_hub
+from smidgen.simulation.datasets.known import chosen
 
 READERS = known.READERS | silos.READERS
 FOLDERS = dict.fromkeys(silos.READERS, silos.NEWS) | {  # of sets that are not called as theirs

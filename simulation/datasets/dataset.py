@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_client.files import file_sha256
-from edge_client.formats.opened import DataError
-from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
+from smidgen.edge_client.files import file_sha256
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
 
 XNLI_LANGUAGES = (
     *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from edge_client.errors import installing
-from edge_client.formats.opened import DataError
-from edge_client.formats.registry import read_rows
-from edge_client.proxies import named_proxies
-from edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from simulation.datasets.dataset import (
+from smidgen.edge_client.errors import installing
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.proxies import named_proxies
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.simulation.datasets.dataset import (
     MNLI_QUOTED,
     UNKNOWN,
     XNLI_LANGUAGES,

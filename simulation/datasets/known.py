@@ -16,14 +16,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from edge_client.formats.conll import DOCUMENT
-from edge_client.formats.opened import DataError
-from edge_client.formats.registry import read_rows
-from edge_client.formats.tags import OUTSIDE
-from edge_client.tasks.ready_tasks import AG_NEWS, CONVERSATION, NEWS, XNLI, YAHOO, YELP
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example, joined
-from simulation.datasets.dataset import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR, Parts, narrowed
+from smidgen.edge_client.formats.conll import DOCUMENT
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, CONVERSATION, NEWS, XNLI, YAHOO, YELP
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example, joined
+from smidgen.simulation.datasets.dataset import (
+    AG_NEWS_PAIR,
+    MNLI_QUOTED,
+    YAHOO_PAIR,
+    Parts,
+    narrowed,
+)
 
 Row = Mapping[str, str]
 SHORT = 150  # characters: with the template of a small decoder about 96 tokens at most

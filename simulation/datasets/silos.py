@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from edge_client.formats.registry import read_rows
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from simulation.datasets.dataset import Parts, licence_near
-from simulation.datasets.known import chosen
+from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.simulation.datasets.dataset import Parts, licence_near
+from smidgen.simulation.datasets.known import chosen
 
 Side = Literal["train", "dev", "test"]
 Numbered = tuple[str, str]  # a sentence's number, the same in all its languages; the sentence

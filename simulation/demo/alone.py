@@ -8,19 +8,19 @@ from statistics import mean
 
 import numpy as np
 
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.personal.choice import Choice, chosen_in
-from edge_client.tables import Column, Table
-from edge_client.tasks.kind import kind_of, measure_called
-from edge_client.tasks.scores import Measure
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import Example, read_folder
-from profiling.canvas import PALETTE, legend_below, new_figure, plain, save
-from simulation.demo.setting import (
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.personal.choice import Choice, chosen_in
+from smidgen.edge_client.tables import Column, Table
+from smidgen.edge_client.tasks.kind import kind_of, measure_called
+from smidgen.edge_client.tasks.scores import Measure
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import Example, read_folder
+from smidgen.profiling.canvas import PALETTE, legend_below, new_figure, plain, save
+from smidgen.simulation.demo.setting import (
     ALONE,
     SCORE,
     Fleet,

@@ -16,25 +16,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edge_client.client.state import ClientState, Identity
-from edge_client.errors import Failed, WrongInput, installing
-from edge_client.personal.choice import Choice
-from edge_client.planning.resources import usable_cores
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import read_folder
-from edge_client.wire.figures import Row
-from edge_client.wire.messages import DOING
-from profiling.instruments.child import OWN_STORE, ProcessError
-from profiling.instruments.machine import this_machine
-from profiling.rounds.costs import (
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.errors import Failed, WrongInput, installing
+from smidgen.edge_client.personal.choice import Choice
+from smidgen.edge_client.planning.resources import usable_cores
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.edge_client.wire.figures import Row
+from smidgen.edge_client.wire.messages import DOING
+from smidgen.profiling.instruments.child import OWN_STORE, ProcessError
+from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.rounds.costs import (
     RoundCost,
     cost_by_round,
     per_client_round,
     read_figures,
 )
-from profiling.rounds.picture import draw_rounds
-from simulation.demo.alone import Compared, choices, draw_personal, train_alone
-from simulation.demo.setting import (
+from smidgen.profiling.rounds.picture import draw_rounds
+from smidgen.simulation.demo.alone import Compared, choices, draw_personal, train_alone
+from smidgen.simulation.demo.setting import (
     RUN,
     Fleet,
     Progress,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.tasks.task import Task, task_toml
 
 TASK = Task("home_commands", kind="chat")
 SENTENCE = "please get the lamp in the kitchen going"  # said as no home trains on it

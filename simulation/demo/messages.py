@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.tasks.task import Task
+from smidgen.edge_client.tasks.task import Task
 
 DATA = Path(__file__).parents[1] / "data"
 LABELS = ("security", "delivery", "energy", "weather", "family", "health")
@@ -49,7 +49,7 @@ def load_messages(folder: Path = DATA) -> list[Message]:
 
 
 def write_client_folders(out: Path, clients: Mapping[str, Sequence[str]]) -> list[Path]:
-    """Write one folder per client, as `edge_client.texts.examples.read_folder` expects it.
+    """Write one folder per client, as `smidgen.edge_client.texts.examples.read_folder` expects it.
 
     Args:
         out: Parent of the folders.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from edge_client.tasks.task import read_task
-from edge_client.wire.training import Training
-from profiling.instruments.child import LISTENING, Processes, running, terminable
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.wire.training import Training
+from smidgen.profiling.instruments.child import LISTENING, Processes, running, terminable
 
 RUN, ALONE, SCORE = "together", "each alone", "scoring"  # its parts
 

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from edge_client.errors import Failed, WrongInput
-from profiling.instruments.child import ends_with
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.profiling.instruments.child import ends_with
 
 
 @dataclass(frozen=True)

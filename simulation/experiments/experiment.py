@@ -29,22 +29,22 @@ from typing import Any, Literal
 
 import msgspec
 
-from coordinator.plugins import check_known
-from coordinator.presets import laid_under
-from coordinator.rounds.schedule import Learning, RunSpec, check_net, check_together
-from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
-from edge_client.bases.base import EMBEDDED
-from edge_client.codecs import AUTO
-from edge_client.errors import WrongInput, demand
-from edge_client.personal.methods import FROM_SHARED
-from edge_client.tasks.registry import DEFAULT
-from edge_client.tasks.task import Task
-from edge_client.updates.settings import Updates
-from edge_client.wire.training import Labelling, Training
-from simulation.experiments.hostile import Hostile
-from simulation.experiments.personal_settings import Personal, misfit
-from simulation.population.deal import Deal
+from smidgen.coordinator.plugins import check_known
+from smidgen.coordinator.presets import laid_under
+from smidgen.coordinator.rounds.schedule import Learning, RunSpec, check_net, check_together
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA
+from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.codecs import AUTO
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.personal.methods import FROM_SHARED
+from smidgen.edge_client.tasks.registry import DEFAULT
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.training import Labelling, Training
+from smidgen.simulation.experiments.hostile import Hostile
+from smidgen.simulation.experiments.personal_settings import Personal, misfit
+from smidgen.simulation.population.deal import Deal
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
@@ -80,7 +80,7 @@ class Experiment(RunSpec):
 
     Attributes:
         name: The experiment's name, for people and file names.
-        dataset: The set's name; see `simulation.datasets.catalogue.read_dataset`.
+        dataset: The set's name; see `smidgen.simulation.datasets.catalogue.read_dataset`.
         languages: Languages of a set in several, kept sorted; none means all.
         base: `embedded`, a folder or a hub name.
         adapter: Such as `lora:8@q,v`, `prompt:8+head`; or `full`, `full+head`: every weight.

@@ -11,19 +11,19 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from coordinator.rounds.admission import Refusal, check_report
-from coordinator.rounds.events import Answered
-from coordinator.rounds.scoring import judged
-from edge_client.client.state import FinishedWork
-from edge_client.errors import WrongInput, demand
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.reports import BINS, Confidences
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import (
+from smidgen.coordinator.rounds.admission import Refusal, check_report
+from smidgen.coordinator.rounds.events import Answered
+from smidgen.coordinator.rounds.scoring import judged
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.reports import BINS, Confidences
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
@@ -31,8 +31,8 @@ from edge_client.wire.tensors import (
     encode_update,
     shapes_of,
 )
-from simulation.experiments.scoring import Score, report_of
-from simulation.population.clients import Population
+from smidgen.simulation.experiments.scoring import Score, report_of
+from smidgen.simulation.population.clients import Population
 
 HUGE = 3e38  # in every cell
 TIMES = 1000.0

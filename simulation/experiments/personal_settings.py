@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from edge_client.adapters.banks import check_beneath
-from edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
-from edge_client.errors import WrongInput, demand
-from edge_client.personal.interpolation import FEWEST
-from edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.adapters.banks import check_beneath
+from smidgen.edge_client.adapters.spec import AdapterSpec, Net, parse_adapter
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.personal.interpolation import FEWEST
+from smidgen.edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.seeds import derive_seed
 
 GUIDED: tuple[Method, ...] = (*BY_NET.values(), *FROM_SHARED)  # by what rounds have trained
 
@@ -22,7 +22,7 @@ class Personal:
     """How every client trains an adapter of its own, by which its own test texts are judged.
 
     Attributes:
-        method: As `edge_client.personal.methods.Way` has it.
+        method: As `smidgen.edge_client.personal.methods.Way` has it.
         rank_budget: R: ranks kept are R x modules (`tuned` and `interpolated` keep the shared
             ones).
         bank: Ranks of a module to choose from.

@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.engine.engine import Engine
-from edge_client.personal.interpolation import along
-from edge_client.personal.methods import Given, Own, own_adapter
-from edge_client.tasks.kind import kind_of
-from edge_client.texts.examples import ClientData
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import decode_adapter, encode_adapter
-from simulation.experiments.experiment import FULL, Experiment
-from simulation.experiments.federation.devices import Between, Round, Standing
-from simulation.experiments.personal_settings import GUIDED, left_out
-from simulation.experiments.scoring import Score, judged, score
-from simulation.experiments.stage import Stage
-from simulation.population.clients import Client
+from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.personal.interpolation import along
+from smidgen.edge_client.personal.methods import Given, Own, own_adapter
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter
+from smidgen.simulation.experiments.experiment import FULL, Experiment
+from smidgen.simulation.experiments.federation.devices import Between, Round, Standing
+from smidgen.simulation.experiments.personal_settings import GUIDED, left_out
+from smidgen.simulation.experiments.scoring import Score, judged, score
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.population.clients import Client
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def own_rounds(on: Stage, asked: Sequence[Asked], ray: str = "") -> Iterator[Rou
     if not ray:
         yield from (own_round(on, one) for one in asked)
         return
-    from simulation.experiments.virtual.ray_devices import each  # only where it is wanted
+    from smidgen.simulation.experiments.virtual.ray_devices import each  # only where it is wanted
 
     yield from each(ray, own_round, on, asked)
 

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.errors import WrongInput
-from edge_client.files import from_json, write_atomically
-from edge_client.wire.tensors import sha256
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import Round, Standing
-from simulation.experiments.federation.resume import recalled
-from simulation.experiments.result import Labels, Result, Row
-from simulation.experiments.scoring import Tally
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.files import from_json, write_atomically
+from smidgen.edge_client.wire.tensors import sha256
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.federation.devices import Round, Standing
+from smidgen.simulation.experiments.federation.resume import recalled
+from smidgen.simulation.experiments.result import Labels, Result, Row
+from smidgen.simulation.experiments.scoring import Tally
 
 ROWS, FINISHED, BASE = "rows.jsonl", "finished", "base"
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import Between, Looking
-from simulation.experiments.scoring import Score, Tally, pooled
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.federation.devices import Between, Looking
+from smidgen.simulation.experiments.scoring import Score, Tally, pooled
 
 
 @dataclass(frozen=True)

@@ -15,27 +15,32 @@ from itertools import count
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from coordinator.plugins import know_folder, know_installed
-from edge_client.bases.base import open_base
-from edge_client.engine.opening import check_device, find_card
-from edge_client.errors import demand, installing
-from edge_client.labelling.label_journal import LabelJournal
-from edge_client.labelling.pseudo_labels import chosen, text_id
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.wire.tensors import decode_adapter, sha256
-from edge_client.wire.training import keep_in, keep_of
-from simulation.experiments.child import Child, start_child
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import Devices, Looking, Round, SimulationError
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import Rounds, schedule_of
-from simulation.experiments.hostile import told_texts
-from simulation.experiments.personalization import Asked, Parts, own_rounds, part_of, parts
-from simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
-from simulation.experiments.result import Result
-from simulation.experiments.scoring import Tally
-from simulation.experiments.stage import Arm, Stage, stage, trained
-from simulation.experiments.virtual.in_process import InProcess, told_of_card
+from smidgen.coordinator.plugins import know_folder, know_installed
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.opening import check_device, find_card
+from smidgen.edge_client.errors import demand, installing
+from smidgen.edge_client.labelling.label_journal import LabelJournal
+from smidgen.edge_client.labelling.pseudo_labels import chosen, text_id
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.wire.tensors import decode_adapter, sha256
+from smidgen.edge_client.wire.training import keep_in, keep_of
+from smidgen.simulation.experiments.child import Child, start_child
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.federation.devices import (
+    Devices,
+    Looking,
+    Round,
+    SimulationError,
+)
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import Rounds, schedule_of
+from smidgen.simulation.experiments.hostile import told_texts
+from smidgen.simulation.experiments.personalization import Asked, Parts, own_rounds, part_of, parts
+from smidgen.simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
+from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.scoring import Tally
+from smidgen.simulation.experiments.stage import Arm, Stage, stage, trained
+from smidgen.simulation.experiments.virtual.in_process import InProcess, told_of_card
 
 
 class PseudoScore:
@@ -352,7 +357,9 @@ def _devices(on: Stage, place: Place) -> Devices:
     if not place.ray:
         return InProcess(on)
     _check_ray(place.ray)
-    from simulation.experiments.virtual.ray_devices import RayDevices  # only where it is wanted
+    from smidgen.simulation.experiments.virtual.ray_devices import (
+        RayDevices,
+    )  # only where it is wanted
 
     return RayDevices(on, place.ray)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import answers_to, evaluation_of
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.scores import Evaluation, TextAnswers
-from edge_client.texts.examples import Example
-from edge_client.wire.messages import Report
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import answers_to, evaluation_of
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.scores import Evaluation, TextAnswers
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.messages import Report
 
 
 @dataclass(frozen=True)

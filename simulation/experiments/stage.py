@@ -15,27 +15,27 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from coordinator.rounds.schedule import check_kind
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import engine_name, installed_engine, open_engine
-from edge_client.files import write_atomically
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import AdapterState, encode_adapter
-from simulation.datasets.catalogue import read_dataset
-from simulation.datasets.dataset import DataSet
-from simulation.experiments.experiment import FULL, Experiment, ExperimentError
-from simulation.experiments.hostile import without_tests
-from simulation.experiments.texts import OwnedTexts, gated, judged, trained_on
-from simulation.population.clients import Population, merged
-from simulation.population.deal import population_of
+from smidgen.coordinator.rounds.schedule import check_kind
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.budgeted import open_within
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import engine_name, installed_engine, open_engine
+from smidgen.edge_client.files import write_atomically
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.messages import PROTOCOL, Work
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.simulation.datasets.catalogue import read_dataset
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.experiments.experiment import FULL, Experiment, ExperimentError
+from smidgen.simulation.experiments.hostile import without_tests
+from smidgen.simulation.experiments.texts import OwnedTexts, gated, judged, trained_on
+from smidgen.simulation.population.clients import Population, merged
+from smidgen.simulation.population.deal import population_of
 
 CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 
@@ -135,7 +135,7 @@ class Stage:
         """
         installed_engine(self.experiment.engine)
         if self.experiment.adapter in FULL:
-            from simulation.experiments.virtual.full_backend import check_trainable
+            from smidgen.simulation.experiments.virtual.full_backend import check_trainable
 
             check_trainable(self.base)
         else:
@@ -199,7 +199,7 @@ class Stage:
         use_threads(experiment.threads)
         if experiment.adapter in FULL:
             # transformers, only where it is wanted
-            from simulation.experiments.virtual.full_backend import open_full
+            from smidgen.simulation.experiments.virtual.full_backend import open_full
 
             seed = derive_seed(experiment.seed, "adapter")
             has_head = experiment.adapter.endswith("+head")

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.formats.opened import DataError
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from simulation.datasets.dataset import DataSet
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.population.clients import Population
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.population.clients import Population
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,20 @@ from functools import partial
 from itertools import count
 from statistics import mean
 
-from coordinator.rounds.scheduling.step import Asynchronous
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Training
-from simulation.datasets.dataset import DataSet
-from simulation.demo.messages import DATA, TASK, load_messages
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.clocked import Clocked, clocked, replayed
-from simulation.experiments.federation.schedule import Rounds
-from simulation.experiments.stage import Stage
-from simulation.experiments.texts import drawn
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.population.deal import Deal, population_of
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.demo.messages import DATA, TASK, load_messages
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.federation.clocked import Clocked, clocked, replayed
+from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.texts import drawn
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.population.deal import Deal, population_of
 
 WAYS = ("synchronous", "over-selected", "asynchronous")
 OVER = 1.3

@@ -15,8 +15,8 @@ from math import isinf
 
 import numpy as np
 
-from edge_client.errors import WrongInput
-from edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.seeds import derive_seed
 
 
 def dirichlet(

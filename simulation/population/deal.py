@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edge_client.errors import demand
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from simulation.population.clients import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.simulation.population.clients import (
     Population,
     PopulationError,
     by_field,
@@ -24,7 +24,7 @@ from simulation.population.clients import (
 
 @dataclass(frozen=True)
 class Deal:
-    """How texts are dealt to clients; see `simulation.population.clients`.
+    """How texts are dealt to clients; see `smidgen.simulation.population.clients`.
 
     Attributes:
         by: `language`: clients own languages; empty deals by labels and numbers.

@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.written import write_csv, write_tagged
-from simulation.population.clients import Client, Population, PopulationError
-from simulation.population.deal import Deal, population_of
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.written import write_csv, write_tagged
+from smidgen.simulation.population.clients import Client, Population, PopulationError
+from smidgen.simulation.population.deal import Deal, population_of
 
 Like: TypeAlias = Callable[[Example], str]
 

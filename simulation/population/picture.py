@@ -12,8 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from profiling.canvas import PALE, PALETTE, SMALL, colour, new_figure, plain, save, whole_numbers
-from simulation.population.clients import Population
+from smidgen.profiling.canvas import (
+    PALE,
+    PALETTE,
+    SMALL,
+    colour,
+    new_figure,
+    plain,
+    save,
+    whole_numbers,
+)
+from smidgen.simulation.population.clients import Population
 
 MOST_DOT_CLIENTS = 40
 MOST_BARS = 64

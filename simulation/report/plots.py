@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.personal.interpolation import ALPHAS
-from profiling.canvas import (
+from smidgen.edge_client.personal.interpolation import ALPHAS
+from smidgen.profiling.canvas import (
     INK,
     PALE,
     SMALL,
@@ -25,7 +25,7 @@ from profiling.canvas import (
     save,
     whole_numbers,
 )
-from simulation.report.scenario import (
+from smidgen.simulation.report.scenario import (
     Measured,
     Ranks,
     languages_of,

@@ -16,17 +16,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edge_client.tables import Table, show, tell
-from edge_client.tasks.kind import kind_of
-from profiling.instruments.machine import this_machine
-from simulation.datasets.dataset import DataSet
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import ROWS
-from simulation.experiments.result import Result
-from simulation.experiments.runner import Place, run_all, versions
-from simulation.experiments.stage import Stage, stage
-from simulation.report.plots import draw
-from simulation.report.scenario import (
+from smidgen.edge_client.tables import Table, show, tell
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.profiling.instruments.machine import this_machine
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.record import ROWS
+from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.runner import Place, run_all, versions
+from smidgen.simulation.experiments.stage import Stage, stage
+from smidgen.simulation.report.plots import draw
+from smidgen.simulation.report.scenario import (
     Measured,
     Scenario,
     accuracy_table,

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edge_client.tables import Column, Table, seconds, share, sizes
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import Result, Row, mean_and_spread
+from smidgen.edge_client.tables import Column, Table, seconds, share, sizes
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.result import Result, Row, mean_and_spread
 
 SENTENCE = "a sentence, which does not say of which base and data but where it is told"
 

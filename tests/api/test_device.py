@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 pytest.importorskip("onnxruntime")
 
 import smidgen
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import PAIRS, write_data
 
 

@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import smidgen
-from edge_client.commands.predict import _Shown
-from edge_client.engine.generation import Sampling, chosen
-from edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.commands.predict import _Shown
+from smidgen.edge_client.engine.generation import Sampling, chosen
+from smidgen.edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen as typed
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 

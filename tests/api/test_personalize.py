@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("torch")
 
 import smidgen
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.errors import Failed, WrongInput
-from edge_client.personal.methods import FROM_SHARED, METHODS
-from edge_client.planning.plan import Plan
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.personal.methods import FROM_SHARED, METHODS
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.command_line import smidgen as command
 from tests.edge_client.engine.engines import KINDS, TEXTS
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import smidgen
-from edge_client.adapters.peft_folder import read_origin
-from edge_client.bases.base import Base
-from edge_client.errors import WrongInput
+from smidgen.edge_client.adapters.peft_folder import read_origin
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import WrongInput
 from tests.edge_client.commands.alone import client, train
 from tests.edge_client.commands.kinds.texts import last_object, masked_data, tagging_data
 from tests.edge_client.engine.engines import KINDS

@@ -13,8 +13,8 @@ pytest.importorskip("fastapi")
 pytest.importorskip("onnxruntime")
 
 import smidgen
-from edge_client.bases.base import Base
-from edge_client.tasks.ready_tasks import find_task
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.ready_tasks import find_task
 from tests.command_line import smidgen as command
 from tests.edge_client.commands.alone import write_data
 

@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
 
 import smidgen
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.command_line import smidgen as command
 
 EXPERIMENT = """

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 import smidgen
-from edge_client.errors import installing
+from smidgen.edge_client.errors import installing
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
@@ -136,7 +136,7 @@ def test_importing_smidgen_imports_nothing_that_it_may_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.split(".")[0] not in LIGHT}
-    assert loaded == {"smidgen", "edge_client", "edge_client.errors"}
+    assert loaded == {"smidgen", "smidgen.edge_client", "smidgen.edge_client.errors"}
 
 
 LIGHT = sys.stdlib_module_names
@@ -183,6 +183,15 @@ assert train is smidgen.train
     assert not done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("package", [*smidgen.OURS, "smidgen"])
-def test_type_checkers_of_users_see_the_types(package: str) -> None:
-    assert (Path(smidgen.__file__).parents[1] / package / "py.typed").is_file()
+def test_type_checkers_of_users_see_the_types() -> None:
+    assert Path(smidgen.__file__).with_name("py.typed").is_file()
+
+
+def test_the_folder_profiling_hides_no_package_of_that_name(tmp_path: Path) -> None:
+    """Python 3.15 has one, which `cProfile` imports: a checkout's folder must come after it."""
+    (tmp_path / "profiling").mkdir()
+    (tmp_path / "profiling" / "__init__.py").write_text("IS_THEIRS = True")
+    path = [str(Path(smidgen.__file__).parents[1]), str(tmp_path)]
+    code = f"import sys; sys.path[:0] = {path}; import profiling; assert profiling.IS_THEIRS\n"
+    done = without((), code + "import smidgen.profiling.cli")
+    assert not done.returncode, done.stderr

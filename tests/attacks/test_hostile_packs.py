@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from edge_client.bases.base import Base, BaseError, open_base
-from edge_client.bases.header import WeightsError, write_header
-from edge_client.bases.layout import PackError
-from edge_client.bases.packing import pack_model
-from edge_client.bases.weights import Weights
+from smidgen.edge_client.bases.base import Base, BaseError, open_base
+from smidgen.edge_client.bases.header import WeightsError, write_header
+from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.weights import Weights
 
 
 def framed(header: object, data: bytes = b"") -> bytes:

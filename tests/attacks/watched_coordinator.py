@@ -14,8 +14,8 @@ import httpx
 from safetensors.numpy import load_file, save_file
 
 import smidgen
-from edge_client.bases.base import EMBEDDED
-from edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.bases.packing import pack_model
 from tests.attacks.private_device import ROOT
 from tests.edge_client.tasks.tiny_decoder import TEMPLATE, write_tiny_decoder
 from tests.tiny import write_tiny_base

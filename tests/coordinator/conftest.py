@@ -13,15 +13,15 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.config import RunConfig
-from coordinator.serving.server import Part, listen, serve, url_of
-from coordinator.serving.service import Service
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.client.connection import http_client, nobody
-from edge_client.tasks.task import Task
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.server import Part, listen, serve, url_of
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.connection import http_client, nobody
+from smidgen.edge_client.tasks.task import Task
 from tests.coordinator.devices import Device, enrol, joined
 from tests.coordinator.servers import Buckets, Postgres
 

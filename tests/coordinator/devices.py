@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import httpx
 import numpy as np
 
-from edge_client.wire import messages
-from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, Terms
-from edge_client.wire.messages import Next, Over, Receipt, Report, Waiting, Work
-from edge_client.wire.reports import Cost, counted
-from edge_client.wire.tensors import (
+from smidgen.edge_client.wire import messages
+from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, Terms
+from smidgen.edge_client.wire.messages import Next, Over, Receipt, Report, Waiting, Work
+from smidgen.edge_client.wire.reports import Cost, counted
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
@@ -20,7 +20,7 @@ from edge_client.wire.tensors import (
     encode_update,
     sha256,
 )
-from edge_client.wire.training import keep_of
+from smidgen.edge_client.wire.training import keep_of
 
 FACTS = DeviceFacts("test", 1, 1 << 30, "3.11", "0")
 

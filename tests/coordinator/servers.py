@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edge_client.client.connection import nobody
+from smidgen.edge_client.client.connection import nobody
 from tests.processes import free_port
 
 PASSWORD = "s3cret-w0rd"

@@ -17,11 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.api.serve import SOCKET
-from coordinator.storage.blobs import FolderBlobs
-from coordinator.storage.store import Store
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.bases.base import Base
+from smidgen.coordinator.api.serve import SOCKET
+from smidgen.coordinator.storage.blobs import FolderBlobs
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.bases.base import Base
 from tests.breadth import first_fast
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served

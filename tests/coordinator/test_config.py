@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.rounds.selection import DeviceFilter
-from edge_client.adapters.spec import AdapterError
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.messages import encode
-from edge_client.wire.training import Labelling, Training
+from smidgen.coordinator.config import ConfigError, RunConfig, read_run_config
+from smidgen.coordinator.rounds.selection import DeviceFilter
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.wire.messages import encode
+from smidgen.edge_client.wire.training import Labelling, Training
 
 NET = "lora:4@q,k,v,o,up,down+rates"
 TASK = 'labels = ["mail", "power"]\npatterns = ["{text} [MASK]"]\n'

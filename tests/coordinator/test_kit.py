@@ -10,19 +10,25 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from coordinator.kit import check_mean, check_optimizer, check_selection
-from coordinator.plugins import know_folder
-from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions import Extension, PluginError, add, apart, counted
-from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.registry import MEANS, OPTIMIZERS, least_of, mean_of, optimizer_of
-from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.policies import SELECTIONS, selection_of
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.selection import Asking, Chosen
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState, Update
+from smidgen.coordinator.kit import check_mean, check_optimizer, check_selection
+from smidgen.coordinator.plugins import know_folder
+from smidgen.coordinator.rounds.bounds import norm_of
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.extensions import Extension, PluginError, add, apart, counted
+from smidgen.coordinator.rounds.learning.memory import Memory
+from smidgen.coordinator.rounds.learning.registry import (
+    MEANS,
+    OPTIMIZERS,
+    least_of,
+    mean_of,
+    optimizer_of,
+)
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
+from smidgen.coordinator.rounds.policies import SELECTIONS, selection_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.selection import Asking, Chosen
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState, Update
 
 DOCS = Path(__file__).parents[2] / "docs"
 OURS = ["fedavg", "trimmed:0.2", "median", "krum:1", "multikrum:1:3", "geometric"]

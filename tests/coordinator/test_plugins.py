@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator import plugins
-from coordinator.api.create import create_run
-from coordinator.api.ready import Serving, ready
-from coordinator.config import ConfigError, read_run_config
-from coordinator.rounds.extensions import apart
-from coordinator.rounds.learning.registry import mean_of
-from coordinator.rounds.schedule import Learning
-from coordinator.storage.place import StorePlace
-from edge_client.errors import WrongInput
-from edge_client.updates.step import Contribution
+from smidgen.coordinator import plugins
+from smidgen.coordinator.api.create import create_run
+from smidgen.coordinator.api.ready import Serving, ready
+from smidgen.coordinator.config import ConfigError, read_run_config
+from smidgen.coordinator.rounds.extensions import apart
+from smidgen.coordinator.rounds.learning.registry import mean_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.step import Contribution
 from tests.command_line import smidgen
 
 MEAN = """
@@ -63,9 +63,9 @@ def test_an_installed_package_s_entry_points_are_known(tmp_path: Path) -> None:
     points = "[smidgen.means]\nfirst = ideas:First\n"
     (site / "ideas-1.dist-info" / "entry_points.txt").write_text(points)
     code = (
-        "from coordinator.plugins import check_known\n"
-        "from coordinator.rounds.schedule import Learning\n"
-        "from coordinator.rounds.learning.registry import mean_of\n"
+        "from smidgen.coordinator.plugins import check_known\n"
+        "from smidgen.coordinator.rounds.schedule import Learning\n"
+        "from smidgen.coordinator.rounds.learning.registry import mean_of\n"
         "check_known(Learning(mean='first')); print(type(mean_of('first')).__name__)\n"
     )
     run = f"import sys; sys.path.insert(0, {str(site)!r})\n{code}"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import ConfigError, RunConfig, read_run_config
-from coordinator.presets import PRESETS, PresetError, laid_under
-from coordinator.rounds.schedule import Learning
-from edge_client.wire.training import Training
+from smidgen.coordinator.config import ConfigError, RunConfig, read_run_config
+from smidgen.coordinator.presets import PRESETS, PresetError, laid_under
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.wire.training import Training
 
 KEYS = st.sampled_from(["keep", "rounds", "evaluate_every", "seed"])
 INNER = st.dictionaries(st.sampled_from(["lr", "batch", "epochs"]), st.integers(1, 9))

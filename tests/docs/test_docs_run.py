@@ -27,14 +27,14 @@ if sys.version_info >= (3, 11):
 else:  # the same library, before it moved into Python
     import tomli as tomllib
 
-from coordinator.config import read_run_config
-from edge_client.adapters.spec import parse_adapter
-from edge_client.planning.sizes import parse_budget, parse_cache_size
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import read_folder
-from simulation.demo.setting import Fleet, fleet
-from simulation.experiments.experiment import read_experiment
 from smidgen import COMMANDS
+from smidgen.coordinator.config import read_run_config
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.planning.sizes import parse_budget, parse_cache_size
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.simulation.demo.setting import Fleet, fleet
+from smidgen.simulation.experiments.experiment import read_experiment
 from tests.command_line import Done, smidgen
 from tests.docs.pages import EVERY_BLOCK, ROOT, Block
 from tests.tiny import write_tiny_base
@@ -299,7 +299,7 @@ def in_a_fresh_interpreter(code: str, folder: Path) -> str:
 def test_the_python_of_partitions_runs(tmp_path: Path) -> None:
     (block,) = of("python", "docs/partitions")
     before = (
-        "from edge_client.texts.examples import Example\n"
+        "from smidgen.edge_client.texts.examples import Example\n"
         "train = [Example(f'text {n}', label=str(n % 4)) for n in range(4000)]\n"
         "test = train[:100]\n"
     )

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from edge_client.adapters.peft_options import READ, REFUSED, UNUSED
+from smidgen.edge_client.adapters.peft_options import READ, REFUSED, UNUSED
 from tests.docs.pages import HOOK, ROOT
 
 PAGE = HOOK["filled"]((ROOT / "docs" / "reference" / "peft-options.md").read_text())

@@ -1,7 +1,8 @@
 """docs/privacy.md says of every field that leaves a device what it is and what it reveals.
 
-Routes come from the table in the docstring of `edge_client.wire.messages`, fields and meanings from
-its dataclasses; the page has a row for each, with two cells that only people can fill.
+Routes come from the table in the docstring of `smidgen.edge_client.wire.messages`, fields and
+meanings from its dataclasses; the page has a row for each, with two cells that only people can
+fill.
 """
 
 import inspect
@@ -13,9 +14,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from edge_client.client import state
-from edge_client.wire import fleet, messages, tensors
-from edge_client.wire.reports import SAID
+from smidgen.edge_client.client import state
+from smidgen.edge_client.wire import fleet, messages, tensors
+from smidgen.edge_client.wire.reports import SAID
 
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ROUTE = re.compile(r"^ +(GET|PUT|POST) +(\S+) +(?:(\w+) -> )?(.+)", re.MULTILINE)
@@ -61,7 +62,7 @@ def every_message() -> dict[str, type[Any]]:
 def parts_of(hint: Any) -> list[type[Any]]:
     """The wire's dataclasses inside a type."""
     if isinstance(hint, type) and is_dataclass(hint):
-        own = ("edge_client.wire", "edge_client.tasks.counts")
+        own = ("smidgen.edge_client.wire", "smidgen.edge_client.tasks.counts")
         return [hint] if hint.__module__.startswith(own) else []
     return [part for inner in get_args(hint) for part in parts_of(inner)]
 

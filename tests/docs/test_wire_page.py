@@ -2,7 +2,7 @@
 
 import re
 
-from edge_client.wire.messages import PROTOCOL
+from smidgen.edge_client.wire.messages import PROTOCOL
 from tests.docs.pages import ROOT
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.completion import SCRIPTS, candidates, install, script
-from edge_client.errors import Failed
 from smidgen import COMMANDS
+from smidgen.edge_client.completion import SCRIPTS, candidates, install, script
+from smidgen.edge_client.errors import Failed
 from tests.command_line import homeless, smidgen
 
 BASH = """
@@ -157,12 +157,12 @@ def test_parts_have_no_completion_of_their_own() -> None:
 
 
 def test_an_option_that_is_given_is_not_offered_again() -> None:
-    import edge_client.cli
+    import smidgen.edge_client.cli
 
     texts = {name: text for name, (_, text, _) in COMMANDS.items()}
 
     def offered(*words: str) -> list[str]:
-        return [name for name, _ in candidates(texts, lambda _: edge_client.cli.app, words)]
+        return [name for name, _ in candidates(texts, lambda _: smidgen.edge_client.cli.app, words)]
 
     assert "--engine" in offered("client", "plan", "--")
     assert "--engine" not in offered("client", "plan", "--engine", "onnx", "--")

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.files import make_latest, oldest_first, write_atomically
+from smidgen.edge_client.files import make_latest, oldest_first, write_atomically
 
 NANOSECONDS = st.integers(0, 4 * 10**18)
 

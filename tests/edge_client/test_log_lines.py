@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.log_lines import LONGEST, PlainLines, shown, shown_lines
+from smidgen.edge_client.log_lines import LONGEST, PlainLines, shown, shown_lines
 
 EVIL = "\x1b]0;owned\x07\x9b31m\u202egnp.exe\r\n2026-01-01 00:00:00,000 all is well\0\x7f\ud83d"
 

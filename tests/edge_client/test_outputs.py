@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client import outputs
-from edge_client.errors import Failed
-from edge_client.outputs import (
+from smidgen.edge_client import outputs
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.outputs import (
     OutputError,
     check_out_file,
     check_out_folder,
@@ -21,7 +21,7 @@ from edge_client.outputs import (
 from tests.command_line import homeless
 
 MARK, MINE = "mark.json", ("weights",)
-FROM_HERE = os.environ | {"PYTHONPATH": str(Path(outputs.__file__).parents[1])}
+FROM_HERE = os.environ | {"PYTHONPATH": str(Path(outputs.__file__).parents[2])}
 
 
 def ours(folder: Path, body: str = "old") -> Path:
@@ -142,7 +142,7 @@ def test_a_file_has_one_of_the_endings(tmp_path: Path) -> None:
 WRITE = """
 import sys
 from pathlib import Path
-from edge_client.outputs import new_folder
+from smidgen.edge_client.outputs import new_folder
 with new_folder("--out", Path(sys.argv[1]), "mark.json", ("weights", "old")) as part:
     (part / "mark.json").write_text("new")
     (part / "weights").write_text("new")
@@ -264,7 +264,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
 
 
 def test_standard_output_is_written_to(tmp_path: Path) -> None:
-    script = "from edge_client.outputs import *; from pathlib import Path\n"
+    script = "from smidgen.edge_client.outputs import *; from pathlib import Path\n"
     script += 'with new_file("--out", Path("stdout")) as file: file.write("new")'
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
     command = [sys.executable, "-c", script]

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.bases.base import open_base
-from edge_client.proxies import KINDS, ProxyError, named_proxies
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.proxies import KINDS, ProxyError, named_proxies
 
 NO_PROXY = "names no proxy that can be used: http://HOST:PORT is expected"
 NO_HOST = "holds what is no host: names and addresses with commas in between are expected"

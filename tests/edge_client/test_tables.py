@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from edge_client.tables import (
+from smidgen.edge_client.tables import (
     Column,
     Table,
     plain,

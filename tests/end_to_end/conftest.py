@@ -17,11 +17,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.rounds.events import Event
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.client.state import ClientState, Identity
-from simulation.demo.setting import Fleet, fleet
+from smidgen.coordinator.rounds.events import Event
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.simulation.demo.setting import Fleet, fleet
 from tests import command_line
 from tests.coordinator.devices import key_of
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.store import Store
-from edge_client.client.connection import http_client, nobody
-from edge_client.client.state import ClientState, Identity
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.client.connection import http_client, nobody
+from smidgen.edge_client.client.state import ClientState, Identity
 from tests.command_line import smidgen
 from tests.coordinator.conftest import served
 from tests.coordinator.devices import enrol

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions import apart
-from coordinator.storage.store import Store
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.extensions import apart
+from smidgen.coordinator.storage.store import Store
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
@@ -26,7 +26,7 @@ def begun(scene: Scene, engine: str) -> str:
 
 
 GOOD = """
-from coordinator.rounds.learning.registry import WeightedMean
+from smidgen.coordinator.rounds.learning.registry import WeightedMean
 MEANS = {"mine": WeightedMean}
 """
 BAD = """

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from edge_client.personal.choice import chosen_in
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.personal.choice import chosen_in
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import Example, read_file
 from tests.breadth import first_fast
 from tests.command_line import smidgen
 from tests.conftest import shared

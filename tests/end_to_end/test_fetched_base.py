@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.packing import pack_random
+from smidgen.edge_client.bases.packing import pack_random
 from tests.edge_client.client.packs.packs import contents
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.disturbed.test_stopped_clients import end

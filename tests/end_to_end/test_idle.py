@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.bases.base import EMBEDDED, open_base
-from simulation.demo.messages import HOMES, write_client_folders
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.simulation.demo.messages import HOMES, write_client_folders
 from tests.coordinator.devices import joined
 from tests.end_to_end.conftest import Scene, wait_for
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge_client.bases.base import EMBEDDED, Base, open_base
-from simulation.demo.messages import DATA, Message, load_messages
-from simulation.demo.setting import fleet
+from smidgen.edge_client.bases.base import EMBEDDED, Base, open_base
+from smidgen.simulation.demo.messages import DATA, Message, load_messages
+from smidgen.simulation.demo.setting import fleet
 from tests.end_to_end.conftest import Scene, wait_for
 from tests.end_to_end.disturbed.test_stopped_clients import end
 

@@ -8,15 +8,15 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.config import RunConfig
-from coordinator.storage.reports import rows
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.client.loop import Client
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.reports import rows
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import wait_for
 

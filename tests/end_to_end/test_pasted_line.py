@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.trust.checks import own_address
-from edge_client.wire.pins import pin_of
+from smidgen.coordinator.trust.checks import own_address
+from smidgen.edge_client.wire.pins import pin_of
 from tests.end_to_end.conftest import Scene, wait_for
 
 WITHIN_S = 120.0

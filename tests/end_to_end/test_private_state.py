@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.client.state import ClientState, Identity
 from tests.coordinator.devices import key_of
 from tests.end_to_end.conftest import Scene
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.client.state import ClientState, Identity
 from tests.end_to_end.conftest import Scene, wait_for
 
 WEIGHTS = "adapter_model.safetensors"

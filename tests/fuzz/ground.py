@@ -10,15 +10,15 @@ from contextlib import ExitStack, closing, suppress
 from functools import cached_property
 from pathlib import Path
 
-from coordinator.config import RunConfig
-from coordinator.storage.store import Store
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Work
-from edge_client.wire.tensors import encode_adapter
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device
 from tests.tiny import write_tiny_base

@@ -17,36 +17,36 @@ from typing import Any
 import httpx
 import numpy as np
 
-from coordinator.config import read_run_config
-from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.events import decode_event, encode_event
-from edge_client.adapters.peft_folder import CONFIG, ORIGIN, WEIGHTS, read_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.bases.gguf.tokenizer import gguf_tokenizer
-from edge_client.bases.header import read_header
-from edge_client.bases.manifest import canonical, read_manifest
-from edge_client.client.retries import LONGEST_ASKED_S, asked_pause_s
-from edge_client.client.state import ClientState
-from edge_client.client.transport import Coordinator
-from edge_client.errors import Failed, WrongInput
-from edge_client.formats.arrow import STATE
-from edge_client.formats.dialect import PLAIN
-from edge_client.formats.lines import BOUNDS
-from edge_client.formats.opened import Source
-from edge_client.formats.registry import read_rows
-from edge_client.log_lines import shown
-from edge_client.metering.work import WorkMeter
-from edge_client.tasks.kind import kind_named
-from edge_client.tasks.task import read_task, task_toml
-from edge_client.texts.examples import Found, every_row, read_file, read_folder, streamed
-from edge_client.texts.parts import ANY, Labels
-from edge_client.texts.written import write_tagged
-from edge_client.wire import fleet, messages
-from edge_client.wire.messages import WireError
-from edge_client.wire.pins import pin_of, read_pin
-from edge_client.wire.tensors import (
+from smidgen.coordinator.config import read_run_config
+from smidgen.coordinator.rounds.admission import Refusal, check_update
+from smidgen.coordinator.rounds.events import decode_event, encode_event
+from smidgen.edge_client.adapters.peft_folder import CONFIG, ORIGIN, WEIGHTS, read_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.bases.gguf.tokenizer import gguf_tokenizer
+from smidgen.edge_client.bases.header import read_header
+from smidgen.edge_client.bases.manifest import canonical, read_manifest
+from smidgen.edge_client.client.retries import LONGEST_ASKED_S, asked_pause_s
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.client.transport import Coordinator
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.formats.arrow import STATE
+from smidgen.edge_client.formats.dialect import PLAIN
+from smidgen.edge_client.formats.lines import BOUNDS
+from smidgen.edge_client.formats.opened import Source
+from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.log_lines import shown
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.tasks.task import read_task, task_toml
+from smidgen.edge_client.texts.examples import Found, every_row, read_file, read_folder, streamed
+from smidgen.edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.texts.written import write_tagged
+from smidgen.edge_client.wire import fleet, messages
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.pins import pin_of, read_pin
+from smidgen.edge_client.wire.tensors import (
     add_step,
     decode_adapter,
     decode_update,

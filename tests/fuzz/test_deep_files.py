@@ -5,18 +5,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.fleet import clock
-from coordinator.trust.folder import TrustError
-from coordinator.trust.folder import read as trust_in
-from coordinator.upkeep import disk_space
-from edge_client.adapters.peft_folder import ORIGIN, read_peft_folder
-from edge_client.adapters.spec import AdapterError
-from edge_client.client.state import ClientState, StateError
-from edge_client.files import from_json
-from edge_client.labelling.label_journal import FileNotes, LabelJournal
-from edge_client.metering.traffic import Link
-from edge_client.personal.choice import CHOICE, FOLDER, chosen_in
-from simulation.experiments.record import ROWS, RecordError, read_rows
+from smidgen.coordinator.fleet import clock
+from smidgen.coordinator.trust.folder import TrustError
+from smidgen.coordinator.trust.folder import read as trust_in
+from smidgen.coordinator.upkeep import disk_space
+from smidgen.edge_client.adapters.peft_folder import ORIGIN, read_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.client.state import ClientState, StateError
+from smidgen.edge_client.files import from_json
+from smidgen.edge_client.labelling.label_journal import FileNotes, LabelJournal
+from smidgen.edge_client.metering.traffic import Link
+from smidgen.edge_client.personal.choice import CHOICE, FOLDER, chosen_in
+from smidgen.simulation.experiments.record import ROWS, RecordError, read_rows
 
 DEEP = b'{"x":' + b"[" * 100_000
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.training import Training
 
 STEPS, BETA_1 = 5, 0.9
 LABELS = ("security", "mail", "family", "weather")

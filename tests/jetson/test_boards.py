@@ -35,7 +35,7 @@ def test_a_container_starts_a_command_that_there_is(path: Path) -> None:
     (start, rest) = re.findall(r"^(?:ENTRYPOINT|CMD) \[(.*)\]$", path.read_text(), re.MULTILINE)
     assert shlex.split(start.replace(",", " ")) == ["smidgen", "client"]
     name, *words = shlex.split(rest.replace(",", " "))
-    command = typer.main.get_command(import_module("edge_client.cli").app)
+    command = typer.main.get_command(import_module("smidgen.edge_client.cli").app)
     given = getattr(command, "commands", {})[name].make_context(name, words).params
     assert str(given["state"]).startswith("/var/lib/smidgen/")
     assert name == "run" and given["coordinator"].startswith("https://")

@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("packaging")
 
-from edge_client.bases.base import Base
-from edge_client.bases.packing import pack_model
-from simulation.demo.setting import fleet
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.simulation.demo.setting import fleet
 from tests.end_to_end.conftest import Scene
 from tests.jetson import emulation
 from tests.jetson.test_build_wheelhouse import index_or_skip, tool

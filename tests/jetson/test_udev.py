@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.metering.power import power_rails
+from smidgen.edge_client.metering.power import power_rails
 from tests.jetson.wheelhouses import JETSON, as_root
 
 RULES = JETSON / "70-smidgen-power.rules"

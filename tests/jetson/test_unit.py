@@ -91,7 +91,7 @@ def test_the_unit_starts_a_command_that_there_is(more: str) -> None:
     url = {"SMIDGEN_COORDINATOR": "https://fleet.example.org:8700", "SMIDGEN_OPTIONS": more}
     program, group, name, *words = started(defaults() | template() | url)
     assert (program, group, name) == (PROGRAM, "client", "run")
-    command = typer.main.get_command(import_module("edge_client.cli").app)
+    command = typer.main.get_command(import_module("smidgen.edge_client.cli").app)
     context = getattr(command, "commands", {})["run"].make_context("run", words)
     given = context.params
     assert given["base"] == "embedded" and given["engine"] == given["memory_budget"] == "auto"

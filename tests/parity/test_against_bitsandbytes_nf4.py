@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from edge_client.bases.quantization import NF4, Stored, dequantize, quantize_nf4
+from smidgen.edge_client.bases.quantization import NF4, Stored, dequantize, quantize_nf4
 from tests.strategies import matrices
 
 torch = pytest.importorskip("torch")

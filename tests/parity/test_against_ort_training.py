@@ -13,20 +13,20 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.families import FAMILIES
-from edge_client.bases.packing import pack_model
-from edge_client.planning.plan import Plan
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import AdapterState
-from profiling.instruments.bases import make
-from profiling.peers import ort as ort_training
+from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.families import FAMILIES
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.profiling.instruments.bases import make
+from smidgen.profiling.peers import ort as ort_training
 from tests.families import ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-reference = pytest.importorskip("profiling.benchmarks.gradients")
+reference = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
 
 Gradients = tuple[float, dict[str, np.ndarray]]
 Engine = Callable[[Base, AdapterSpec, AdapterState, Batch, Sequence[int]], Gradients]
@@ -41,7 +41,7 @@ TRAINED = [
 def by_torch(
     base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
 ) -> Gradients:
-    from edge_client.engine.torch_backend.network import Network
+    from smidgen.edge_client.engine.torch_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words])
     texts, tokens = batch.ids.shape
@@ -54,7 +54,7 @@ def by_torch(
 def by_onnx(
     base: Base, spec: AdapterSpec, state: AdapterState, batch: Batch, words: Sequence[int]
 ) -> Gradients:
-    from edge_client.engine.onnx_backend.network import Network
+    from smidgen.edge_client.engine.onnx_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words], threads=2)
     texts, tokens = batch.ids.shape

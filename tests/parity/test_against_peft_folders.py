@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.parity.test_against_transformers import TEXTS, full_model_rows
 
 torch = pytest.importorskip("torch")
@@ -107,7 +107,7 @@ def test_a_prompt_made_by_peft_gives_the_same_here(
 def test_trained_adapters_go_to_peft_and_come_back(
     real_base: Base, hub_task: Task, tmp_path: Path, name: str
 ) -> None:
-    from edge_client.adapters.peft_folder import read_peft_folder
+    from smidgen.edge_client.adapters.peft_folder import read_peft_folder
 
     engine = open_engine("torch", real_base, hub_task, parse_adapter(name), Training(lr=0.01))
     train(engine, TEXTS, Training(epochs=4), seed=1)

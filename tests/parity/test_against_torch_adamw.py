@@ -7,7 +7,7 @@ the loop is. Differences are of the last place of float32, gathered over the ste
 import numpy as np
 import pytest
 
-from edge_client.engine.onnx_backend.optimizers import AdamW
+from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
 
 torch = pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.quantization import from_bfloat16, to_bfloat16
+from smidgen.edge_client.bases.quantization import from_bfloat16, to_bfloat16
 
 torch = pytest.importorskip("torch")
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.engine.onnx_backend import optimizers as numpy_optimizer
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Training
+from smidgen.edge_client.engine.onnx_backend import optimizers as numpy_optimizer
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Training
 from tests.parity.test_against_torch_adamw import SHAPES, STEPS, gradient
 
 torch = pytest.importorskip("torch")
-torch_optimizer = pytest.importorskip("edge_client.engine.torch_backend.optimizers")
+torch_optimizer = pytest.importorskip("smidgen.edge_client.engine.torch_backend.optimizers")
 
 WAYS = [
     Training(lr=0.1, optimizer="sgd"),

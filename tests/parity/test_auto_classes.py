@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.command_line import smidgen
 from tests.conftest import shared
 from tests.parity.test_against_transformers import TEXTS, full_model_rows

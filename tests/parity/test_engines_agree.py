@@ -14,25 +14,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.planning.layer_cost import inner_parts
-from edge_client.planning.plan import Plan
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example, read_file
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.planning.layer_cost import inner_parts
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.conftest import shared
 from tests.families import DECODERS, ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-gradients = pytest.importorskip("profiling.benchmarks.gradients")
+gradients = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
 
 WORDS = [1010, 1020, 1030, 1040]
 ADAPTERS = ["lora:4", "lora:2@q,k,v,o,up,down", "prompt:5", "bias", "head", "prompt:3+head"]
@@ -104,14 +104,14 @@ Read = Callable[[object], np.ndarray]
 
 
 def torch_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
-    from edge_client.engine.torch_backend.network import Network
+    from smidgen.edge_client.engine.torch_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words])  # type: ignore[arg-type]
     return lambda batch: network.logits(batch, "float32").numpy()  # type: ignore[arg-type]
 
 
 def onnx_logits(base: Base, spec: object, state: AdapterState, words: list[int]) -> Read:
-    from edge_client.engine.onnx_backend.network import Network
+    from smidgen.edge_client.engine.onnx_backend.network import Network
 
     network = Network(base, spec, state, [[word] for word in words], threads=2)  # type: ignore[arg-type]
     return lambda batch: network.logits(batch)  # type: ignore[arg-type]
@@ -183,8 +183,8 @@ def test_inputs_kept_in_half_precision_cost_little_of_the_gradients(
 
 @pytest.mark.parametrize("family", ["roberta", "albert"])
 def test_each_place_s_loss_is_that_of_all_words_logits(bases: Bases, family: str) -> None:
-    from edge_client.engine.onnx_backend.network import Network as Onnx
-    from edge_client.engine.torch_backend.network import Network as Torch
+    from smidgen.edge_client.engine.onnx_backend.network import Network as Onnx
+    from smidgen.edge_client.engine.torch_backend.network import Network as Torch
 
     base, spec = bases(family, 8), parse_adapter("lora:4")
     state = gradients.random_adapter(spec, base, labels=4, seed=1)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
 from tests.breadth import covering
 from tests.families import DECODERS, ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
-gradients = pytest.importorskip("profiling.benchmarks.gradients")
+gradients = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
 
 pytestmark = pytest.mark.few
 
@@ -106,7 +106,7 @@ def test_a_decoder_gives_the_gradients_of_plain_peft_at_the_answers(
     family: str,
     tokens: int,
 ) -> None:
-    monkeypatch.setattr("edge_client.planning.layer_cost.WORD_ROWS", 300)
+    monkeypatch.setattr("smidgen.edge_client.planning.layer_cost.WORD_ROWS", 300)
     base, spec = write_family(family, tiny_base, tmp_path), parse_adapter(adapter)
     batch = gradients.random_batch(base, batch=5, tokens=tokens, labels=4, seed=3)
     batch = gradients.random_places(base, batch, seed=4)
@@ -153,7 +153,7 @@ def test_all_words_asked_at_many_places_give_the_gradients_of_plain_peft(
         pack_model(str(base.folder), bits, tmp_path / "pack")
         base = open_base(str(tmp_path / "pack"))
     # Several slices, and an uneven last one.
-    monkeypatch.setattr("edge_client.planning.layer_cost.WORD_ROWS", 300)
+    monkeypatch.setattr("smidgen.edge_client.planning.layer_cost.WORD_ROWS", 300)
     spec = parse_adapter(adapter)
     batch = gradients.random_batch(base, batch=5, tokens=24, labels=4, seed=3)
     batch = gradients.random_places(base, batch, seed=4)

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases.quantization import quantize_int8
-from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
-from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.operators import LOWEST, Attention
-from edge_client.engine.onnx_backend.runtime import Runtime
-from edge_client.engine.onnx_backend.workspace import open_bench
-from edge_client.planning.layer_cost import SCORES
+from smidgen.edge_client.bases.quantization import quantize_int8
+from smidgen.edge_client.engine.onnx_backend import graphs
+from smidgen.edge_client.engine.onnx_backend.head import cross_entropy, log_softmax
+from smidgen.edge_client.engine.onnx_backend.model import Graph
+from smidgen.edge_client.engine.onnx_backend.operators import LOWEST, Attention
+from smidgen.edge_client.engine.onnx_backend.runtime import Runtime
+from smidgen.edge_client.engine.onnx_backend.workspace import open_bench
+from smidgen.edge_client.planning.layer_cost import SCORES
 from tests.edge_client.engine.engines import needs_int8
 from tests.edge_client.engine.onnx_backend.graphs import ACTIVATIONS
 
@@ -226,7 +226,7 @@ def test_attention_and_its_gradients_are_torchs(
     scores: int,
 ) -> None:
     monkeypatch.setattr(
-        "edge_client.engine.onnx_backend.operators.SCORES", scores
+        "smidgen.edge_client.engine.onnx_backend.operators.SCORES", scores
     )  # one text a chunk, or all
     hidden, head_dim = 24, 6
     q, k, v = (draw(texts, rows, hidden, seed=n) for n, rows in enumerate((queries, keys, keys)))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.bases.quantization import Stored, dequantize, quantize_int8, quantize_nf4
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.quantization import Stored, dequantize, quantize_int8, quantize_nf4
 from tests.families import DECODERS, FAMILIES, write_family
 
 torch = pytest.importorskip("torch")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import read_file
-from edge_client.texts.parts import ANY
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.onnx_backend.quick_inference import AGREEMENT, agreement
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import read_file
+from smidgen.edge_client.texts.parts import ANY
+from smidgen.edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import needs_int8
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.planning.plan import Plan
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import AdapterState
 from tests.families import write_family
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-gradients = pytest.importorskip("profiling.benchmarks.gradients")
-reference = pytest.importorskip("profiling.benchmarks.gradients")
+gradients = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
+reference = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
 
 pytestmark = pytest.mark.few
 

@@ -49,7 +49,7 @@ def test_the_unit_exposes_little(unit: str) -> None:
 
 def check_command(words: list[str]) -> None:
     """Parse a command of the coordinator as it would be, without running it."""
-    command = typer.main.get_command(import_module("coordinator.cli").app)
+    command = typer.main.get_command(import_module("smidgen.coordinator.cli").app)
     commands = getattr(command, "commands", {})
     commands[words[0]].make_context(words[0], words[1:])
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coordinator.rounds.events import Answered, Event
-from coordinator.serving import executor as executing
-from coordinator.serving.ledger import Ledger
-from coordinator.storage.store import Store
-from edge_client.client.runs.own import Homecoming
-from edge_client.client.state import ClientState, FinishedWork
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Over, Receipt, Report, decode
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.rounds.events import Answered, Event
+from smidgen.coordinator.serving import executor as executing
+from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.client.runs.own import Homecoming
+from smidgen.edge_client.client.state import ClientState, FinishedWork
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Over, Receipt, Report, decode
+from smidgen.edge_client.wire.tensors import sha256
 from tests.stories.clock import put
 
 

@@ -11,29 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterSpec, frozen_layers
-from edge_client.bases.base import Base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.client import enrolment, worker
-from edge_client.client.answers import answer
-from edge_client.engine.budgeted import workload
-from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.optimizers import add_correction
-from edge_client.guest.steps import Moments
-from edge_client.metering import memory
-from edge_client.metering import work as work_metering
-from edge_client.planning import allocator
-from edge_client.planning.budget import Budget
-from edge_client.planning.planner import Option, options
-from edge_client.planning.resources import read_facts
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.updates.step import Correction
-from edge_client.wire.messages import Work
-from edge_client.wire.tensors import AdapterState, check_same_parameters
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterSpec, frozen_layers
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.client import enrolment, worker
+from smidgen.edge_client.client.answers import answer
+from smidgen.edge_client.engine.budgeted import workload
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.metering import memory
+from smidgen.edge_client.metering import work as work_metering
+from smidgen.edge_client.planning import allocator
+from smidgen.edge_client.planning.budget import Budget
+from smidgen.edge_client.planning.planner import Option, options
+from smidgen.edge_client.planning.resources import read_facts
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
+from smidgen.edge_client.wire.training import Training
 from tests.stories.clock import of_greenlet, put
 from tests.stories.lies import told
 
@@ -41,7 +41,7 @@ step_s = [1.0]  # virtual seconds of one optimizer step, as the story says
 
 
 class StandIn:
-    """See `edge_client.engine.backend.Backend`; only what LoRA of labels asks of one."""
+    """See `smidgen.edge_client.engine.backend.Backend`; only what LoRA of labels asks of one."""
 
     layer_forwards = 0
 
@@ -106,7 +106,7 @@ class StandIn:
 
 
 class NoGuard:
-    """Memory is never short. See `edge_client.planning.guard.PeakGuard`."""
+    """Memory is never short. See `smidgen.edge_client.planning.guard.PeakGuard`."""
 
     budget_bytes = 1 << 40
 

@@ -7,10 +7,10 @@ from typing import get_args
 
 import numpy as np
 
-from edge_client.client.state import FinishedWork
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.tensors import decode_update, encode_update
-from simulation.experiments.hostile import Attack, forged
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.tensors import decode_update, encode_update
+from smidgen.simulation.experiments.hostile import Attack, forged
 
 LIAR = "liar"  # the name of the device that lies
 NAN = np.float32(np.nan).tobytes()

@@ -19,18 +19,18 @@ import anyio.to_thread
 import uvicorn
 from uvicorn.server import ServerState
 
-from coordinator.serving.http.header_limits import BoundedHttp
-from coordinator.serving.server import create_app, sole_server
-from coordinator.serving.service import Service
-from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import DiskLimits
-from coordinator.upkeep.rollback import check_needed
-from edge_client.client.loop import Client
-from edge_client.client.runs.own import MISSED
-from edge_client.client.settings import Settings, Summary
-from edge_client.client.state import ClientState
-from edge_client.errors import Failed, WrongInput
-from edge_client.wire.fleet import REVOKED
+from smidgen.coordinator.serving.http.header_limits import BoundedHttp
+from smidgen.coordinator.serving.server import create_app, sole_server
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.coordinator.upkeep.rollback import check_needed
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.runs.own import MISSED
+from smidgen.edge_client.client.settings import Settings, Summary
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.wire.fleet import REVOKED
 from tests.stories.clock import Blocking, chance, now, put, unseen
 from tests.stories.disk import Disk
 from tests.stories.faults import Fault

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import httpcore
 
-from coordinator.serving.http.header_limits import BoundedHttp
+from smidgen.coordinator.serving.http.header_limits import BoundedHttp
 from tests.stories.clock import chance, of_greenlet, put
 
 NEAR_S = 0.02  # the longest that a byte takes on its way

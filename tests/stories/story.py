@@ -22,26 +22,26 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Event, StepClosed
-from coordinator.rounds.machine import kept_of
-from coordinator.rounds.orders import OrderKind
-from coordinator.serving.service import Service
-from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.devices import revoke
-from coordinator.storage.errors import StoreError
-from coordinator.storage.orders import add_order
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base, open_base
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, Identity
-from edge_client.errors import Failed
-from edge_client.tasks.task import Task
-from edge_client.updates.settings import Updates
-from edge_client.wire.fleet import device_id_of
-from edge_client.wire.tensors import decode_adapter, digest_header
-from edge_client.wire.training import Training
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Answered, Event, StepClosed
+from smidgen.coordinator.rounds.machine import kept_of
+from smidgen.coordinator.rounds.orders import OrderKind
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.blobs import BlobDamaged
+from smidgen.coordinator.storage.devices import revoke
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.fleet import device_id_of
+from smidgen.edge_client.wire.tensors import decode_adapter, digest_header
+from smidgen.edge_client.wire.training import Training
 from tests.coordinator.devices import key_of
 from tests.stories import clock, disk, engine, machines
 from tests.stories.faults import OF_OP, OF_REQUEST, OF_RUN, Fault

@@ -15,14 +15,14 @@ from benchmarks.papers.grid import Doc, Names, filled, read_file
 from benchmarks.papers.index.kept import NOTHING, Kept
 from benchmarks.papers.pieces import AUG, FILES, piece_of
 from benchmarks.papers.tables.traffic import traffic_table
-from edge_client.errors import Failed, Stopped, WrongInput, demand
-from edge_client.tables import Table
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import Result
-from simulation.experiments.runner import Tell, run_all
-from simulation.experiments.stage import Stage, stage
-from simulation.report.report import Order, Piece, written
-from simulation.report.scenario import Cell, Figure, Measured, Scenario
+from smidgen.edge_client.errors import Failed, Stopped, WrongInput, demand
+from smidgen.edge_client.tables import Table
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.runner import Tell, run_all
+from smidgen.simulation.experiments.stage import Stage, stage
+from smidgen.simulation.report.report import Order, Piece, written
+from smidgen.simulation.report.scenario import Cell, Figure, Measured, Scenario
 
 MIXTURE = "MIXTURE"  # in a command; of which `Given.mixture` takes the place
 

@@ -15,12 +15,12 @@ from zipfile import ZIP_LZMA, BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
-from edge_client.files import from_json, write_atomically
-from simulation.experiments.personalization import parts
-from simulation.experiments.record import RecordError
-from simulation.experiments.result import Result, Row
-from simulation.experiments.runner import Place, finished
-from simulation.experiments.stage import Stage, stage
+from smidgen.edge_client.files import from_json, write_atomically
+from smidgen.simulation.experiments.personalization import parts
+from smidgen.simulation.experiments.record import RecordError
+from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.runner import Place, finished
+from smidgen.simulation.experiments.stage import Stage, stage
 
 Rows = tuple[Row, ...]
 RESULTS, PAGE = "results.jsonl", "page.md"

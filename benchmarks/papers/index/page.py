@@ -11,10 +11,17 @@ from pathlib import Path
 from benchmarks.papers.index.entry import MIXTURE, Entry, EntryState, Given, Printed, Slot
 from benchmarks.papers.paired import APART, APART_NOTE, apart_rows
 from benchmarks.papers.pieces import SEEDS
-from edge_client.tables import Table
-from edge_client.tasks.kind import kind_of
-from simulation.report.report import Piece, sizes, sources
-from simulation.report.scenario import Figure, Measured, beside, lines_of, part_of_page, spread_text
+from smidgen.edge_client.tables import Table
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.simulation.report.report import Piece, sizes, sources
+from smidgen.simulation.report.scenario import (
+    Figure,
+    Measured,
+    beside,
+    lines_of,
+    part_of_page,
+    spread_text,
+)
 
 NOT_RUN = "not run"
 MISSING = "missing"

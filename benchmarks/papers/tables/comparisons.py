@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.papers.paired import by_seed, differences, ends, interval, known, points
-from edge_client.tables import Column, Table, sizes
-from simulation.experiments.result import Result, mean_and_spread
-from simulation.experiments.scoring import Tally
-from simulation.report.scenario import SUMMARY, Measured
+from smidgen.edge_client.tables import Column, Table, sizes
+from smidgen.simulation.experiments.result import Result, mean_and_spread
+from smidgen.simulation.experiments.scoring import Tally
+from smidgen.simulation.report.scenario import SUMMARY, Measured
 
 EARLY = 5  # the round after which accuracy is told too
 BEHIND = 0.01  # the target is the reference's mean final accuracy, minus this; "within 1" too

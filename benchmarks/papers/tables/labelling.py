@@ -11,10 +11,10 @@ from typing import Any
 
 from benchmarks.papers.grid import read_file
 from benchmarks.papers.paired import by_seed, differences, ends, interval
-from edge_client.bases.base import open_base
-from edge_client.tables import Column, Table, share
-from simulation.experiments.result import Result, Row, mean_and_spread
-from simulation.report.scenario import LAYER_FORWARDS, NAMED, SUMMARY, Measured
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.tables import Column, Table, share
+from smidgen.simulation.experiments.result import Result, Row, mean_and_spread
+from smidgen.simulation.report.scenario import LAYER_FORWARDS, NAMED, SUMMARY, Measured
 
 UNPACED = "unpaced"
 REACHED = 0.98  # of what unpaced labelling ends with, on average over its last evaluations

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.paired import points
-from edge_client.errors import WrongInput
-from edge_client.personal.interpolation import ALPHAS
-from edge_client.tables import Column, Table, share
-from simulation.experiments.result import Row, mean_and_spread
-from simulation.report.scenario import (
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.personal.interpolation import ALPHAS
+from smidgen.edge_client.tables import Column, Table, share
+from smidgen.simulation.experiments.result import Row, mean_and_spread
+from smidgen.simulation.report.scenario import (
     NAMED,
     SUMMARY,
     Measured,

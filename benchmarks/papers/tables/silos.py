@@ -17,16 +17,16 @@ from safetensors.numpy import load_file
 
 from benchmarks.papers.grid import read_file
 from benchmarks.papers.tables.languages import ends_by_arm, ends_told
-from edge_client.bases.base import Base
-from edge_client.tables import Column, Table
-from edge_client.tasks.counts import EntityScores, scores_of
-from profiling.canvas import colour, heading, new_figure, plain, save
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import Result, mean_and_spread
-from simulation.experiments.scoring import Score, together
-from simulation.experiments.stage import CONFIG, TOKENIZER, write_base
-from simulation.report.plots import band, draw, figures_of
-from simulation.report.scenario import SUMMARY, Measured, spread_text
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tables import Column, Table
+from smidgen.edge_client.tasks.counts import EntityScores, scores_of
+from smidgen.profiling.canvas import colour, heading, new_figure, plain, save
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.result import Result, mean_and_spread
+from smidgen.simulation.experiments.scoring import Score, together
+from smidgen.simulation.experiments.stage import CONFIG, TOKENIZER, write_base
+from smidgen.simulation.report.plots import band, draw, figures_of
+from smidgen.simulation.report.scenario import SUMMARY, Measured, spread_text
 
 SKEWED, EQUAL = "skewed sizes", "equal sizes"
 TOGETHER, POOLED, ALONE, BASE = "FL", "central", "alone", "base"

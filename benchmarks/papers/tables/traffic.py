@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.grid import read_file
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterSpec,
     lora_modules,
     parse_adapter,
 )
-from edge_client.bases.families import family_of
-from edge_client.bases.layout import checked_shape, tensors_of
-from edge_client.bases.random_models import hub_config
-from edge_client.tables import Column, Table
-from edge_client.wire.tensors import Update, encode_adapter, encode_update
-from simulation.report.scenario import Figure
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.layout import checked_shape, tensors_of
+from smidgen.edge_client.bases.random_models import hub_config
+from smidgen.edge_client.tables import Column, Table
+from smidgen.edge_client.wire.tensors import Update, encode_adapter, encode_update
+from smidgen.simulation.report.scenario import Figure
 
 PARAMETERS, COMMUNICATION = "# Trainable Params", "Communication Cost"
 FULL, PROMPT, LORA = "Full fine-tuning", "Prompt Tuning (Ours)", "LoRA (Ours)"

@@ -33,12 +33,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.rounds.learning.registry import Sum
-from edge_client.adapters.ranks import LORA_ALPHA
-from edge_client.adapters.spec import at_most, parse_adapter
-from edge_client.updates.forms import LORA_A, LORA_B
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.registry import Sum
+from smidgen.edge_client.adapters.ranks import LORA_ALPHA
+from smidgen.edge_client.adapters.spec import at_most, parse_adapter
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 ROUNDED = 2.0**-46  # of the lengths of a product's columns: what cancels is known to that
 WAITING = 64  # columns that are multiplied out at once: a sum is read and written as seldom

@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from coordinator.rounds.events import Answered, StepClosed, StepOpened
-from edge_client.errors import Failed
-from edge_client.wire.messages import CodedStep
+from smidgen.coordinator.rounds.events import Answered, StepClosed, StepOpened
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.wire.messages import CodedStep
 
 Memory: TypeAlias = dict[str, np.ndarray]
 
@@ -72,7 +72,7 @@ Rounds = Mapping[str, int]  # device -> round
 
 
 class Closed(Protocol):
-    """A training step whose adapter was taken; see `coordinator.rounds.scheduling.step.Step`."""
+    """A training step whose adapter was taken; see `smidgen.coordinator.rounds.scheduling.step`."""
 
     @property
     def opened(self) -> StepOpened: ...

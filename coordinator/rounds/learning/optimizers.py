@@ -16,8 +16,8 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from coordinator.rounds.learning.memory import Memory, UnreadableError
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.memory import Memory, UnreadableError
+from smidgen.edge_client.wire.tensors import AdapterState
 
 Decay: TypeAlias = float | Literal["none", "linear"]
 

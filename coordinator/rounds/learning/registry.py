@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coordinator.rounds.extensions import (
+from smidgen.coordinator.rounds.extensions import (
     NAME,
     CheckedMean,
     CheckedOptimizer,
@@ -22,7 +22,7 @@ from coordinator.rounds.extensions import (
     names_of,
     split,
 )
-from coordinator.rounds.learning.optimizers import (
+from smidgen.coordinator.rounds.learning.optimizers import (
     Adaptive,
     AddMean,
     Momentum,
@@ -32,10 +32,10 @@ from coordinator.rounds.learning.optimizers import (
     adam,
     yogi,
 )
-from coordinator.rounds.learning.robust import GeometricMedian, Krum, Median, TrimmedMean
-from edge_client.errors import WrongInput, demand
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.robust import GeometricMedian, Krum, Median, TrimmedMean
+from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 Weighted = tuple[AdapterState, float] | tuple[AdapterState, float, float]
 

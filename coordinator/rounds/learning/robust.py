@@ -22,9 +22,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from edge_client.errors import Failed, demand
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 BLOCK_BYTES = (
     6 << 20

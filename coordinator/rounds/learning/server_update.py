@@ -21,27 +21,27 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from coordinator.rounds.bounds import bounds_of, lack_of, norm_of
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions import PluginError, as_adapter, as_memory, called
-from coordinator.rounds.learning.exact import (
+from smidgen.coordinator.rounds.bounds import bounds_of, lack_of, norm_of
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.extensions import PluginError, as_adapter, as_memory, called
+from smidgen.coordinator.rounds.learning.exact import (
     factors_mean,
     product_gain,
     product_mean,
     product_norm_of,
 )
-from coordinator.rounds.learning.memory import Memory, part_of, with_part
-from coordinator.rounds.learning.optimizers import is_scale_free
-from coordinator.rounds.learning.registry import mean_of, optimizer_of
-from coordinator.rounds.learning.robust import TooFewError
-from coordinator.rounds.schedule import Learning
-from edge_client.codecs import PLAIN, CodecError
-from edge_client.updates.clip import Clip
-from edge_client.updates.forms import Turns
-from edge_client.updates.registry import OURS, made, naming, sent_shapes
-from edge_client.updates.step import Contribution, ServerContext, UpdateStep
-from edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
-from edge_client.wire.training import Training
+from smidgen.coordinator.rounds.learning.memory import Memory, part_of, with_part
+from smidgen.coordinator.rounds.learning.optimizers import is_scale_free
+from smidgen.coordinator.rounds.learning.registry import mean_of, optimizer_of
+from smidgen.coordinator.rounds.learning.robust import TooFewError
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.codecs import PLAIN, CodecError
+from smidgen.edge_client.updates.clip import Clip
+from smidgen.edge_client.updates.forms import Turns
+from smidgen.edge_client.updates.registry import OURS, made, naming, sent_shapes
+from smidgen.edge_client.updates.step import Contribution, ServerContext, UpdateStep
+from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
+from smidgen.edge_client.wire.training import Training
 
 END: Any = object()  # of a cohort; a step that gives None fails as any that gives no update
 

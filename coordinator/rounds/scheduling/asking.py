@@ -9,13 +9,13 @@ import hmac
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from coordinator.rounds.events import AlsoAsked, Answered, Kind, StepOpened
-from coordinator.rounds.policies import FULL, RESTS, TRAINED, choose, passed_over
-from coordinator.rounds.schedule import Schedule
-from coordinator.rounds.scheduling.participation import awake
-from coordinator.rounds.scheduling.step import Works, busy, given_up, room_for
-from coordinator.rounds.selection import Chosen, Facts, candidates
-from coordinator.rounds.state import State
+from smidgen.coordinator.rounds.events import AlsoAsked, Answered, Kind, StepOpened
+from smidgen.coordinator.rounds.policies import FULL, RESTS, TRAINED, choose, passed_over
+from smidgen.coordinator.rounds.schedule import Schedule
+from smidgen.coordinator.rounds.scheduling.participation import awake
+from smidgen.coordinator.rounds.scheduling.step import Works, busy, given_up, room_for
+from smidgen.coordinator.rounds.selection import Chosen, Facts, candidates
+from smidgen.coordinator.rounds.state import State
 
 
 def is_asked(state: State, work_id: str) -> bool:

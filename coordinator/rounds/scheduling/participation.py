@@ -13,8 +13,8 @@ evaluation with an unknown error is not counted.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from coordinator.rounds.events import AlsoAsked, Answered, StepOpened
-from coordinator.rounds.scoring import Score, is_worse
+from smidgen.coordinator.rounds.events import AlsoAsked, Answered, StepOpened
+from smidgen.coordinator.rounds.scoring import Score, is_worse
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
 
-from coordinator.rounds.events import AlsoAsked, Answered, Kind, StepOpened
-from coordinator.rounds.scheduling.participation import Silence
-from edge_client.errors import demand
+from smidgen.coordinator.rounds.events import AlsoAsked, Answered, Kind, StepOpened
+from smidgen.coordinator.rounds.scheduling.participation import Silence
+from smidgen.edge_client.errors import demand
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.handlers import DRAIN_BYTES, LINGER_S
-from edge_client.wire.tensors import digest_header
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.handlers import DRAIN_BYTES, LINGER_S
+from smidgen.edge_client.wire.tensors import digest_header
 
 SILENCE_S = 60.0  # in which a body must go on
 

@@ -24,14 +24,14 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.connection_limits import TokenBuckets, site_of
-from coordinator.storage.blobs import BlobDamaged, BlobsAway
-from coordinator.storage.credentials import bearer
-from coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
-from coordinator.storage.dialects.postgres import DatabaseAway
-from edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership
-from edge_client.wire.messages import (
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.connection_limits import TokenBuckets, site_of
+from smidgen.coordinator.storage.blobs import BlobDamaged, BlobsAway
+from smidgen.coordinator.storage.credentials import bearer
+from smidgen.coordinator.storage.database import BadValue, DatabaseBusy, DatabaseDamaged
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
+from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership
+from smidgen.edge_client.wire.messages import (
     OWN,
     PROTOCOL,
     Report,
@@ -40,7 +40,7 @@ from edge_client.wire.messages import (
     encode,
     encode_brief,
 )
-from edge_client.wire.reports import Cost
+from smidgen.edge_client.wire.reports import Cost
 
 LOG = logging.getLogger(__name__)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

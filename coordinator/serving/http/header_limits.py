@@ -11,13 +11,13 @@ from typing import Any, cast
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from coordinator.serving.http.connection_limits import (
+from smidgen.coordinator.serving.http.connection_limits import (
     GUEST,
     ConnectionSlots,
     ConnectionTimeouts,
     OpenConnection,
 )
-from coordinator.serving.http.handlers import LEAST_RATE, SIGNED
+from smidgen.coordinator.serving.http.handlers import LEAST_RATE, SIGNED
 
 MOST_BYTES = 64 << 10
 UVICORNS = "Invalid HTTP request received."

@@ -29,11 +29,11 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.bodies import drain, pieces_of, span_of
-from coordinator.serving.http.handlers import FULL_AGAIN_S, NO_ROOM
-from coordinator.storage.blobs import Partial
-from edge_client.wire.messages import Receipt
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.bodies import drain, pieces_of, span_of
+from smidgen.coordinator.serving.http.handlers import FULL_AGAIN_S, NO_ROOM
+from smidgen.coordinator.storage.blobs import Partial
+from smidgen.edge_client.wire.messages import Receipt
 
 PIECE_BYTES = 64 << 10  # gathered before a thread writes them: at most this is held of a body
 AT_ONCE = 4  # whole bodies that are in memory while they are looked at

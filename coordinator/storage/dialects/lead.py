@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from coordinator.storage.dialects.locks import LEAD, SERVE
-from coordinator.storage.dialects.postgres import CHANNEL, number_of, told
+from smidgen.coordinator.storage.dialects.locks import LEAD, SERVE
+from smidgen.coordinator.storage.dialects.postgres import CHANNEL, number_of, told
 
 BEAT_S = 0.5  # between two looks at whether somebody leads
 SILENCE_S = 6  # after which the server ends the connection of a process that stands still

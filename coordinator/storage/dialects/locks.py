@@ -10,7 +10,7 @@ from typing import Protocol
 
 import sqlalchemy as sql
 
-from edge_client.files import private
+from smidgen.edge_client.files import private
 
 SERVE = "serve.lock"  # held by the process that serves; where there may be several, shared
 CLAIMS = "blobs.lock"  # shared by who writes blobs

@@ -20,8 +20,8 @@ from sqlalchemy.exc import (
     TimeoutError,
 )
 
-from coordinator.storage.dialects.locks import AGAIN_S
-from edge_client.errors import Failed, WrongInput, installing
+from smidgen.coordinator.storage.dialects.locks import AGAIN_S
+from smidgen.edge_client.errors import Failed, WrongInput, installing
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 EXPECTED = "postgresql://USER@HOST/NAME is expected"

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.header import TensorEntry, WeightsError, item_bytes
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.header import TensorEntry, WeightsError, item_bytes
 
 MAX_FIELDS, MAX_TENSORS, MAX_STRING, MAX_NAME = 1 << 12, 1 << 16, 1 << 20, 1 << 8
 STRING, ARRAY = 8, 9

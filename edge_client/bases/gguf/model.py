@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.bases.architectures import ArchitectureError, Family
-from edge_client.bases.families import family_of
-from edge_client.bases.gguf.header import AGAIN, FLOATS, TOKENS, GgufFile
-from edge_client.bases.header import TensorEntry, WeightsError
-from edge_client.bases.layout import checked_shape, tensors_of
+from smidgen.edge_client.bases.architectures import ArchitectureError, Family
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.gguf.header import AGAIN, FLOATS, TOKENS, GgufFile
+from smidgen.edge_client.bases.header import TensorEntry, WeightsError
+from smidgen.edge_client.bases.layout import checked_shape, tensors_of
 
 ARCHITECTURES = {  # llama.cpp's names -> transformers'
     **{name: name for name in ("llama", "qwen2", "qwen3", "smollm3", "phi3")},

@@ -12,8 +12,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edge_client.bases.gguf.header import TOKENS, GgufFile
-from edge_client.bases.header import WeightsError
+from smidgen.edge_client.bases.gguf.header import TOKENS, GgufFile
+from smidgen.edge_client.bases.header import WeightsError
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # types of tokens
 # What llama.cpp takes for control words, whatever their type; measured with xllamacpp

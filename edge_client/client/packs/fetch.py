@@ -21,17 +21,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from edge_client.bases.base import Base, BaseError
-from edge_client.bases.layout import PackError
-from edge_client.bases.manifest import KNOWN, NEEDED, read_manifest
-from edge_client.client.packs.shelf import NoRoom, Shelf
-from edge_client.client.packs.sources import NotHere, PackSource, Web
-from edge_client.client.retries import Unreachable, pause_s
-from edge_client.errors import Failed, WrongInput
-from edge_client.files import PRIVATE
-from edge_client.guest.process import nap
-from edge_client.tables import size
-from edge_client.wire.fleet import MANIFEST, SHA_256, Pack, PackFile, Terms
+from smidgen.edge_client.bases.base import Base, BaseError
+from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.bases.manifest import KNOWN, NEEDED, read_manifest
+from smidgen.edge_client.client.packs.shelf import NoRoom, Shelf
+from smidgen.edge_client.client.packs.sources import NotHere, PackSource, Web
+from smidgen.edge_client.client.retries import Unreachable, pause_s
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.files import PRIVATE
+from smidgen.edge_client.guest.process import nap
+from smidgen.edge_client.tables import size
+from smidgen.edge_client.wire.fleet import MANIFEST, SHA_256, Pack, PackFile, Terms
 
 log = logging.getLogger(__name__)
 READ_BYTES = 1 << 20

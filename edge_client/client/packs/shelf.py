@@ -19,11 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from edge_client.bases.base import Base, BaseError, open_base
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.files import OTHERS, held_alone, make_latest, oldest_first, sync_folder
-from edge_client.tables import size
-from edge_client.wire.fleet import SHA_256
+from smidgen.edge_client.bases.base import Base, BaseError, open_base
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.files import OTHERS, held_alone, make_latest, oldest_first, sync_folder
+from smidgen.edge_client.tables import size
+from smidgen.edge_client.wire.fleet import SHA_256
 
 RESERVE_BYTES = 64 << 20  # of the disk, left to everybody else
 DAMAGED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # whenever it is looked at

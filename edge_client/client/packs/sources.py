@@ -27,8 +27,8 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import httpx
 
-from edge_client.bases.manifest import is_pack, read_manifest
-from edge_client.client.connection import (
+from smidgen.edge_client.bases.manifest import is_pack, read_manifest
+from smidgen.edge_client.client.connection import (
     TOO_EARLY,
     Connection,
     http_client,
@@ -37,12 +37,12 @@ from edge_client.client.connection import (
     objection,
     pieces,
 )
-from edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
-from edge_client.errors import Failed, WrongInput, demand
-from edge_client.metering.work import WorkMeter
-from edge_client.proxies import ProxyError
-from edge_client.wire.fleet import MANIFEST
-from edge_client.wire.messages import WireError
+from smidgen.edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
+from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.proxies import ProxyError
+from smidgen.edge_client.wire.fleet import MANIFEST
+from smidgen.edge_client.wire.messages import WireError
 
 
 class Deadline:

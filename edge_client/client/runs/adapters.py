@@ -12,17 +12,17 @@ from datetime import date
 from functools import partial
 from typing import Protocol
 
-from edge_client.adapters.card import Card, licence_of
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.client.retries import Refused, patiently
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState
-from edge_client.errors import Failed, WrongInput
-from edge_client.tasks.kind import kind_of
-from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import ENDED, CodedStep, Over, WireError
-from edge_client.wire.tensors import add_step
-from edge_client.wire.tensors import sha256 as sha256_of
+from smidgen.edge_client.adapters.card import Card, licence_of
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.client.retries import Refused, patiently
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.wire.fleet import Terms
+from smidgen.edge_client.wire.messages import ENDED, CodedStep, Over, WireError
+from smidgen.edge_client.wire.tensors import add_step
+from smidgen.edge_client.wire.tensors import sha256 as sha256_of
 
 KEPT = 16  # adapters of finished runs; the newest lies in `adapter`, too
 

@@ -8,8 +8,8 @@ import math
 import time
 from collections.abc import Callable
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.client.failures import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.client.failures import (
     ERRORS,
     Declined,
     OtherBase,
@@ -17,14 +17,14 @@ from edge_client.client.failures import (
     code_of,
     not_known,
 )
-from edge_client.client.packs.fetch import Fetching, NotFetched, PackDownloading
-from edge_client.client.progress_log import called
-from edge_client.client.state import ClientState
-from edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
-from edge_client.client.worker import Worker
-from edge_client.planning.sizes import BudgetError
-from edge_client.wire.fleet import Membership, Terms
-from edge_client.wire.messages import Receipt
+from smidgen.edge_client.client.packs.fetch import Fetching, NotFetched, PackDownloading
+from smidgen.edge_client.client.progress_log import called
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
+from smidgen.edge_client.client.worker import Worker
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.wire.fleet import Membership, Terms
+from smidgen.edge_client.wire.messages import Receipt
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from edge_client.adapters.initial import most_bytes
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.client.failures import (
+from smidgen.edge_client.adapters.initial import most_bytes
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
+from smidgen.edge_client.client.failures import (
     ERRORS,
     MOST_IN_A_ROW,
     PASSING,
@@ -29,30 +29,30 @@ from edge_client.client.failures import (
     code_of,
     is_lasting,
 )
-from edge_client.client.folder import HOME, TERMS
-from edge_client.client.progress_log import called
-from edge_client.client.runs.adapters import Adapters, take_home
-from edge_client.client.runs.joining import Standings
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState
-from edge_client.client.transport import (
+from smidgen.edge_client.client.folder import HOME, TERMS
+from smidgen.edge_client.client.progress_log import called
+from smidgen.edge_client.client.runs.adapters import Adapters, take_home
+from smidgen.edge_client.client.runs.joining import Standings
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.client.transport import (
     MOST_ADAPTER_BYTES,
     Coordinator,
     Refused,
     TransportError,
 )
-from edge_client.errors import Failed, WrongInput
-from edge_client.files import close_to_others, from_json, write_atomically
-from edge_client.guest.steps import Paused
-from edge_client.metering.work import WorkMeter
-from edge_client.personal.choice import ADAPTER, FOLDER, choose, fall_back
-from edge_client.personal.making import Made, Opening, make, method_for, way_for
-from edge_client.personal.methods import Given, Way
-from edge_client.texts.data_folder import DataFolder
-from edge_client.wire.fleet import Membership, Terms
-from edge_client.wire.messages import Over, Receipt, WireError
-from edge_client.wire.reports import Failure
-from edge_client.wire.training import SGD, Training
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.files import close_to_others, from_json, write_atomically
+from smidgen.edge_client.guest.steps import Paused
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.personal.choice import ADAPTER, FOLDER, choose, fall_back
+from smidgen.edge_client.personal.making import Made, Opening, make, method_for, way_for
+from smidgen.edge_client.personal.methods import Given, Way
+from smidgen.edge_client.texts.data_folder import DataFolder
+from smidgen.edge_client.wire.fleet import Membership, Terms
+from smidgen.edge_client.wire.messages import Over, Receipt, WireError
+from smidgen.edge_client.wire.reports import Failure
+from smidgen.edge_client.wire.training import SGD, Training
 
 log = logging.getLogger(__name__)
 

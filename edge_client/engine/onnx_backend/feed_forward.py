@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_client.bases import architectures as ops
-from edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear
-from edge_client.engine.onnx_backend.workspace import Bench
-from edge_client.planning.layer_cost import inner_parts
+from smidgen.edge_client.bases import architectures as ops
+from smidgen.edge_client.engine.onnx_backend.operators import Activation, Gradients, Linear
+from smidgen.edge_client.engine.onnx_backend.workspace import Bench
+from smidgen.edge_client.planning.layer_cost import inner_parts
 
 
 @dataclass(frozen=True)

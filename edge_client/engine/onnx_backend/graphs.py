@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from edge_client.engine.onnx_backend.model import Graph
+from smidgen.edge_client.engine.onnx_backend.model import Graph
 
 F32 = "float32"
 

@@ -8,18 +8,18 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from edge_client.bases.quantization import Stored
-from edge_client.engine.frozen_base import FrozenBase
-from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.operators import (
+from smidgen.edge_client.bases.quantization import Stored
+from smidgen.edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.engine.onnx_backend import graphs
+from smidgen.edge_client.engine.onnx_backend.operators import (
     Activation,
     FrozenMatrix,
     Gradients,
     Linear,
     Norm,
 )
-from edge_client.engine.onnx_backend.workspace import Bench
-from edge_client.tasks.kind import Loss
+from smidgen.edge_client.engine.onnx_backend.workspace import Bench
+from smidgen.edge_client.tasks.kind import Loss
 
 
 class Head(Protocol):

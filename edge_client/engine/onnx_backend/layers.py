@@ -3,7 +3,7 @@
 Interprets the same operations as `engine.torch_backend.layers`. A tape keeps what is expensive to
 recompute (outputs of linears and attention); normalized states and activations are recomputed in
 backward. A buffer is reused once its contents are dead: a register's gradient lies where its value
-did. `edge_client.planning.onnx_memory` counts these buffers.
+did. `smidgen.edge_client.planning.onnx_memory` counts these buffers.
 
 Sizes: B texts, T tokens, N = B * T rows, H hidden, F intermediate. All arrays are float32.
 """
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_client.bases import architectures as ops
-from edge_client.bases.architectures import (
+from smidgen.edge_client.bases import architectures as ops
+from smidgen.edge_client.bases.architectures import (
     Block,
     late_registers,
     reads,
     rooms_of,
     writes,
 )
-from edge_client.engine.generation import KeyValueCache
-from edge_client.engine.onnx_backend.feed_forward import FeedForward
-from edge_client.engine.onnx_backend.operators import (
+from smidgen.edge_client.engine.generation import KeyValueCache
+from smidgen.edge_client.engine.onnx_backend.feed_forward import FeedForward
+from smidgen.edge_client.engine.onnx_backend.operators import (
     Activation,
     Attention,
     Gradients,
@@ -33,8 +33,8 @@ from edge_client.engine.onnx_backend.operators import (
     near_mask,
     row_parts,
 )
-from edge_client.engine.onnx_backend.workspace import Bench, BufferPool
-from edge_client.planning.layer_cost import answers_together
+from smidgen.edge_client.engine.onnx_backend.workspace import Bench, BufferPool
+from smidgen.edge_client.planning.layer_cost import answers_together
 
 
 @dataclass(frozen=True)

@@ -12,32 +12,32 @@ from functools import partial
 
 import numpy as np
 
-from edge_client.adapters.ranks import ModuleRank
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.ranks import ModuleRank
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterSpec,
     frozen_layers,
     head_linears,
     lora_modules,
 )
-from edge_client.bases.architectures import Answers
-from edge_client.bases.base import Base
-from edge_client.bases.families import has_bias, has_embedding_map
-from edge_client.bases.layout import module_rows
-from edge_client.engine.early_stop import ExitMonitor, going_on
-from edge_client.engine.frozen_base import FrozenBase
-from edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
-from edge_client.engine.generation import KeyValueCache
-from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.head import Classifier, Head, Transform, Words
-from edge_client.engine.onnx_backend.layers import (
+from smidgen.edge_client.bases.architectures import Answers
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import has_bias, has_embedding_map
+from smidgen.edge_client.bases.layout import module_rows
+from smidgen.edge_client.engine.early_stop import ExitMonitor, going_on
+from smidgen.edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
+from smidgen.edge_client.engine.generation import KeyValueCache
+from smidgen.edge_client.engine.onnx_backend import graphs
+from smidgen.edge_client.engine.onnx_backend.head import Classifier, Head, Transform, Words
+from smidgen.edge_client.engine.onnx_backend.layers import (
     Layer,
     Pass,
     PlacedLayer,
     Tape,
     compacted,
 )
-from edge_client.engine.onnx_backend.operators import (
+from smidgen.edge_client.engine.onnx_backend.operators import (
     LOWEST,
     Activation,
     Attention,
@@ -48,12 +48,12 @@ from edge_client.engine.onnx_backend.operators import (
     Rotary,
     rotary_angles,
 )
-from edge_client.engine.onnx_backend.workspace import ReadAhead, open_bench
-from edge_client.planning.layer_cost import sliced
-from edge_client.planning.plan import Plan, reads_mean
-from edge_client.tasks.kind import Loss
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.engine.onnx_backend.workspace import ReadAhead, open_bench
+from smidgen.edge_client.planning.layer_cost import sliced
+from smidgen.edge_client.planning.plan import Plan, reads_mean
+from smidgen.edge_client.tasks.kind import Loss
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import AdapterState
 
 
 class Network:

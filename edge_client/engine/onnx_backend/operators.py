@@ -14,13 +14,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from edge_client.bases.architectures import Shape
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.quantization import PAIRS, Stored, fill
-from edge_client.engine.frozen_base import scaled_frequencies
-from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.workspace import Bench, blas_on_one_thread
-from edge_client.planning.layer_cost import (
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.quantization import PAIRS, Stored, fill
+from smidgen.edge_client.engine.frozen_base import scaled_frequencies
+from smidgen.edge_client.engine.onnx_backend import graphs
+from smidgen.edge_client.engine.onnx_backend.workspace import Bench, blas_on_one_thread
+from smidgen.edge_client.planning.layer_cost import (
     PASS_ELEMENTS,
     SCORES,
     SLICE,
@@ -29,7 +29,7 @@ from edge_client.planning.layer_cost import (
     window_blocks,
     window_of,
 )
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.tensors import AdapterState
 
 CACHED = 1 << 18  # elements made dense at once, so that they stay in a core's cache
 LOWEST = float(np.finfo(np.float32).min)  # added to the score of a token that is not seen
@@ -436,7 +436,7 @@ class Activation:
     """An element-wise function between two linears.
 
     Attributes:
-        kind: See `edge_client.engine.onnx_backend.graphs.activation`.
+        kind: See `smidgen.edge_client.engine.onnx_backend.graphs.activation`.
         bench: Where work is done.
     """
 

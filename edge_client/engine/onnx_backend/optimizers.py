@@ -6,11 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_client.engine.onnx_backend.spill import Kept, spare_room
-from edge_client.guest.steps import Moments
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState, check_same_parameters
-from edge_client.wire.training import ADAMW, Training
+from smidgen.edge_client.engine.onnx_backend.spill import Kept, spare_room
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
+from smidgen.edge_client.wire.training import ADAMW, Training
 
 
 class Sgd:

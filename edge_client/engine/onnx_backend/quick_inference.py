@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from edge_client.bases.base import Base
-from edge_client.engine.backend import AnswerTexts
-from edge_client.engine.engine import EngineError
-from edge_client.texts.examples import Example
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.backend import AnswerTexts
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.texts.examples import Example
 
 log = logging.getLogger(__name__)
 

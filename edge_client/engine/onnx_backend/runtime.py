@@ -21,9 +21,9 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import onnxruntime
 
-from edge_client.engine.engine import EngineError
-from edge_client.engine.onnx_backend.model import Graph
-from edge_client.planning.allocator import let_go_of_code
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.onnx_backend.model import Graph
+from smidgen.edge_client.planning.allocator import let_go_of_code
 
 OLDEST = (1, 23)  # the last that runs on Python 3.10
 FATAL = 4  # logged; what is less comes as an exception

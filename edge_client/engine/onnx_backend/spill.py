@@ -14,9 +14,9 @@ from weakref import finalize
 
 import numpy as np
 
-from edge_client.engine.engine import EngineError
-from edge_client.texts.vocabulary import disk_folder
-from edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.texts.vocabulary import disk_folder
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
 
 
 class Spill:

@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 
-from edge_client.bases.quantization import Stored
-from edge_client.bases.weights import Spans, Weights
-from edge_client.engine.onnx_backend.runtime import Runtime
-from edge_client.engine.onnx_backend.spill import Spill
+from smidgen.edge_client.bases.quantization import Stored
+from smidgen.edge_client.bases.weights import Spans, Weights
+from smidgen.edge_client.engine.onnx_backend.runtime import Runtime
+from smidgen.edge_client.engine.onnx_backend.spill import Spill
 
 # Of numpy's own wheels, of Debian's and conda-forge's.
 BLAS_SETTERS = (

@@ -11,29 +11,29 @@ from itertools import islice
 import numpy as np
 import torch
 
-from edge_client.adapters.spec import AdapterSpec
-from edge_client.bases.base import Base
-from edge_client.engine.backend import AnswerTexts, Backend
-from edge_client.engine.early_stop import ExitMonitor
-from edge_client.engine.frozen_layers_cache import FrozenPrefix
-from edge_client.engine.torch_backend.card import finish, give_back
-from edge_client.engine.torch_backend.head import log_probabilities
-from edge_client.engine.torch_backend.network import Network
-from edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
-from edge_client.guest.process import cuttable
-from edge_client.guest.steps import Moments
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.plan import Plan
-from edge_client.tasks.kind import Loss
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState, check_same_parameters
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import AdapterSpec
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.backend import AnswerTexts, Backend
+from smidgen.edge_client.engine.early_stop import ExitMonitor
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
+from smidgen.edge_client.engine.torch_backend.card import finish, give_back
+from smidgen.edge_client.engine.torch_backend.head import log_probabilities
+from smidgen.edge_client.engine.torch_backend.network import Network
+from smidgen.edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
+from smidgen.edge_client.guest.process import cuttable
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.tasks.kind import Loss
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
+from smidgen.edge_client.wire.training import Training
 
 
 class TorchBackend:
-    """See `edge_client.engine.backend.Backend`.
+    """See `smidgen.edge_client.engine.backend.Backend`.
 
     Args:
         network: The base with its adapter.

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.engine.torch_backend.layers import Linear, Norm, streamed_cross_entropy
-from edge_client.planning.layer_cost import word_rows
-from edge_client.tasks.kind import Loss
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.engine.torch_backend.layers import Linear, Norm, streamed_cross_entropy
+from smidgen.edge_client.planning.layer_cost import word_rows
+from smidgen.edge_client.tasks.kind import Loss
+from smidgen.edge_client.texts.batches import Batch
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases import architectures as ops
-from edge_client.bases.architectures import Block, Shape, dying_registers
-from edge_client.engine.frozen_base import scaled_frequencies
-from edge_client.engine.torch_backend.matrices import FrozenMatrix
-from edge_client.planning.layer_cost import SCORES, window_blocks, window_of
+from smidgen.edge_client.bases import architectures as ops
+from smidgen.edge_client.bases.architectures import Block, Shape, dying_registers
+from smidgen.edge_client.engine.frozen_base import scaled_frequencies
+from smidgen.edge_client.engine.torch_backend.matrices import FrozenMatrix
+from smidgen.edge_client.planning.layer_cost import SCORES, window_blocks, window_of
 
 
 class _Frozen(torch.autograd.Function):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.quantization import BLOCK, NF4, Stored, fill
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.quantization import BLOCK, NF4, Stored, fill
 
 
 class Data(NamedTuple):

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_client.bases.architectures import Answers
-from edge_client.engine.frozen_base import FrozenBase
-from edge_client.engine.torch_backend.layers import Context, additive_mask, rotary_angles
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.bases.architectures import Answers
+from smidgen.edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.engine.torch_backend.layers import Context, additive_mask, rotary_angles
+from smidgen.edge_client.texts.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.adapters.ranks import ModuleRank
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.ranks import ModuleRank
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterSpec,
     frozen_layers,
     head_linears,
     lora_modules,
 )
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of, has_bias, has_embedding_map
-from edge_client.bases.layout import module_rows
-from edge_client.engine.early_stop import ExitMonitor, going_on
-from edge_client.engine.frozen_base import FrozenBase
-from edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
-from edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words
-from edge_client.engine.torch_backend.layers import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of, has_bias, has_embedding_map
+from smidgen.edge_client.bases.layout import module_rows
+from smidgen.edge_client.engine.early_stop import ExitMonitor, going_on
+from smidgen.edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
+from smidgen.edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words
+from smidgen.edge_client.engine.torch_backend.layers import (
     ACTIVATIONS,
     Context,
     Layer,
@@ -37,12 +37,12 @@ from edge_client.engine.torch_backend.layers import (
     at,
     run_layer,
 )
-from edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
-from edge_client.engine.torch_backend.micro_batch import Pass, open_pass
-from edge_client.planning.plan import Plan, reads_mean
-from edge_client.tasks.kind import Loss
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
+from smidgen.edge_client.engine.torch_backend.micro_batch import Pass, open_pass
+from smidgen.edge_client.planning.plan import Plan, reads_mean
+from smidgen.edge_client.tasks.kind import Loss
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import AdapterState
 
 # Half precision loses small gradients below 6e-8; scaled by this they are kept.
 LOSS_SCALE = {torch.float16: 1024.0}

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_client.guest.steps import Moments
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState, check_same_parameters
-from edge_client.wire.training import ADAMW, Training
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
+from smidgen.edge_client.wire.training import ADAMW, Training
 
 
 class Sgd:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.reader import SEVERAL, LeftOut, Reason, Row, Rows
-from edge_client.formats.tags import OUTSIDE
-from edge_client.tables import plain
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.reader import SEVERAL, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.tables import plain
 
 WORD = re.compile(r"\w+|[^\w\s]")
 

@@ -13,7 +13,7 @@ left out.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from edge_client.formats.annotation.answers import (
+from smidgen.edge_client.formats.annotation.answers import (
     AnnotatedRow,
     Annotation,
     first_object,
@@ -25,9 +25,9 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.json_rows import are_strings
-from edge_client.formats.reader import Reason, Row
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.json_rows import are_strings
+from smidgen.edge_client.formats.reader import Reason, Row
 
 FLAT = ".responses"  # behind the name of a question
 READ = "questions for a label, labels or spans are read here"

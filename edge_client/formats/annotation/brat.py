@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_client.formats.annotation.answers import Span
-from edge_client.formats.dialect import Wants
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.paragraphs import files_in
-from edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.annotation.answers import Span
+from smidgen.edge_client.formats.dialect import Wants
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.paragraphs import files_in
+from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
 
 SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}

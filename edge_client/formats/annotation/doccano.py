@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from edge_client.errors import demand
-from edge_client.formats.annotation.answers import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.annotation.answers import (
     AnnotatedRow,
     Annotation,
     Proposal,
@@ -28,8 +28,8 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.reader import GENERIC, Row
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.reader import GENERIC, Row
 
 LABELS = ("label", "labels", "cats")
 SPANS = ("entities", "label", "labels", "annotations")

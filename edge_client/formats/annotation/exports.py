@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from edge_client.errors import demand
-from edge_client.formats.annotation import argilla, doccano, label_studio, prodigy
-from edge_client.formats.annotation import label_studio_rows as rows
-from edge_client.formats.annotation.answers import AnnotatedRow, answered_in
-from edge_client.formats.arrow import ANY
-from edge_client.formats.dialect import PLAIN, Dialect, Wants, named
-from edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
-from edge_client.formats.lines import LongLine
-from edge_client.formats.opened import MARK, MOST_ARRAY, DataError, Source, head_of
-from edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.annotation import argilla, doccano, label_studio, prodigy
+from smidgen.edge_client.formats.annotation import label_studio_rows as rows
+from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, answered_in
+from smidgen.edge_client.formats.arrow import ANY
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants, named
+from smidgen.edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
+from smidgen.edge_client.formats.lines import LongLine
+from smidgen.edge_client.formats.opened import MARK, MOST_ARRAY, DataError, Source, head_of
+from smidgen.edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
 
 Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[AnnotatedRow]]
 

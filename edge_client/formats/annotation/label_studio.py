@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias
 
-from edge_client.formats.annotation.answers import (
+from smidgen.edge_client.formats.annotation.answers import (
     AnnotatedRow,
     Annotation,
     Proposal,
@@ -30,8 +30,8 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.reader import Row
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.reader import Row
 
 Values: TypeAlias = list[Mapping[str, Any]]  # of one control in one annotation
 

@@ -8,10 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edge_client.formats.annotation.answers import AnnotatedRow, first_object
-from edge_client.formats.annotation.label_studio import StudioTask, Values, answered, objects
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.reader import Row
+from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, first_object
+from smidgen.edge_client.formats.annotation.label_studio import (
+    StudioTask,
+    Values,
+    answered,
+    objects,
+)
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.reader import Row
 
 OF_ANNOTATION = frozenset(
     ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")

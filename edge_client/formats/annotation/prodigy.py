@@ -9,7 +9,7 @@ text that was asked several times, such as once per label or annotator.
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from edge_client.formats.annotation.answers import (
+from smidgen.edge_client.formats.annotation.answers import (
     AnnotatedRow,
     Annotation,
     Span,
@@ -21,8 +21,8 @@ from edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.reader import Row
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.reader import Row
 
 ANSWERS = ("accept", "reject", "ignore")
 MEDIA = ("image", "audio", "video", "pages")  # what Prodigy asks about beside texts

@@ -5,7 +5,7 @@ Plain data, so that plans for a GPU are tested on machines without one.
 
 from dataclasses import dataclass
 
-from edge_client.planning.step_cost import Rates
+from smidgen.edge_client.planning.step_cost import Rates
 
 CPU, CUDA = "cpu", "cuda"  # what `--device` takes
 UNIFIED = "unified"  # a CUDA device that shares the processor's memory, such as a Jetson's

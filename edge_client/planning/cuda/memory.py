@@ -6,12 +6,12 @@ each use. On unified memory the process's own memory is added, since both share 
 formulas have not been compared with a GPU yet; only their parts were, on a CPU.
 """
 
-from edge_client.bases.families import family_of, has_embedding_map
-from edge_client.planning.cuda.accelerator import CUDA, UNIFIED
-from edge_client.planning.layer_cost import linear_sizes
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.step_cost import Rates, layer_calls, step_seconds
-from edge_client.planning.torch_memory import (
+from smidgen.edge_client.bases.families import family_of, has_embedding_map
+from smidgen.edge_client.planning.cuda.accelerator import CUDA, UNIFIED
+from smidgen.edge_client.planning.layer_cost import linear_sizes
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.step_cost import Rates, layer_calls, step_seconds
+from smidgen.edge_client.planning.torch_memory import (
     DTYPE_BYTES,
     MemoryEstimate,
     adapter_bytes,

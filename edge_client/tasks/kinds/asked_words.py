@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.tables import Column, Table, share, shown
-from edge_client.tasks.counts import Confusion
-from edge_client.tasks.kind import Engine, HeadSpec, Opened, TaskKind
-from edge_client.tasks.output import Skipped, pieces
-from edge_client.tasks.scores import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import Column, Table, share, shown
+from smidgen.edge_client.tasks.counts import Confusion
+from smidgen.edge_client.tasks.kind import Engine, HeadSpec, Opened, TaskKind
+from smidgen.edge_client.tasks.output import Skipped, pieces
+from smidgen.edge_client.tasks.scores import (
     Evaluation,
     LanguageScores,
     Scores,
@@ -27,10 +27,10 @@ from edge_client.tasks.scores import (
     evaluation_of,
     scores_from,
 )
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.prompts.patterns import TaskError
 
 
 class AskedWords(TaskKind):

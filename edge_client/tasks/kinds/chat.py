@@ -15,19 +15,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edge_client.formats.dialect import Columns, named
-from edge_client.formats.json_rows import MESSAGES, strings_in, type_name
-from edge_client.formats.opened import NO_TEXT, NUL_FOUND
-from edge_client.formats.reader import Reason
-from edge_client.tables import Table, share
-from edge_client.tasks.kind import Inputs, Sentences
-from edge_client.tasks.kinds.completion import Completion
-from edge_client.tasks.scores import Measure, Scores
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Fault, value_of
-from edge_client.texts.examples import Example
-from edge_client.texts.parts import Files
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.formats.dialect import Columns, named
+from smidgen.edge_client.formats.json_rows import MESSAGES, strings_in, type_name
+from smidgen.edge_client.formats.opened import NO_TEXT, NUL_FOUND
+from smidgen.edge_client.formats.reader import Reason
+from smidgen.edge_client.tables import Table, share
+from smidgen.edge_client.tasks.kind import Inputs, Sentences
+from smidgen.edge_client.tasks.kinds.completion import Completion
+from smidgen.edge_client.tasks.scores import Measure, Scores
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Fault, value_of
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.tokens import Tokens
 
 ASSISTANT, USER = "assistant", "user"
 ROLES = ("system", "developer", USER, ASSISTANT, "tool")

@@ -13,11 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.tables import Table
-from edge_client.tasks.counts import Confusion
-from edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
-from edge_client.tasks.kinds.label_answers import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tables import Table
+from smidgen.edge_client.tasks.counts import Confusion
+from smidgen.edge_client.tasks.kind import (
+    Decision,
+    Engine,
+    HeadSpec,
+    Inputs,
+    Opened,
+    Sentences,
+    TaskKind,
+)
+from smidgen.edge_client.tasks.kinds.label_answers import (
     Answer,
     LabelTelling,
     answers,
@@ -25,8 +33,8 @@ from edge_client.tasks.kinds.label_answers import (
     report,
     results,
 )
-from edge_client.tasks.output import Skipped
-from edge_client.tasks.scores import (
+from smidgen.edge_client.tasks.output import Skipped
+from smidgen.edge_client.tasks.scores import (
     Evaluation,
     Measure,
     Scores,
@@ -35,12 +43,12 @@ from edge_client.tasks.scores import (
     finite,
     scores_from,
 )
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError, check_pattern
-from edge_client.texts.tokens import Prompt
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError, check_pattern
+from smidgen.edge_client.texts.tokens import Prompt
 
 
 class Classification(TaskKind):

@@ -7,19 +7,19 @@ tokenizer puts a token before each text, that one.
 from collections.abc import Sequence
 from typing import Any
 
-from edge_client.errors import demand
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import Inputs, Opened, Sentences
-from edge_client.tasks.kinds.asked_words import AskedWords
-from edge_client.tasks.kinds.masked_words import KIND as MASKED
-from edge_client.tasks.output import Formatter
-from edge_client.tasks.scores import Measure
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Fault
-from edge_client.texts.examples import Example, joined
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import Inputs, Opened, Sentences
+from smidgen.edge_client.tasks.kinds.asked_words import AskedWords
+from smidgen.edge_client.tasks.kinds.masked_words import KIND as MASKED
+from smidgen.edge_client.tasks.output import Formatter
+from smidgen.edge_client.tasks.scores import Measure
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Fault
+from smidgen.edge_client.texts.examples import Example, joined
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 
 
 def prompt_of(ids: Sequence[int], asked: Sequence[int]) -> Prompt:

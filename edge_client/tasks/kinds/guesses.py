@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.formats.annotation.answers import Proposal
-from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import shown
-from edge_client.tasks.kind import Opened
-from edge_client.tasks.output import Skipped, pieces, write_json
-from edge_client.tasks.scores import bounded_perplexity
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.prompts.patterns import MASK
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.annotation.answers import Proposal
+from smidgen.edge_client.outputs import check_out_file, new_file
+from smidgen.edge_client.tables import shown
+from smidgen.edge_client.tasks.kind import Opened
+from smidgen.edge_client.tasks.output import Skipped, pieces, write_json
+from smidgen.edge_client.tasks.scores import bounded_perplexity
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.prompts.patterns import MASK
 
 TOP, MOST = 5, 100  # guesses for each mask
 TIMES = 8  # a text is masked, each time other tokens of it

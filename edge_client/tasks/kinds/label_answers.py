@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from edge_client.formats.annotation.answers import Proposal
-from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import NARROW, Column, Table, render, share, shown
-from edge_client.tasks.counts import Confusion, LabelScores, Mistake
-from edge_client.tasks.kind import Decision, Opened
-from edge_client.tasks.output import Skipped, pieces, write_json
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
+from smidgen.edge_client.formats.annotation.answers import Proposal
+from smidgen.edge_client.outputs import check_out_file, new_file
+from smidgen.edge_client.tables import NARROW, Column, Table, render, share, shown
+from smidgen.edge_client.tasks.counts import Confusion, LabelScores, Mistake
+from smidgen.edge_client.tasks.kind import Decision, Opened
+from smidgen.edge_client.tasks.output import Skipped, pieces, write_json
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
 
 Decide: TypeAlias = "Callable[[np.ndarray], Decision]"  # of a row of log-probabilities
 FORMATS = (".csv", ".jsonl")

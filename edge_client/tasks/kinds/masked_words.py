@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_client.tasks.kind import Inputs, Opened, Sentences
-from edge_client.tasks.kinds.asked_words import AskedWords
-from edge_client.tasks.kinds.guesses import TOP, GuessTelling, check_top
-from edge_client.tasks.scores import Measure
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.examples import Example, joined
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import MASK
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.tasks.kind import Inputs, Opened, Sentences
+from smidgen.edge_client.tasks.kinds.asked_words import AskedWords
+from smidgen.edge_client.tasks.kinds.guesses import TOP, GuessTelling, check_top
+from smidgen.edge_client.tasks.scores import Measure
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.examples import Example, joined
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import MASK
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 
 Pieces: TypeAlias = tuple[list[int], list[int]]  # a text's ids, and of each the number of its word
 MASKED, CHANGED = 0.8, 0.1  # of the tokens that are asked for; the rest stays as it is

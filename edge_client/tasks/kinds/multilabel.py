@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.formats.dialect import Columns, find, named
-from edge_client.formats.json_rows import type_name
-from edge_client.tables import Column, Table, share
-from edge_client.tasks.counts import Confusion, Entities, scores_of, type_scores
-from edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened
-from edge_client.tasks.kinds.classification import Classification, asked
-from edge_client.tasks.kinds.label_answers import Answer, answers, by_label
-from edge_client.tasks.scores import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.dialect import Columns, find, named
+from smidgen.edge_client.formats.json_rows import type_name
+from smidgen.edge_client.tables import Column, Table, share
+from smidgen.edge_client.tasks.counts import Confusion, Entities, scores_of, type_scores
+from smidgen.edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened
+from smidgen.edge_client.tasks.kinds.classification import Classification, asked
+from smidgen.edge_client.tasks.kinds.label_answers import Answer, answers, by_label
+from smidgen.edge_client.tasks.scores import (
     Evaluation,
     Measure,
     Scores,
@@ -35,12 +35,12 @@ from edge_client.tasks.scores import (
     evaluation_of,
     scores_from,
 )
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Accounting, Fault, not_known
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Accounting, Fault, not_known
+from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt
 
 SEPARATOR = "|"  # between the labels of one text
 MANY = "labels"  # another name of the column

@@ -18,15 +18,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from edge_client.errors import demand
-from edge_client.tasks.kind import Inputs
-from edge_client.tasks.kinds.classification import Classification, asked
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Fault
-from edge_client.texts.examples import Example
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.tasks.kind import Inputs
+from smidgen.edge_client.tasks.kinds.classification import Classification, asked
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Fault
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt
 
 SPANS = {"head": "E1", "tail": "E2"}
 MARKED = re.compile(r"\[(E[12](?::[^\[\]\s]+)?)\] (?=\S).*? \[/\1\]", re.S)

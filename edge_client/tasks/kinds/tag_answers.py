@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.formats.annotation.answers import WORD, Proposal
-from edge_client.outputs import check_out_file, new_file
-from edge_client.tables import Column, Table, share, shown
-from edge_client.tasks.counts import spans, tags_of
-from edge_client.tasks.kind import Engine, Opened
-from edge_client.tasks.kinds.label_answers import by_label
-from edge_client.tasks.output import Skipped, pieces, write_json
-from edge_client.tasks.scores import Scores
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.formats.annotation.answers import WORD, Proposal
+from smidgen.edge_client.outputs import check_out_file, new_file
+from smidgen.edge_client.tables import Column, Table, share, shown
+from smidgen.edge_client.tasks.counts import spans, tags_of
+from smidgen.edge_client.tasks.kind import Engine, Opened
+from smidgen.edge_client.tasks.kinds.label_answers import by_label
+from smidgen.edge_client.tasks.output import Skipped, pieces, write_json
+from smidgen.edge_client.tasks.scores import Scores
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 
 
 def words_of(example: Example) -> tuple[str, ...]:

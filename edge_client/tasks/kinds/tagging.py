@@ -1,6 +1,7 @@
 """Tagging: each word is outside, or the first or a further word of an entity of some type (BIO).
 
-A word is classified at its first token (`edge_client.tasks.kinds.tag_answers`); a head is needed.
+A word is classified at its first token (`smidgen.edge_client.tasks.kinds.tag_answers`); a head is
+needed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import demand
-from edge_client.formats.tags import OUTSIDE
-from edge_client.tables import Table
-from edge_client.tasks.counts import Confusion, counted, scores_of, type_scores
-from edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
-from edge_client.tasks.kinds.tag_answers import (
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.tables import Table
+from smidgen.edge_client.tasks.counts import Confusion, counted, scores_of, type_scores
+from smidgen.edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
+from smidgen.edge_client.tasks.kinds.tag_answers import (
     Tagging,
     TagTelling,
     check,
@@ -26,8 +27,8 @@ from edge_client.tasks.kinds.tag_answers import (
     taggings,
     words_of,
 )
-from edge_client.tasks.output import Skipped
-from edge_client.tasks.scores import (
+from smidgen.edge_client.tasks.output import Skipped
+from smidgen.edge_client.tasks.scores import (
     Evaluation,
     Measure,
     Scores,
@@ -36,12 +37,12 @@ from edge_client.tasks.scores import (
     evaluation_of,
     scores_from,
 )
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
-from edge_client.texts.parts import Files
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.parts import Files
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt
 
 
 class Tags(TaskKind):

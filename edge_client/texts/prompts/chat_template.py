@@ -21,9 +21,9 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from edge_client.errors import demand
-from edge_client.texts.prompts.control_words import unheard_of
-from edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.errors import demand
+from smidgen.edge_client.texts.prompts.control_words import unheard_of
+from smidgen.edge_client.texts.prompts.patterns import TaskError
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 ASSISTANT = "assistant"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

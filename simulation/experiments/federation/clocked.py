@@ -12,22 +12,29 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import AlsoAsked, Answered, Event, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.guidance import step_orders
-from coordinator.rounds.learning.memory import decode_memory, encode_memory
-from coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
-from coordinator.rounds.learning.server_update import learn
-from coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, kept_of, narrowed
-from coordinator.rounds.scheduling.asking import is_asked
-from coordinator.rounds.scheduling.step import Step
-from coordinator.rounds.state import State, evolve
-from edge_client.wire.messages import Work
-from edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
-from simulation.experiments.federation.devices import Devices, SimulationError
-from simulation.experiments.federation.schedule import Rounds
-from simulation.experiments.hostile import evaluations, train_answers
+from smidgen.coordinator.rounds.admission import Refusal, check_update
+from smidgen.coordinator.rounds.bounds import norm_of
+from smidgen.coordinator.rounds.events import (
+    AlsoAsked,
+    Answered,
+    Event,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+)
+from smidgen.coordinator.rounds.guidance import step_orders
+from smidgen.coordinator.rounds.learning.memory import decode_memory, encode_memory
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
+from smidgen.coordinator.rounds.learning.server_update import learn
+from smidgen.coordinator.rounds.machine import MOST_ROLLBACKS, bounded, decide, kept_of, narrowed
+from smidgen.coordinator.rounds.scheduling.asking import is_asked
+from smidgen.coordinator.rounds.scheduling.step import Step
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
+from smidgen.simulation.experiments.federation.devices import Devices, SimulationError
+from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.hostile import evaluations, train_answers
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from edge_client.client.state import FinishedWork
-from edge_client.errors import Failed
-from edge_client.labelling.label_journal import LabelJournal
-from edge_client.updates.states import StepInputs
-from edge_client.wire.messages import Report, Work
-from simulation.experiments.scoring import Score
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.labelling.label_journal import LabelJournal
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.simulation.experiments.scoring import Score
 
 NOTHING: Mapping[str, StepInputs] = MappingProxyType({})
 
@@ -23,7 +23,7 @@ class Standing:
         adapter: Encoded adapter of the last closed round.
         round_index: That round; 0 before any training.
         evaluated: The last round whose adapter was evaluated, -1 for none.
-        memory: What else is known; see `simulation.experiments.federation.resume`.
+        memory: What else is known; see `smidgen.simulation.experiments.federation.resume`.
     """
 
     adapter: bytes

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from coordinator.rounds.learning.memory import DeviceStates, Memory, encode_memory
-from coordinator.rounds.state import State
-from edge_client.labelling.label_journal import LabelJournal
-from edge_client.updates.states import StepInputs
-from edge_client.wire.messages import CodedStep, Report
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.coordinator.rounds.learning.memory import DeviceStates, Memory, encode_memory
+from smidgen.coordinator.rounds.state import State
+from smidgen.edge_client.labelling.label_journal import LabelJournal
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.messages import CodedStep, Report
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from coordinator.rounds.admission import counted
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.admission import counted
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Finished,
@@ -23,12 +23,12 @@ from coordinator.rounds.events import (
     StepClosed,
     StepOpened,
 )
-from coordinator.rounds.guidance import context_of, guidance_of, step_orders
-from coordinator.rounds.learning.exact import handed, spec_at_rank
-from coordinator.rounds.learning.memory import decode_memory
-from coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
-from coordinator.rounds.learning.server_update import learn, length_of
-from coordinator.rounds.machine import (
+from smidgen.coordinator.rounds.guidance import context_of, guidance_of, step_orders
+from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
+from smidgen.coordinator.rounds.learning.memory import decode_memory
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
+from smidgen.coordinator.rounds.learning.server_update import learn, length_of
+from smidgen.coordinator.rounds.machine import (
     MOST_ROLLBACKS,
     bounded,
     decide,
@@ -36,13 +36,13 @@ from coordinator.rounds.machine import (
     narrowed,
     thresholds_before,
 )
-from coordinator.rounds.scheduling.participation import after_score
-from coordinator.rounds.scoring import Good
-from coordinator.rounds.state import State, evolve, with_score
-from edge_client.codecs import PLAIN
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
-from simulation.experiments.federation.devices import (
+from smidgen.coordinator.rounds.scheduling.participation import after_score
+from smidgen.coordinator.rounds.scoring import Good
+from smidgen.coordinator.rounds.state import State, evolve, with_score
+from smidgen.edge_client.codecs import PLAIN
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
+from smidgen.simulation.experiments.federation.devices import (
     NOTHING,
     Devices,
     Looking,
@@ -51,10 +51,15 @@ from simulation.experiments.federation.devices import (
     Standing,
     TooFew,
 )
-from simulation.experiments.federation.resume import Carried, RunState, recalled, remembered
-from simulation.experiments.federation.schedule import Rounds, admitted, gate_answer, told_of
-from simulation.experiments.hostile import Hostile, evaluations, label_report, train_answers
-from simulation.experiments.scoring import Score
+from smidgen.simulation.experiments.federation.resume import Carried, RunState, recalled, remembered
+from smidgen.simulation.experiments.federation.schedule import (
+    Rounds,
+    admitted,
+    gate_answer,
+    told_of,
+)
+from smidgen.simulation.experiments.hostile import Hostile, evaluations, label_report, train_answers
+from smidgen.simulation.experiments.scoring import Score
 
 
 def federate(

@@ -5,19 +5,19 @@ from dataclasses import dataclass, fields, replace
 from itertools import repeat
 from typing import Literal
 
-from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.schedule import RunSpec, Schedule
-from coordinator.rounds.scoring import Score as Told
-from coordinator.rounds.scoring import judged, scored
-from edge_client.client.state import FinishedWork
-from edge_client.tasks.registry import DEFAULT
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.tensors import AdapterState, Update
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.hostile import Hostile
-from simulation.experiments.scoring import Score, report_of
+from smidgen.coordinator.rounds.admission import Refusal, check_update
+from smidgen.coordinator.rounds.events import Answered, StepOpened
+from smidgen.coordinator.rounds.schedule import RunSpec, Schedule
+from smidgen.coordinator.rounds.scoring import Score as Told
+from smidgen.coordinator.rounds.scoring import judged, scored
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.tasks.registry import DEFAULT
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.hostile import Hostile
+from smidgen.simulation.experiments.scoring import Score, report_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,27 +18,27 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from edge_client.bases.base import Base
-from edge_client.bases.families import family_of
-from edge_client.engine.backend import AnswerTexts
-from edge_client.engine.early_stop import ExitMonitor
-from edge_client.engine.engine import Engine, EngineError
-from edge_client.engine.frozen_layers_cache import FrozenPrefix
-from edge_client.engine.opening import unplanned
-from edge_client.engine.torch_backend.head import judged, log_probabilities
-from edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
-from edge_client.guest.steps import Moments
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.planning.plan import Plan
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
-from edge_client.updates.step import Correction
-from edge_client.wire.tensors import AdapterState, check_same_parameters
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.engine.backend import AnswerTexts
+from smidgen.edge_client.engine.early_stop import ExitMonitor
+from smidgen.edge_client.engine.engine import Engine, EngineError
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
+from smidgen.edge_client.engine.opening import unplanned
+from smidgen.edge_client.engine.torch_backend.head import judged, log_probabilities
+from smidgen.edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.updates.step import Correction
+from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
+from smidgen.edge_client.wire.training import Training
 
 ROWS = 32  # texts of full length at once in prediction
 
@@ -87,7 +87,7 @@ def check_trainable(base: Base) -> None:
 
 
 class FullBackend:
-    """See `edge_client.engine.backend.Backend`; of a plan it reads nothing.
+    """See `smidgen.edge_client.engine.backend.Backend`; of a plan it reads nothing.
 
     Args:
         base: A Hugging Face folder.

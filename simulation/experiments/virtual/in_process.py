@@ -8,28 +8,28 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.rounds.learning.exact import handed
-from edge_client.adapters.spec import net_in
-from edge_client.client.answers import answer
-from edge_client.client.failures import code_of
-from edge_client.client.state import FinishedWork
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import Engine
-from edge_client.engine.frozen_layers_cache import is_kept
-from edge_client.labelling.label_journal import LabelJournal, MemoryNotes
-from edge_client.labelling.own_texts import OwnTexts, tests_of
-from edge_client.personal.bank import drawn_bank
-from edge_client.planning.cuda.accelerator import CPU
-from edge_client.tasks.kind import kind_of
-from edge_client.texts.examples import ClientData, Example
-from edge_client.updates.states import StepInputs
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.federation.devices import NOTHING, SimulationError, Standing
-from simulation.experiments.scoring import Score, judged, score
-from simulation.experiments.stage import Stage
-from simulation.experiments.texts import OwnedTexts
-from simulation.population.clients import Population, merged
+from smidgen.coordinator.rounds.learning.exact import handed
+from smidgen.edge_client.adapters.spec import net_in
+from smidgen.edge_client.client.answers import answer
+from smidgen.edge_client.client.failures import code_of
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.frozen_layers_cache import is_kept
+from smidgen.edge_client.labelling.label_journal import LabelJournal, MemoryNotes
+from smidgen.edge_client.labelling.own_texts import OwnTexts, tests_of
+from smidgen.edge_client.personal.bank import drawn_bank
+from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.tensors import decode_adapter
+from smidgen.simulation.experiments.federation.devices import NOTHING, SimulationError, Standing
+from smidgen.simulation.experiments.scoring import Score, judged, score
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.texts import OwnedTexts
+from smidgen.simulation.population.clients import Population, merged
 
 
 def is_of_card(error: Exception, device: str) -> bool:
@@ -58,7 +58,7 @@ def told_of_card(device: str) -> Iterator[None]:
 
 
 class InProcess:
-    """See `simulation.experiments.federation.Devices`.
+    """See `smidgen.simulation.experiments.federation.Devices`.
 
     Args:
         on: Base, texts and clients; an engine is opened on them.

@@ -16,15 +16,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from edge_client.client.state import FinishedWork
-from edge_client.labelling.label_journal import LabelJournal
-from edge_client.planning.resources import usable_cores
-from edge_client.updates.states import StepInputs
-from edge_client.wire.messages import Report, Work
-from simulation.experiments.federation.devices import NOTHING, SimulationError, Standing
-from simulation.experiments.scoring import Score
-from simulation.experiments.stage import Stage
-from simulation.experiments.virtual.in_process import InProcess
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.labelling.label_journal import LabelJournal
+from smidgen.edge_client.planning.resources import usable_cores
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.simulation.experiments.federation.devices import NOTHING, SimulationError, Standing
+from smidgen.simulation.experiments.scoring import Score
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.virtual.in_process import InProcess
 
 LOCAL = "local"
 QUIET = {
@@ -70,7 +70,7 @@ class _Worker:
 
 
 class RayDevices:
-    """See `simulation.experiments.federation.Devices`.
+    """See `smidgen.simulation.experiments.federation.Devices`.
 
     Args:
         on: Base, texts and clients.

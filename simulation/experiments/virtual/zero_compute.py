@@ -1,7 +1,7 @@
 """Cost of a round without compute, for many clients: selection, encoding, checks and the mean.
 
-Every client returns the adapter with 0.01 added to each number. `profiling.peers.flwr` runs the
-same task in flwr's simulation. Also measured: resident bytes per virtual client, including its
+Every client returns the adapter with 0.01 added to each number. `smidgen.profiling.peers.flwr` runs
+the same task in flwr's simulation. Also measured: resident bytes per virtual client, including its
 texts, the engine and a whole round of real training.
 """
 
@@ -10,35 +10,35 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.client.state import FinishedWork
-from edge_client.labelling.label_journal import LabelJournal
-from edge_client.metering.memory import peak_rss_bytes
-from edge_client.planning.allocator import resident_bytes, trim
-from edge_client.texts.examples import Example
-from edge_client.updates.states import StepInputs
-from edge_client.wire.messages import PROTOCOL, Report, Work
-from edge_client.wire.tensors import (
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.labelling.label_journal import LabelJournal
+from smidgen.edge_client.metering.memory import peak_rss_bytes
+from smidgen.edge_client.planning.allocator import resident_bytes, trim
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, Work
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
     encode_adapter,
     encode_update,
 )
-from edge_client.wire.training import Training
-from profiling.instruments.made_up_run import ADDED
-from simulation.datasets.dataset import DataSet
-from simulation.demo.messages import DATA, TASK, load_messages
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import NOTHING, Round, Standing
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import Rounds, schedule_of
-from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.stage import Stage
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.population.deal import Deal, population_of
+from smidgen.edge_client.wire.training import Training
+from smidgen.profiling.instruments.made_up_run import ADDED
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.demo.messages import DATA, TASK, load_messages
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.federation.devices import NOTHING, Round, Standing
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import Rounds, schedule_of
+from smidgen.simulation.experiments.scoring import Score, Tally
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.population.deal import Deal, population_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ZeroRounds:
 
 
 class Echoes:
-    """Devices that add 0.01 and answer. See `simulation.experiments.federation.Devices`."""
+    """Devices that add 0.01 and answer. See `smidgen.simulation.experiments.federation.Devices`."""
 
     def __init__(self, adapter: bytes) -> None:
         self._adapter, self.books = adapter, dict[str, LabelJournal]()

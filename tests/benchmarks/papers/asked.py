@@ -7,11 +7,11 @@ from tempfile import mkdtemp
 from typing import Any
 
 from benchmarks.papers.pieces import piece_of
-from edge_client.tasks.ready_tasks import NEWS
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.runner import Place
-from simulation.report.report import Piece
-from simulation.report.scenario import Scenario
+from smidgen.edge_client.tasks.ready_tasks import NEWS
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.runner import Place
+from smidgen.simulation.report.report import Piece
+from smidgen.simulation.report.scenario import Scenario
 
 NOWHERE = Place(None, Path(mkdtemp()) / "experiments")  # a scenario may write texts beside it
 SETS = ("ag_news", "mnli", "yahoo_answers", "yelp_review_full")

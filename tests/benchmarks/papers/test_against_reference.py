@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.papers.grid import read_file
 from benchmarks.papers.published import Printed
-from simulation.report.scenario import Figure
+from smidgen.simulation.report.scenario import Figure
 from tests.conftest import SHARED
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")

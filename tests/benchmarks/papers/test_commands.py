@@ -12,10 +12,10 @@ from benchmarks.commands import papers
 from benchmarks.papers.index.entry import Entry, Given, Printed
 from benchmarks.papers.tables.languages import TypologyError, distance_table, parse_mixture
 from benchmarks.papers.tables.traffic import traffic_table
-from edge_client.bases.base import Base
-from edge_client.tables import render
-from simulation.report.report import Piece
-from simulation.report.scenario import Measured, Scenario
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tables import render
+from smidgen.simulation.report.report import Piece
+from smidgen.simulation.report.scenario import Measured, Scenario
 from tests.command_line import benchmarks
 from tests.simulation.experiments.test_runner import place_in
 from tests.simulation.report.test_scenario import found, scenario_of

@@ -7,10 +7,10 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.grid import read_file
-from edge_client.tasks.ready_tasks import NEWS
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.personalization import parts
-from simulation.report.scenario import Scenario
+from smidgen.edge_client.tasks.ready_tasks import NEWS
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.personalization import parts
+from smidgen.simulation.report.scenario import Scenario
 from tests.benchmarks.papers.asked import asked
 from tests.command_line import benchmarks
 

@@ -4,7 +4,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
-from simulation.report.scenario import Cell
+from smidgen.simulation.report.scenario import Cell
 from tests.benchmarks.papers.asked import SETS, scenario_of
 
 HEAD, CLOZE, WHOLE = "FedCLS (head)", "FedPrompt (cloze)", "full set, cloze"

@@ -12,11 +12,11 @@ pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
 from benchmarks.papers.grid import Names, filled, grid_of, laid_over
-from coordinator.rounds.schedule import Learning
-from edge_client.updates.settings import Updates
-from simulation.datasets.silos import NEWS
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.runner import Place
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.simulation.datasets.silos import NEWS
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.experiments.runner import Place
 from tests.benchmarks.papers.asked import (
     AUG_NAMES,
     MFPT_NAMES,

@@ -4,10 +4,10 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.paired import apart_table, columns_apart, interval, rows_apart
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.result import Result, Row
-from simulation.experiments.scoring import Score, Tally
-from simulation.report.scenario import Cell, Measured, Name, Scenario
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.scoring import Score, Tally
+from smidgen.simulation.report.scenario import Cell, Measured, Name, Scenario
 
 ASKED = Experiment("asked", "hub")
 CELLS = tuple(

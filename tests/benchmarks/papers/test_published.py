@@ -13,8 +13,8 @@ from benchmarks.papers.tables.traffic import (
     base_parameters,
     traffic_rows,
 )
-from edge_client.bases.random_models import hub_config
-from simulation.datasets.catalogue import NAMES
+from smidgen.edge_client.bases.random_models import hub_config
+from smidgen.simulation.datasets.catalogue import NAMES
 
 ROOT = Path(__file__).parents[3]
 PAPER = Paper("A paper", "somewhere")

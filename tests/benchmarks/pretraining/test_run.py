@@ -31,9 +31,9 @@ from benchmarks.pretraining.vocabulary import (
     token_list,
     wordpiece,
 )
-from edge_client.bases.base import open_base
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
 from tests.command_line import benchmarks
 
 WORDS = ("the", "old", "river", "town", "power", "team", "wins", "money", "market", "game", "car")

@@ -3,15 +3,15 @@
 import time
 from dataclasses import dataclass
 
-from coordinator.operator.asking import COOKIE, HEADER
-from coordinator.storage.credentials import (
+from smidgen.coordinator.operator.asking import COOKIE, HEADER
+from smidgen.coordinator.storage.credentials import (
     SESSION_S,
     add_operator,
     open_session,
     operator_of_token,
     revoke_operator,
 )
-from edge_client.wire.messages import Work
+from smidgen.edge_client.wire.messages import Work
 from tests.coordinator.devices import Device, wait_for
 from tests.coordinator.page.conftest import Served
 

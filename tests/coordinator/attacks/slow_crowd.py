@@ -9,7 +9,7 @@ import itertools
 import ssl
 import sys
 
-from profiling.fleet.generator import OWN_FILES, raise_file_limit
+from smidgen.profiling.fleet.generator import OWN_FILES, raise_file_limit
 
 HEAD = b"GET /v1/work HTTP/1.1\r\nhost: x\r\nx-y: "
 BODY = b"POST /v1/enrol HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n{"

@@ -16,14 +16,14 @@ pytest.importorskip("fastapi")
 
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from coordinator.api.ready import parts
-from coordinator.operator.asking import COOKIE
-from coordinator.serving import server
-from coordinator.serving.http.handlers import OF_WORK
-from coordinator.serving.server import create_app
-from coordinator.storage.credentials import add_operator, operator_of_token
-from edge_client.wire.messages import PROTOCOL, Report, encode
-from edge_client.wire.tensors import digest_header, sha256
+from smidgen.coordinator.api.ready import parts
+from smidgen.coordinator.operator.asking import COOKIE
+from smidgen.coordinator.serving import server
+from smidgen.coordinator.serving.http.handlers import OF_WORK
+from smidgen.coordinator.serving.server import create_app
+from smidgen.coordinator.storage.credentials import add_operator, operator_of_token
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, encode
+from smidgen.edge_client.wire.tensors import digest_header, sha256
 from tests.breadth import first_fast
 from tests.coordinator.attacks.callers import DEVICES, PAGE, PEOPLE, STRANGERS, Scene, scene
 from tests.coordinator.page.conftest import Served

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.create import create_run, join_line
-from coordinator.api.stores import open_store
-from coordinator.config import RunConfig
-from coordinator.rounds.selection import DeviceFilter
-from coordinator.storage.credentials import tokens
-from coordinator.storage.runs import config_of
-from edge_client.bases.base import Base
-from edge_client.options import arguments_of
-from edge_client.wire.training import Labelling, Training
+from smidgen.coordinator.api.create import create_run, join_line
+from smidgen.coordinator.api.stores import open_store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.selection import DeviceFilter
+from smidgen.coordinator.storage.credentials import tokens
+from smidgen.coordinator.storage.runs import config_of
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.options import arguments_of
+from smidgen.edge_client.wire.training import Labelling, Training
 from tests.command_line import smidgen
 
 DEFAULTS = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.devices import devices, note_cloned, tag
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import MOST_TAGS
-from edge_client.wire.messages import Report
+from smidgen.coordinator.storage.devices import devices, note_cloned, tag
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import MOST_TAGS
+from smidgen.edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, enrol, wait_for

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.export import export, ranges
-from coordinator.api.keeping import prune
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, RolledBack, StepClosed
-from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import decide
-from coordinator.rounds.state import State, evolve
-from coordinator.storage.orders import adapters_there
-from coordinator.storage.reports import add_report
-from coordinator.storage.runs import create_run, find_run
-from coordinator.storage.store import Store
-from edge_client.errors import WrongInput
-from edge_client.wire.messages import Report
-from edge_client.wire.tensors import decode_adapter, encode_adapter
+from smidgen.coordinator.api.export import export, ranges
+from smidgen.coordinator.api.keeping import prune
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Answered, RolledBack, StepClosed
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.coordinator.storage.orders import adapters_there
+from smidgen.coordinator.storage.reports import add_report
+from smidgen.coordinator.storage.runs import create_run, find_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter
 from tests.command_line import smidgen
 
 RIGHT = [1, 2, 8, 3, 4, 5, 6]  # of ten, after each round: up and down, but no collapse

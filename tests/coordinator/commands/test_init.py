@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.storage.credentials import operator_of_token, tokens
-from coordinator.storage.store import Store
-from coordinator.trust.folder import draw_authority, folder_of, sign_server
-from edge_client.wire.pins import pin_of
+from smidgen.coordinator.storage.credentials import operator_of_token, tokens
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.trust.folder import draw_authority, folder_of, sign_server
+from smidgen.edge_client.wire.pins import pin_of
 from tests.command_line import smidgen
 from tests.coordinator.trust.test_making import NOW
 from tests.end_to_end.disturbed.wall_clock import WallClock

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.bases.base import Base, open_base
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.bases.base import Base, open_base
 from tests.command_line import Done, smidgen
 from tests.coordinator.test_cli import created
 

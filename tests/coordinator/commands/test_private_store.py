@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.files import open_to_others
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.files import open_to_others
 from tests.command_line import smidgen
 from tests.coordinator.test_cli import SMIDGEN, created, server
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.commands.status import devices_table, news_of
-from coordinator.storage.orders import add_order
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Report
+from smidgen.coordinator.commands.status import devices_table, news_of
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, enrol, wait_for

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.store import Store
+from smidgen.coordinator.storage.store import Store
 from tests.command_line import smidgen
 
 

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import RunConfig
-from coordinator.storage.credentials import hash_secret
-from coordinator.storage.runs import create_run
-from coordinator.storage.schema import DEVICES, MEMBERSHIPS
-from coordinator.storage.store import Store
-from edge_client.bases.base import EMBEDDED
-from edge_client.wire.fleet import DeviceFacts, device_id_of
-from simulation.demo.messages import TASK
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.credentials import hash_secret
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.schema import DEVICES, MEMBERSHIPS
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.wire.fleet import DeviceFacts, device_id_of
+from smidgen.simulation.demo.messages import TASK
 
 
 def fill(folder: Path, devices: int, cohort: int, now_s: float) -> None:

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from coordinator.api.stores import devices_told
-from coordinator.fleet.presence import AGAIN_S, Sessions
-from coordinator.operator.views import CLONED_S
-from coordinator.serving.device_routes import LONGEST_POLL_S
-from coordinator.storage.devices import devices
-from edge_client.wire.fleet import CLONED, MOST_RETURNS
+from smidgen.coordinator.api.stores import devices_told
+from smidgen.coordinator.fleet.presence import AGAIN_S, Sessions
+from smidgen.coordinator.operator.views import CLONED_S
+from smidgen.coordinator.serving.device_routes import LONGEST_POLL_S
+from smidgen.coordinator.storage.devices import devices
+from smidgen.edge_client.wire.fleet import CLONED, MOST_RETURNS
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of, wait_for
 
@@ -63,7 +63,7 @@ def test_two_that_chase_each_other_are_noted_and_told_once(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = start()
-    with caplog.at_level(logging.WARNING, logger="coordinator"):
+    with caplog.at_level(logging.WARNING, logger="smidgen.coordinator"):
         enrolled(live, "a")
         for life, other in ("ba", "ab", "ba", "ab", "ba"):
             enrolled(live, life)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from coordinator.fleet.enrolment import enrol
-from coordinator.rounds.admission import Refusal
-from coordinator.storage import credentials as token_rows
-from coordinator.storage.credentials import insert_token, tokens
-from coordinator.storage.devices import Device, devices, revoke
-from coordinator.storage.store import Store
-from edge_client.errors import WrongInput
-from edge_client.wire.fleet import DeviceFacts, Enrol, device_id_of, draw_key
-from edge_client.wire.messages import PROTOCOL
+from smidgen.coordinator.fleet.enrolment import enrol
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.storage import credentials as token_rows
+from smidgen.coordinator.storage.credentials import insert_token, tokens
+from smidgen.coordinator.storage.devices import Device, devices, revoke
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, device_id_of, draw_key
+from smidgen.edge_client.wire.messages import PROTOCOL
 from tests.coordinator.devices import key_of
 
 TOKEN = "s" * 30

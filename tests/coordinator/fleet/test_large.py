@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.fleet.devices import Fleet, Members
-from coordinator.fleet.presence import ALIVE_S, SHARE_S, Presence, rest_after
-from coordinator.serving.service import Service
-from coordinator.storage.devices import devices, members, revoke, saw, who_joined
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import Membership
+from smidgen.coordinator.fleet.devices import Fleet, Members
+from smidgen.coordinator.fleet.presence import ALIVE_S, SHARE_S, Presence, rest_after
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.devices import devices, members, revoke, saw, who_joined
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import Membership
 from tests.coordinator.fleet.filling import fill
 
 STATES = (Membership("joined"), Membership("declined", "budget"), Membership("home"))

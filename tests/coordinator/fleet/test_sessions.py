@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.fleet.presence import MOST_REFUSED, Sessions
+from smidgen.coordinator.fleet.presence import MOST_REFUSED, Sessions
 
 
 def polled(lives: Sessions, life: str, device: str = "d") -> bool:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
-from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.optimizers import ServerRates
-from coordinator.rounds.learning.registry import mean_of, optimizer_of
-from edge_client.errors import WrongInput
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.flower.strategies import FlowerMean, FlowerOptimizer
+from smidgen.coordinator.rounds.learning.memory import Memory
+from smidgen.coordinator.rounds.learning.optimizers import ServerRates
+from smidgen.coordinator.rounds.learning.registry import mean_of, optimizer_of
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 MEANS = {"FedAvg": "fedavg", "FedMedian": "median", "FedTrimmedAvg:beta=0.2": "trimmed:0.2"}
 OPTIMIZERS = {

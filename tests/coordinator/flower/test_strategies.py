@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
-from edge_client.errors import WrongInput
-from profiling.instruments.bases import ROOT
-from profiling.peers import flwr
+from smidgen.coordinator.flower.strategies import FlowerMean, FlowerOptimizer
+from smidgen.edge_client.errors import WrongInput
+from smidgen.profiling.instruments.bases import ROOT
+from smidgen.profiling.peers import flwr
 
 EXPERIMENT = """
 name = "{name}"
@@ -31,7 +31,7 @@ tokens = 32
 lr = 0.005
 """
 PLUGIN = """
-from coordinator.flower.strategies import FlowerMean, FlowerOptimizer
+from smidgen.coordinator.flower.strategies import FlowerMean, FlowerOptimizer
 
 MEANS, OPTIMIZERS = {"flwr": FlowerMean}, {"flwr": FlowerOptimizer}
 """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.operator.routes import add_operator_routes
-from coordinator.serving.server import Part
+from smidgen.coordinator.operator.routes import add_operator_routes
+from smidgen.coordinator.serving.server import Part
 
 
 @pytest.fixture

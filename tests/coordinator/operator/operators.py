@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from coordinator.storage.credentials import Role, add_operator
-from coordinator.storage.store import Store
+from smidgen.coordinator.storage.credentials import Role, add_operator
+from smidgen.coordinator.storage.store import Store
 
 PREFIX = "/v1/operator"
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import sqlalchemy as sql
 
-from coordinator.serving.device_routes import LONGEST_POLL_S
-from coordinator.storage.devices import revoke
-from coordinator.storage.schema import DEVICES
+from smidgen.coordinator.serving.device_routes import LONGEST_POLL_S
+from smidgen.coordinator.storage.devices import revoke
+from smidgen.coordinator.storage.schema import DEVICES
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of, wait_for
 from tests.coordinator.operator.operators import person

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.commands.status import said_of
-from coordinator.serving.executor import carry_out
-from coordinator.serving.ledger import Ledger
-from coordinator.storage.errors import StoreError
-from coordinator.storage.orders import add_order, open_orders, orders_of
-from coordinator.storage.runs import status_of
+from smidgen.coordinator.commands.status import said_of
+from smidgen.coordinator.serving.executor import carry_out
+from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.orders import add_order, open_orders, orders_of
+from smidgen.coordinator.storage.runs import status_of
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person
@@ -128,7 +128,7 @@ def test_an_order_that_no_longer_fits_says_so_and_is_done(start: Start) -> None:
         ledger = Ledger(live.store, time.time())
         assert len([*carry_out(live.store, ledger, time.time())]) == 1
         again = live.store.database  # as if a crash had left it open
-        from coordinator.storage.schema import ORDERS
+        from smidgen.coordinator.storage.schema import ORDERS
 
         again.write(ORDERS.update().values(done_at_s=None))
         assert [*carry_out(live.store, ledger, time.time())] == []

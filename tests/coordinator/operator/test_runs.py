@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.operator.run_schemas import NewRun
-from coordinator.page.board import PageState
-from coordinator.rounds.scheduling.step import Asynchronous
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.operator.run_schemas import NewRun
+from smidgen.coordinator.page.board import PageState
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person

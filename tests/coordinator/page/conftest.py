@@ -13,14 +13,14 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.api.ready import parts
-from coordinator.config import RunConfig
-from coordinator.serving.server import listen, serve, url_of
-from coordinator.serving.service import Service
-from coordinator.storage.credentials import add_operator
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from edge_client.client.connection import http_client, nobody
+from smidgen.coordinator.api.ready import parts
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.server import listen, serve, url_of
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.credentials import add_operator
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.client.connection import http_client, nobody
 from tests.coordinator.conftest import TICK_S
 from tests.coordinator.devices import Device, enrol, joined
 

@@ -15,12 +15,12 @@ pytest.importorskip("playwright")
 import sqlalchemy as sql
 from playwright.sync_api import expect
 
-from coordinator.api.init import init
-from coordinator.api.serve import serve
-from coordinator.operator.asking import COOKIE
-from coordinator.storage.schema import DEVICES
-from edge_client.wire.fleet import DeviceFacts
-from edge_client.wire.messages import Report
+from smidgen.coordinator.api.init import init
+from smidgen.coordinator.api.serve import serve
+from smidgen.coordinator.operator.asking import COOKIE
+from smidgen.coordinator.storage.schema import DEVICES
+from smidgen.edge_client.wire.fleet import DeviceFacts
+from smidgen.edge_client.wire.messages import Report
 from tests.browser.chromium import check_legible, needs_chromium, new_page
 from tests.coordinator.devices import wait_for
 from tests.coordinator.page.conftest import Served

@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.page import routes
-from coordinator.page.board import PageState
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.polls import Bells
-from coordinator.storage.credentials import operator_of_token, revoke_operator
-from edge_client.client.connection import http_client, nobody
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Report
+from smidgen.coordinator.page import routes
+from smidgen.coordinator.page.board import PageState
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.polls import Bells
+from smidgen.coordinator.storage.credentials import operator_of_token, revoke_operator
+from smidgen.edge_client.client.connection import http_client, nobody
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.page.conftest import Served
 
 Start = Callable[..., Served]

@@ -18,13 +18,13 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import TimeoutError, expect
 
-from coordinator.config import RunConfig
-from coordinator.storage.orders import orders_of
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import DeviceFacts, Membership
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.reports import Cost
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.orders import orders_of
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.reports import Cost
 from tests.breadth import covering
 from tests.browser.chromium import Opened, check_legible, chromium, needs_chromium, new_page
 from tests.coordinator.devices import Device

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import httpx
 
-from coordinator.operator.asking import COOKIE, HEADER
-from coordinator.storage.credentials import (
+from smidgen.coordinator.operator.asking import COOKIE, HEADER
+from smidgen.coordinator.storage.credentials import (
     MOST_SESSIONS,
     SESSION_S,
     add_operator,
@@ -15,7 +15,7 @@ from coordinator.storage.credentials import (
     revoke_operator,
     role_of_session,
 )
-from edge_client.wire.messages import MAX_JSON_BYTES
+from smidgen.edge_client.wire.messages import MAX_JSON_BYTES
 from tests.coordinator.page.conftest import Served
 
 Start = Callable[..., Served]

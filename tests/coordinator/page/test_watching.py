@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.page import routes
-from coordinator.storage.blobs import FolderBlobs
-from coordinator.watch.logs import JsonLogFormatter
-from edge_client.wire.messages import Report
+from smidgen.coordinator.page import routes
+from smidgen.coordinator.storage.blobs import FolderBlobs
+from smidgen.coordinator.watch.logs import JsonLogFormatter
+from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.devices import wait_for
 from tests.coordinator.page.conftest import Served
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.admission import COUNTS, FLOAT32_MAX, Refusal, check_report
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report
-from edge_client.wire.reports import BINS, Confidences, counted
+from smidgen.coordinator.rounds.admission import COUNTS, FLOAT32_MAX, Refusal, check_report
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.reports import BINS, Confidences, counted
 
 REPORT = Report("w", "done", 5)
 

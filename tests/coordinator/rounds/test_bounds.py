@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.bounds import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.bounds import (
     EXAMPLES_FACTOR,
     GRADIENT_NORM,
     LEAST_SHARE,
@@ -19,7 +19,7 @@ from coordinator.rounds.bounds import (
     norm_of,
     wide_bound,
 )
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     RolledBack,
@@ -28,14 +28,14 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.learning.registry import WeightedMean, weighted_mean
-from coordinator.rounds.learning.server_update import AdmittedUpdate, contributions, learn
-from coordinator.rounds.machine import bounded, decide, narrowed
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.updates.clip import Clip, UpdateBounds
-from edge_client.updates.step import ServerContext
-from edge_client.wire.tensors import AdapterState, Update
-from edge_client.wire.training import Training
+from smidgen.coordinator.rounds.learning.registry import WeightedMean, weighted_mean
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, contributions, learn
+from smidgen.coordinator.rounds.machine import bounded, decide, narrowed
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.updates.clip import Clip, UpdateBounds
+from smidgen.edge_client.updates.step import ServerContext
+from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.training import Training
 from tests.coordinator.rounds.learning.test_mean import DELTAS
 from tests.coordinator.rounds.test_machine import CONFIG
 

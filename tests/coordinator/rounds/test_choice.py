@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.selection import DeviceFilter, is_chosen, lack_of_tags
-from edge_client.errors import WrongInput
-from edge_client.wire.fleet import DeviceFacts
+from smidgen.coordinator.rounds.selection import DeviceFilter, is_chosen, lack_of_tags
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.fleet import DeviceFacts
 
 FACTS = DeviceFacts("aarch64", 4, 4 << 30, "3.11", "0", engine="onnx", is_on_mains=True)
 

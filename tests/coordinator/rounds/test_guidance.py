@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.admission import FLOAT32_MAX
-from coordinator.rounds.bounds import FEWEST
-from coordinator.rounds.events import Answered, Event, Kind, Left, StepClosed, StepOpened
-from coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
-from coordinator.rounds.machine import thresholds_before
-from coordinator.rounds.scoring import FAR_NATS, Score, bounded, class_thresholds, prior_of
-from coordinator.rounds.state import State, evolve
-from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin
-from edge_client.wire.training import Labelling, keep_in
+from smidgen.coordinator.rounds.admission import FLOAT32_MAX
+from smidgen.coordinator.rounds.bounds import FEWEST
+from smidgen.coordinator.rounds.events import Answered, Event, Kind, Left, StepClosed, StepOpened
+from smidgen.coordinator.rounds.guidance import Guidance, guidance_of, most_of_a_class
+from smidgen.coordinator.rounds.machine import thresholds_before
+from smidgen.coordinator.rounds.scoring import FAR_NATS, Score, bounded, class_thresholds, prior_of
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.wire.reports import BINS, STARTS, Confidences, as_bin
+from smidgen.edge_client.wire.training import Labelling, keep_in
 from tests.coordinator.rounds.test_label_steps import (
     FEWER,
     LABELLING,

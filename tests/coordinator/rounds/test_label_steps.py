@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     StepClosed,
@@ -18,12 +18,12 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import decide, labels_with, thresholds_before
-from coordinator.rounds.scheduling.participation import Patience
-from coordinator.rounds.scoring import Score
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.wire.reports import Confidences, counted
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.rounds.machine import decide, labels_with, thresholds_before
+from smidgen.coordinator.rounds.scheduling.participation import Patience
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.wire.reports import Confidences, counted
+from smidgen.edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 
 LABELLING = Labelling()

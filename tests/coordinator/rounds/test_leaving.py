@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Event,
     Left,
     Returned,
@@ -16,9 +16,9 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import ASK_AGAIN_S, decide, devices_needed
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import State, evolve, replay
+from smidgen.coordinator.rounds.machine import ASK_AGAIN_S, decide, devices_needed
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import State, evolve, replay
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Finished,
@@ -17,9 +17,9 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import decide
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.tasks.task import Task
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=3, min_clients=2, deadline_s=100.0)

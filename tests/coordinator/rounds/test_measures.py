@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Answered, StepOpened, decode_event, encode_event
-from coordinator.rounds.scoring import (
+from smidgen.coordinator.rounds.events import Answered, StepOpened, decode_event, encode_event
+from smidgen.coordinator.rounds.scoring import (
     FAR_NATS,
     entity_scores,
     heads_of,
@@ -19,10 +19,10 @@ from coordinator.rounds.scoring import (
     ratio_of,
     scored,
 )
-from edge_client.tasks.counts import Entities, scores_of
-from edge_client.tasks.kind import every_kind, kind_named
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report
+from smidgen.edge_client.tasks.counts import Entities, scores_of
+from smidgen.edge_client.tasks.kind import every_kind, kind_named
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report
 
 TAGGING, MASKED = Task("t", ("Drug", "Dose"), kind="tagging"), Task("t", kind="mlm")
 LABELS = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.events import (
     Event,
     Extended,
     Finished,
@@ -18,11 +18,11 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import decide, devices_needed, rounds_of
-from coordinator.rounds.orders import OrderError, OrderKind, event_of
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.rounds.machine import decide, devices_needed, rounds_of
+from smidgen.coordinator.rounds.orders import OrderError, OrderKind, event_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, answered, proceed, run
 
 KINDS: tuple[OrderKind, ...] = ("pause", "resume", "stop", "extend")

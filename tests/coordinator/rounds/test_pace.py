@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
-from coordinator.rounds.machine import decide
-from coordinator.rounds.scheduling.participation import LONGEST_REST, Silence, after_step, awake
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.tasks.task import Task
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Answered, Event, Resumed, StepClosed, StepOpened
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.scheduling.participation import (
+    LONGEST_REST,
+    Silence,
+    after_step,
+    awake,
+)
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=10, min_clients=2)  # a deadline of 600 s

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.bounds import lack_of
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.bounds import lack_of
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Finished,
@@ -23,13 +23,19 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import MANY_DEVICES, MOST_FAILURES, MOST_ROLLBACKS, decide, kept_of
-from coordinator.rounds.orders import OrderError, event_of
-from coordinator.rounds.scoring import Score, bounded, is_collapsed, scored, winsorized
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.machine import (
+    MANY_DEVICES,
+    MOST_FAILURES,
+    MOST_ROLLBACKS,
+    decide,
+    kept_of,
+)
+from smidgen.coordinator.rounds.orders import OrderError, event_of
+from smidgen.coordinator.rounds.scoring import Score, bounded, is_collapsed, scored, winsorized
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
 from tests.coordinator.rounds.test_machine import CONFIG
 
 DEVICES = tuple("abcde")

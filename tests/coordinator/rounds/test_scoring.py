@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.scoring import Score, is_worse, pooled
+from smidgen.coordinator.rounds.scoring import Score, is_worse, pooled
 
 TOLD = st.lists(
     st.integers(1, 50).flatmap(lambda many: st.tuples(st.integers(0, many), st.just(many))),

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.selection import (
+from smidgen.coordinator.rounds.selection import (
     candidates,
     cohort,
     cohort_size,
@@ -9,7 +9,7 @@ from coordinator.rounds.selection import (
     evaluators,
     labellers,
 )
-from edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.seeds import derive_seed
 
 IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)
 FRACTIONS = st.floats(min_value=0.01, max_value=1.0)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Paused, StepClosed, StepOpened
-from coordinator.rounds.machine import decide, waits
-from coordinator.rounds.scheduling.step import Asynchronous, Underway
-from coordinator.rounds.state import State, evolve
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Answered, Paused, StepClosed, StepOpened
+from smidgen.coordinator.rounds.machine import decide, waits
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous, Underway
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Labelling
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 PLAIN = RunConfig("run", TASK, rounds=3, min_clients=2, deadline_s=100.0)

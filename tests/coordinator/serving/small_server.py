@@ -18,12 +18,12 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
-from coordinator.serving.device_routes import add_transfer_routes
-from coordinator.serving.http.handlers import add_handlers
-from coordinator.serving.http.uploads import Judge, Uploads
-from coordinator.serving.server import listen
-from coordinator.storage.blobs import FolderBlobs
-from edge_client.wire.messages import Receipt
+from smidgen.coordinator.serving.device_routes import add_transfer_routes
+from smidgen.coordinator.serving.http.handlers import add_handlers
+from smidgen.coordinator.serving.http.uploads import Judge, Uploads
+from smidgen.coordinator.serving.server import listen
+from smidgen.coordinator.storage.blobs import FolderBlobs
+from smidgen.edge_client.wire.messages import Receipt
 
 
 class SmallServer:

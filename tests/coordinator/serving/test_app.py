@@ -11,13 +11,13 @@ from statistics import median
 import numpy as np
 import pytest
 
-from coordinator.serving.device_routes import LONGEST_POLL_S
-from coordinator.serving.ledger import CLOSED, LATE
-from coordinator.serving.service import Service
-from coordinator.storage.reports import accuracies, rows
-from coordinator.storage.runs import create_run
-from edge_client.wire.messages import Report
-from edge_client.wire.tensors import (
+from smidgen.coordinator.serving.device_routes import LONGEST_POLL_S
+from smidgen.coordinator.serving.ledger import CLOSED, LATE
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.reports import accuracies, rows
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_update,

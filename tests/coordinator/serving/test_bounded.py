@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.serving.ledger import Ledger
-from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import DiskLimits
-from edge_client.wire.messages import Report
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.coordinator.upkeep.stores import filled, names

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.config import RunConfig
-from coordinator.serving.log import Troubles
-from coordinator.storage.credentials import insert_token
-from coordinator.storage.dialects import sqlite
-from coordinator.storage.place import DATABASE
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.log import Troubles
+from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.dialects import sqlite
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
 from tests.command_line import smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, enrol, key_of

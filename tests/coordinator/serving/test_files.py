@@ -9,7 +9,7 @@ pytest.importorskip("fastapi")
 
 CODE = """
 import resource
-from coordinator.serving.server import allow_files
+from smidgen.coordinator.serving.server import allow_files
 for limits in ((2000, 4096), (256, 4096), (256, 512)):
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     allow_files(1000)

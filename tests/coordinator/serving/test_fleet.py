@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from coordinator.rounds.events import Left, Returned
-from coordinator.rounds.selection import DeviceFilter
-from coordinator.rounds.state import State
-from coordinator.serving.device_routes import LONGEST_POLL_S
-from coordinator.serving.service import RETURN_EVERY_S, RETURNS_AT_ONCE, Service
-from coordinator.storage.devices import devices, revoke, tag
-from coordinator.storage.runs import create_run
-from coordinator.storage.schema import DEVICES
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import PROTOCOL, Report, encode
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.rounds.events import Left, Returned
+from smidgen.coordinator.rounds.selection import DeviceFilter
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.serving.device_routes import LONGEST_POLL_S
+from smidgen.coordinator.serving.service import RETURN_EVERY_S, RETURNS_AT_ONCE, Service
+from smidgen.coordinator.storage.devices import devices, revoke, tag
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.schema import DEVICES
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, encode
+from smidgen.edge_client.wire.training import Labelling
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import FACTS, Device, ask_to_enrol, enrol, key_of, wait_for
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.wire import messages
-from edge_client.wire.messages import Work
-from edge_client.wire.reports import BINS
-from edge_client.wire.tensors import decode_update, digest_header, sha256
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire import messages
+from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.reports import BINS
+from smidgen.edge_client.wire.tensors import decode_update, digest_header, sha256
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, key_of
 

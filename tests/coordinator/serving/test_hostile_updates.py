@@ -7,22 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.api.export import export
-from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import Answered, RolledBack, StepOpened
-from coordinator.storage.orders import add_order
-from coordinator.storage.reports import accuracies, rows
-from edge_client.errors import WrongInput
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report
-from edge_client.wire.tensors import (
+from smidgen.coordinator.api.export import export
+from smidgen.coordinator.rounds.bounds import norm_of
+from smidgen.coordinator.rounds.events import Answered, RolledBack, StepOpened
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.reports import accuracies, rows
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
     encode_adapter,
     encode_update,
 )
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.training import Training
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device, wait_for
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from coordinator.storage.reports import pseudo_labels, rows
-from coordinator.storage.runs import status_of
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.reports import STARTS, as_bin, bin_of, counted
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.storage.reports import pseudo_labels, rows
+from smidgen.coordinator.storage.runs import status_of
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.reports import STARTS, as_bin, bin_of, counted
+from smidgen.edge_client.wire.training import Labelling
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import Device
 

@@ -17,9 +17,9 @@ from statistics import median
 import httpx
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
 from tests.coordinator.devices import Device, joined
 from tests.coordinator.upkeep.stores import names
 from tests.end_to_end.disturbed.test_fleet_faults import small_disk

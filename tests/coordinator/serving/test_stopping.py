@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.serving.server import NONE_CANCELLED, is_told
-from edge_client.bases.base import Base
+from smidgen.coordinator.serving.server import NONE_CANCELLED, is_told
+from smidgen.edge_client.bases.base import Base
 from tests.command_line import smidgen
 from tests.coordinator.devices import joined, wait_for
 from tests.coordinator.test_cli import created, server

@@ -8,17 +8,17 @@ from typing import Literal
 import pytest
 import sqlalchemy as sql
 
-from coordinator.config import RunConfig
-from coordinator.fleet.presence import SAVE_S, Presence
-from coordinator.rounds.admission import Refusal
-from coordinator.rounds.events import Answered, Extended, StepOpened
-from coordinator.serving.service import Service
-from coordinator.storage.credentials import insert_token
-from coordinator.storage.devices import Device, devices
-from coordinator.storage.orders import add_order
-from coordinator.storage.store import Run, Store
-from edge_client.wire.fleet import Enrol, Membership
-from edge_client.wire.messages import PROTOCOL, encode
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.fleet.presence import SAVE_S, Presence
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.rounds.events import Answered, Extended, StepOpened
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.devices import Device, devices
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.wire.fleet import Enrol, Membership
+from smidgen.edge_client.wire.messages import PROTOCOL, encode
 from tests.coordinator.devices import FACTS, key_of
 from tests.coordinator.upkeep.stores import TASK, filled, names
 
@@ -99,7 +99,7 @@ def test_updates_of_an_attempt_that_failed_are_removed_at_once(
 def test_a_device_that_rests_and_is_asked_again_is_told_once_each(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="coordinator")
+    caplog.set_level(logging.INFO, logger="smidgen.coordinator")
     config = RunConfig("mail", TASK, rounds=9, min_clients=2, deadline_s=9.0, norm_bound=0.0)
     store.add_run(
         Run("r", 0.0, encode(config).decode(), "b", "b", "bert", store.put(b"adapter"), "s")

@@ -15,14 +15,14 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.api.init import Initialized, init, renew_certificate
-from coordinator.api.serve import Server, serve
-from coordinator.serving.server import PortError
-from coordinator.storage.store import Store
-from coordinator.trust.folder import Trust, folder_of, put, read
-from coordinator.trust.making import make
-from edge_client.client.trust import NotBelieved, trusted
-from edge_client.errors import WrongInput
+from smidgen.coordinator.api.init import Initialized, init, renew_certificate
+from smidgen.coordinator.api.serve import Server, serve
+from smidgen.coordinator.serving.server import PortError
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.trust.folder import Trust, folder_of, put, read
+from smidgen.coordinator.trust.making import make
+from smidgen.edge_client.client.trust import NotBelieved, trusted
+from smidgen.edge_client.errors import WrongInput
 from tests.coordinator.devices import wait_for
 
 NOW = datetime.now(timezone.utc)

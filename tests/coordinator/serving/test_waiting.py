@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.serving.device_messages import MOST_ROUNDS, base_name_of, thinned
-from edge_client.bases.base import Base
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Over, Report, decode, encode
+from smidgen.coordinator.serving.device_messages import MOST_ROUNDS, base_name_of, thinned
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Over, Report, decode, encode
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 

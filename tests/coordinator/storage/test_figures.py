@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.rounds.scoring import Score
-from coordinator.storage.reports import (
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.storage.reports import (
     accuracies,
     means,
     perplexities,
@@ -13,7 +13,7 @@ from coordinator.storage.reports import (
     scores_by_round,
     write_jsonl,
 )
-from edge_client.tasks.task import Task
+from smidgen.edge_client.tasks.task import Task
 
 LABELS = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 TAGGING, MASKED = Task("t", ("Drug", "Dose"), kind="tagging"), Task("t", kind="mlm")

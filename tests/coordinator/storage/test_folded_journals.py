@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
-from coordinator.api.create import start_of
-from coordinator.rounds import history
-from coordinator.rounds.events import (
+from smidgen.coordinator.api.create import start_of
+from smidgen.coordinator.rounds import history
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Folded,
@@ -17,17 +17,17 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import Past, folded_from, to_plain
-from coordinator.rounds.state import State, replay
-from coordinator.serving.ledger import Ledger
-from coordinator.storage.errors import StoreError
-from coordinator.storage.journals import next_link
-from coordinator.storage.runs import state_of
-from coordinator.storage.schema import EVENTS, RUNS
-from coordinator.storage.store import Store
-from coordinator.upkeep.backup import look
-from coordinator.upkeep.retention import RetainedAdapters
-from coordinator.upkeep.rollback import behind, note, watched
+from smidgen.coordinator.rounds.history import Past, folded_from, to_plain
+from smidgen.coordinator.rounds.state import State, replay
+from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.journals import next_link
+from smidgen.coordinator.storage.runs import state_of
+from smidgen.coordinator.storage.schema import EVENTS, RUNS
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.backup import look
+from smidgen.coordinator.upkeep.retention import RetainedAdapters
+from smidgen.coordinator.upkeep.rollback import behind, note, watched
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import filled
 

@@ -9,10 +9,10 @@ from threading import Barrier
 import pytest
 import sqlalchemy as sql
 
-from coordinator.storage.database import Database, DatabaseBusy
-from coordinator.storage.dialects import sqlite
-from coordinator.storage.schema import STORE
-from coordinator.storage.store import Store
+from smidgen.coordinator.storage.database import Database, DatabaseBusy
+from smidgen.coordinator.storage.dialects import sqlite
+from smidgen.coordinator.storage.schema import STORE
+from smidgen.coordinator.storage.store import Store
 
 
 def test_the_write_ahead_log_is_turned_on_by_many_at_once(tmp_path: Path) -> None:

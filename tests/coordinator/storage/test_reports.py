@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.storage.reports import add_report, forget_old, reports
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.reports import add_report, forget_old, reports
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
 
 
 def reported(store: Store, run_id: str, rounds: int) -> None:

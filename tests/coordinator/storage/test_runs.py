@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from coordinator.config import read_run_config
-from coordinator.fleet.enrolment import enrol
-from coordinator.storage.credentials import insert_token
-from coordinator.storage.devices import devices, revoke
-from coordinator.storage.errors import StoreError
-from coordinator.storage.runs import config_of, create_run, find_run
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.tasks.ready_tasks import READY
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.fleet import DeviceFacts, Enrol
-from edge_client.wire.messages import PROTOCOL
+from smidgen.coordinator.config import read_run_config
+from smidgen.coordinator.fleet.enrolment import enrol
+from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.devices import devices, revoke
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.runs import config_of, create_run, find_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.ready_tasks import READY
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol
+from smidgen.edge_client.wire.messages import PROTOCOL
 
 
 def create(folder: Path, base: Base, **flags: object) -> None:

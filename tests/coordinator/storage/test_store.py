@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.rounds.events import Finished, Resumed
-from coordinator.serving.server import sole_server
-from coordinator.storage.credentials import insert_token
-from coordinator.storage.devices import Member, put_member
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Run, Store
-from edge_client.wire.fleet import Membership
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.rounds.events import Finished, Resumed
+from smidgen.coordinator.serving.server import sole_server
+from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.devices import Member, put_member
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.tensors import sha256
 
 RUN = Run("r1", 1.0, "{}", "b", "/base", "bert", "a" * 64, "secret")
 

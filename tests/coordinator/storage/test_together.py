@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.storage.database import Connection, Database, Together
+from smidgen.coordinator.storage.database import Connection, Database, Together
 from tests.coordinator.devices import wait_for
 
 NUMBERS = sql.Table("numbers", sql.MetaData(), sql.Column("number", sql.Integer, primary_key=True))

@@ -8,10 +8,10 @@ pytest.importorskip("cryptography")
 
 from cryptography import x509
 
-from coordinator.trust.checks import names_of, proxy_of
-from coordinator.trust.folder import HostError, draw_authority, sign_server
-from edge_client.errors import WrongInput
-from edge_client.wire.pins import certificates, pin_of, read_pin
+from smidgen.coordinator.trust.checks import names_of, proxy_of
+from smidgen.coordinator.trust.folder import HostError, draw_authority, sign_server
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.pins import certificates, pin_of, read_pin
 
 NOW = datetime.now(timezone.utc)
 

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.checks import Secured, is_for, names_of
-from coordinator.trust.folder import (
+from smidgen.coordinator.trust.checks import Secured, is_for, names_of
+from smidgen.coordinator.trust.folder import (
     Pair,
     TrustError,
     ca_of,
@@ -16,8 +16,8 @@ from coordinator.trust.folder import (
     read,
     sign_server,
 )
-from coordinator.trust.making import Given, make, renew, take, take_again
-from edge_client.wire.pins import pin_of
+from smidgen.coordinator.trust.making import Given, make, renew, take, take_again
+from smidgen.edge_client.wire.pins import pin_of
 
 NOW = datetime.now(timezone.utc)
 YEAR = timedelta(days=365)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, StepClosed
-from coordinator.rounds.machine import decide
-from coordinator.rounds.state import State, evolve
-from coordinator.storage.store import Run, Store
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import encode
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Answered, StepClosed
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import encode
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 UPDATE_BYTES = 1000

@@ -6,13 +6,13 @@ from threading import Event, Thread
 
 import pytest
 
-from coordinator.api.keeping import backup
-from coordinator.api.serve import serve
-from coordinator.config import RunConfig
-from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store
-from edge_client.client.connection import http_client, nobody
-from edge_client.errors import Failed, WrongInput
+from smidgen.coordinator.api.keeping import backup
+from smidgen.coordinator.api.serve import serve
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.client.connection import http_client, nobody
+from smidgen.edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.devices import Device, joined, wait_for
 from tests.coordinator.upkeep.stores import filled

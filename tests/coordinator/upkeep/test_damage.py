@@ -8,15 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.init import init
-from coordinator.api.serve import serve
-from coordinator.rounds.events import Paused
-from coordinator.storage.errors import StoreError
-from coordinator.storage.journals import FILE, LINE_BYTES, HeadsError, JournalHead, read_heads
-from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store
-from coordinator.upkeep.rollback import note, watched
-from edge_client.errors import WrongInput
+from smidgen.coordinator.api.init import init
+from smidgen.coordinator.api.serve import serve
+from smidgen.coordinator.rounds.events import Paused
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.journals import (
+    FILE,
+    LINE_BYTES,
+    HeadsError,
+    JournalHead,
+    read_heads,
+)
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.rollback import note, watched
+from smidgen.edge_client.errors import WrongInput
 from tests.command_line import Done, smidgen
 from tests.coordinator.upkeep.stores import Filled, filled
 

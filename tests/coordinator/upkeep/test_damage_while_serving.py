@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.place import DATABASE
 from tests.breadth import first_fast
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, key_of, wait_for
@@ -48,7 +48,7 @@ def test_a_run_stands_still_while_its_adapter_is_damaged(
 def test_a_database_that_is_overwritten_gives_no_traceback_per_request(
     start: Callable[..., Live], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "coordinator")
+    caplog.set_level(logging.INFO, "smidgen.coordinator")
     caplog.set_level(logging.WARNING, "httpx")
     live = start(min_clients=1)
     live.join("a")

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.keeping import prune
-from coordinator.rounds.learning.memory import DeviceStates
-from coordinator.rounds.state import State
-from coordinator.storage.dialects.locks import FileLocks
-from coordinator.storage.store import Run, Store
-from coordinator.upkeep import retention
-from coordinator.upkeep.disk_space import DiskLimits, note
-from coordinator.upkeep.retention import Busy, book_of, remove
-from edge_client.errors import WrongInput
-from edge_client.wire.messages import CodedStep
+from smidgen.coordinator.api.keeping import prune
+from smidgen.coordinator.rounds.learning.memory import DeviceStates
+from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.storage.dialects.locks import FileLocks
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.upkeep import retention
+from smidgen.coordinator.upkeep.disk_space import DiskLimits, note
+from smidgen.coordinator.upkeep.retention import Busy, book_of, remove
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.messages import CodedStep
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import UPDATE_BYTES, filled, names
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
-from coordinator.rounds.history import history_of
-from coordinator.rounds.machine import decide
-from coordinator.rounds.state import State, evolve
-from coordinator.upkeep.retention import (
+from smidgen.coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
+from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.coordinator.upkeep.retention import (
     RetainedAdapters,
     adapters_kept,
     blobs_kept,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.upkeep.disk_space import (
+from smidgen.coordinator.upkeep.disk_space import (
     KEEP_ROUNDS,
     LEAST_FREE,
     DiskLimits,
@@ -14,7 +14,7 @@ from coordinator.upkeep.disk_space import (
     note,
     noted,
 )
-from edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput
 
 
 @dataclass

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.rounds.learning.memory import MOST_STEPS
-from coordinator.storage.store import Store
-from coordinator.upkeep.backup import copy_store, look
-from coordinator.upkeep.disk_space import DiskLimits
-from edge_client.updates.settings import Updates
-from edge_client.wire.messages import Work
-from edge_client.wire.tensors import add_step, sha256
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.learning.memory import MOST_STEPS
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.backup import copy_store, look
+from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.tensors import add_step, sha256
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.coordinator.upkeep.stores import names

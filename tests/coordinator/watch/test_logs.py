@@ -3,8 +3,8 @@ import logging
 
 import pytest
 
-from coordinator.watch.logs import JsonLogFormatter, about, log_to_stderr
-from edge_client.errors import WrongInput
+from smidgen.coordinator.watch.logs import JsonLogFormatter, about, log_to_stderr
+from smidgen.edge_client.errors import WrongInput
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:

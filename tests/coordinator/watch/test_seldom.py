@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from coordinator.watch.logs import Seldom
+from smidgen.coordinator.watch.logs import Seldom
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.track import EVERY_S, open_tracker, track
-from coordinator.watch.trackers import Figures, TrackedRun, TrackerError
-from edge_client.errors import WrongInput
+from smidgen.coordinator.api.track import EVERY_S, open_tracker, track
+from smidgen.coordinator.watch.trackers import Figures, TrackedRun, TrackerError
+from smidgen.edge_client.errors import WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.card import (
+from smidgen.edge_client.adapters.card import (
     Card,
     is_hub_name,
     licence_of,
@@ -15,14 +15,14 @@ from edge_client.adapters.card import (
     model_card,
     portable_name,
 )
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.outputs import OutputError
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Masking, Task
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.outputs import OutputError
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.tiny import write_tiny_base
 
 DRUGS = Task("drugs", ("Chemical", "Disease"), kind="tagging")

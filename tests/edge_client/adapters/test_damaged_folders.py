@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import smidgen
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import encode_adapter
 
 
 def write_folder(folder: Path, base: Base, task: Task, adapter: str = "lora:2") -> None:

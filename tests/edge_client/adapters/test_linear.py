@@ -8,22 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.schedule import Learning
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, as_lora, read_peft_folder, write_peft_folder
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.updates.forms import CORE, FORMS, LORA_A, LORA_B, Core, first_of, is_lora, steps_of
-from edge_client.updates.registry import made, sent_shapes
-from edge_client.updates.settings import Updates
-from edge_client.updates.step import DeviceContext, ServerContext
-from edge_client.wire.tensors import AdapterState, Update, encode_adapter, shapes_of
-from edge_client.wire.training import Training
-from simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import (
+    Exported,
+    as_lora,
+    read_peft_folder,
+    write_peft_folder,
+)
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import (
+    CORE,
+    FORMS,
+    LORA_A,
+    LORA_B,
+    Core,
+    first_of,
+    is_lora,
+    steps_of,
+)
+from smidgen.edge_client.updates.registry import made, sent_shapes
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.updates.step import DeviceContext, ServerContext
+from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_adapter, shapes_of
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
 ROWS, COLUMNS, RANK = 6, 5, 3

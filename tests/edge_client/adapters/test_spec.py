@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.ranks import ModuleRank
-from edge_client.adapters.spec import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.ranks import ModuleRank
+from smidgen.edge_client.adapters.spec import (
     PREFIX,
     TARGETS,
     AdapterError,
@@ -17,8 +17,8 @@ from edge_client.adapters.spec import (
     layers_of,
     parse_adapter,
 )
-from edge_client.bases.base import Base
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.wire.tensors import encode_adapter
 
 TARGET_SETS = st.lists(st.sampled_from(TARGETS), min_size=1, unique=True)
 ALPHAS = st.sampled_from([16.0, 32.0, 0.5, 12.25])

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edge_client.bases.checkpoints import Checkpoint, open_checkpoint
-from edge_client.bases.families import FAMILIES
-from edge_client.bases.header import WeightsError, write_header
-from edge_client.bases.layout import PackError
+from smidgen.edge_client.bases.checkpoints import Checkpoint, open_checkpoint
+from smidgen.edge_client.bases.families import FAMILIES
+from smidgen.edge_client.bases.header import WeightsError, write_header
+from smidgen.edge_client.bases.layout import PackError
 
 TABLE = np.arange(60, dtype=np.float32).reshape(20, 3)
 

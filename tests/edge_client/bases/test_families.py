@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases import families
-from edge_client.bases.architectures import ArchitectureError, Family, Linears, Norm
-from edge_client.bases.base import Base, BaseError, open_base
-from edge_client.bases.families import FAMILIES, check_block, family_of, is_known
-from edge_client.bases.layout import PackError
-from edge_client.bases.packing import pack_model
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases import families
+from smidgen.edge_client.bases.architectures import ArchitectureError, Family, Linears, Norm
+from smidgen.edge_client.bases.base import Base, BaseError, open_base
+from smidgen.edge_client.bases.families import FAMILIES, check_block, family_of, is_known
+from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.texts.batches import Batch
 from tests.families import write_family
 
 TOY = """
 from dataclasses import replace
-from edge_client.bases.families import FAMILIES
+from smidgen.edge_client.bases.families import FAMILIES
 
 BERT = FAMILIES["bert"]
 FAMILY = replace(
@@ -83,7 +83,7 @@ def test_a_family_of_another_package_is_packed_and_trained_like_ours(
     tiny_base: Base, site: Path, engine: str
 ) -> None:
     pytest.importorskip("torch")
-    from profiling.benchmarks import gradients  # imports torch
+    from smidgen.profiling.benchmarks import gradients  # imports torch
 
     installed(site, TOY)
     assert is_known("toy")
@@ -97,7 +97,7 @@ def test_a_family_of_another_package_is_packed_and_trained_like_ours(
 
 
 def trained(base: Base, batch: Batch, engine: str) -> tuple[float, list[bytes]]:
-    from profiling.benchmarks import gradients  # imports torch
+    from smidgen.profiling.benchmarks import gradients  # imports torch
 
     spec = parse_adapter("lora:2@q,v,up")
     first = initial_adapter(spec, base, 2, 0)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from edge_client.bases.header import ITEM_BYTES, WeightsError, read_header, write_header
+from smidgen.edge_client.bases.header import ITEM_BYTES, WeightsError, read_header, write_header
 
 # The format, byte for byte: the length, the header with its padding; the tensors follow.
 GOLDEN = (

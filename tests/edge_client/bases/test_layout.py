@@ -3,9 +3,15 @@ from typing import Any
 
 import pytest
 
-from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.layout import PackError, checked_shape, lay_out, pooler_of, tensors_of
-from edge_client.bases.random_models import CONFIGS
+from smidgen.edge_client.bases.architectures import ArchitectureError
+from smidgen.edge_client.bases.layout import (
+    PackError,
+    checked_shape,
+    lay_out,
+    pooler_of,
+    tensors_of,
+)
+from smidgen.edge_client.bases.random_models import CONFIGS
 
 # Parameters of the public models' language models, tied decoder counted once, no pooler.
 PARAMETERS = {

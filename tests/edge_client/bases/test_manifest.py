@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.base import Base, BaseError, open_base
-from edge_client.bases.layout import PackError
-from edge_client.bases.manifest import (
+from smidgen.edge_client.bases.architectures import ArchitectureError
+from smidgen.edge_client.bases.base import Base, BaseError, open_base
+from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.bases.manifest import (
     QUANTIZATIONS,
     FileFacts,
     Manifest,
@@ -21,7 +21,7 @@ from edge_client.bases.manifest import (
     read_manifest,
     read_pack,
 )
-from edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.packing import pack_model
 
 GOLDEN = Manifest(
     name="a/model",

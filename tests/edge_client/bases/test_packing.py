@@ -9,12 +9,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
-from edge_client.bases.layout import PackError
-from edge_client.bases.packing import pack_model, pack_random
-from edge_client.bases.quantization import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseError, open_base
+from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.bases.packing import pack_model, pack_random
+from smidgen.edge_client.bases.quantization import (
     Stored,
     dequantize,
     from_bfloat16,
@@ -22,7 +22,7 @@ from edge_client.bases.quantization import (
     quantize_nf4,
     to_bfloat16,
 )
-from edge_client.bases.weights import Weights
+from smidgen.edge_client.bases.weights import Weights
 
 LINEAR = "bert.encoder.layer.1.output.dense.weight"
 WORDS = "bert.embeddings.word_embeddings.weight"

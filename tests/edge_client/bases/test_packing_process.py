@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from edge_client.bases.base import EMBEDDED, BaseError, open_base
-from edge_client.bases.manifest import partial_folder
-from edge_client.bases.packing import pack_model, pack_random
-from edge_client.bases.writer import PackingError
+from smidgen.edge_client.bases.base import EMBEDDED, BaseError, open_base
+from smidgen.edge_client.bases.manifest import partial_folder
+from smidgen.edge_client.bases.packing import pack_model, pack_random
+from smidgen.edge_client.bases.writer import PackingError
 from tests.breadth import SLOW, first_fast
 
 ROOT = Path(__file__).parents[3]
@@ -40,8 +40,8 @@ def run(code: str, *arguments: object) -> Any:
 MEASURED = """
 import contextlib, json, sys
 from pathlib import Path
-from edge_client.bases.packing import pack_model, pack_random
-from edge_client.metering.memory import peak_rss_bytes
+from smidgen.edge_client.bases.packing import pack_model, pack_random
+from smidgen.edge_client.metering.memory import peak_rss_bytes
 model, bits, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 if model.endswith("pickled"):
     import torch
@@ -93,7 +93,7 @@ def test_packing_never_holds_two_layers(
 KILLED = """
 import sys
 from pathlib import Path
-from edge_client.bases.packing import pack_random
+from smidgen.edge_client.bases.packing import pack_random
 pack_random("bert-base", 4, Path(sys.argv[1]))
 """
 
@@ -132,8 +132,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 FULL = """
 import json, resource, sys
 from pathlib import Path
-from edge_client.bases.writer import PackingError
-from edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.writer import PackingError
+from smidgen.edge_client.bases.packing import pack_model
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:
     pack_model("embedded", 8, Path(sys.argv[1]))

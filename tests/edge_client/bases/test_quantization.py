@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.quantization import (
+from smidgen.edge_client.bases.quantization import (
     NF4,
     Stored,
     dequantize,

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from edge_client.bases.layout import PackError, Tensor
-from edge_client.bases.random_models import (
+from smidgen.edge_client.bases.layout import PackError, Tensor
+from smidgen.edge_client.bases.random_models import (
     CONFIGS,
     LABEL_WORDS,
     draw_blocks,
     hub_config,
     tokenizer_files,
 )
-from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.tokens import Tokens
 
 IDS = {
     "bert-base": {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103},

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import smidgen
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.tokenizer import disagreements
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.tokenizer import disagreements
 from tests.command_line import smidgen as command
 
 

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edge_client.bases.base import Base
-from edge_client.bases.header import WeightsError, write_header
-from edge_client.bases.quantization import dequantize, quantize_int8, quantize_nf4, to_bfloat16
-from edge_client.bases.weights import Weights
-from edge_client.engine.onnx_backend.workspace import ReadAhead
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.header import WeightsError, write_header
+from smidgen.edge_client.bases.quantization import (
+    dequantize,
+    quantize_int8,
+    quantize_nf4,
+    to_bfloat16,
+)
+from smidgen.edge_client.bases.weights import Weights
+from smidgen.edge_client.engine.onnx_backend.workspace import ReadAhead
 
 WIDE = np.random.Generator(np.random.PCG64(0)).standard_normal((50, 128), dtype=np.float32)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from edge_client.wire.messages import OWN, PROTOCOL
+from smidgen.edge_client.wire.messages import OWN, PROTOCOL
 
 Answer = tuple[int, bytes]
 

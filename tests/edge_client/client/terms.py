@@ -2,11 +2,11 @@
 
 import json
 
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import Enrolled, Terms
-from edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, encode
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import Enrolled, Terms
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Over, Receipt, Waiting, encode
+from smidgen.edge_client.wire.training import Labelling, Training
 from tests.edge_client.client.servers import Answer
 
 IDLE = encode(Next(waiting=Waiting("idle")))

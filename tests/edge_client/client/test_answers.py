@@ -6,26 +6,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.rounds.admission import check_report
-from edge_client.adapters.initial import first_adapter, initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.client import answers
-from edge_client.client.state import FinishedWork
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train
-from edge_client.labelling.label_journal import FileNotes, MemoryNotes, Notes, OpenedJournal, Read
-from edge_client.labelling.own_texts import OwnTexts, sampled
-from edge_client.labelling.pseudo_labels import Reading, text_id
-from edge_client.tasks.scores import TrainingError
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.tensors import Update, decode_update, encode_update
-from edge_client.wire.training import Labelling, Training
+from smidgen.coordinator.rounds.admission import check_report
+from smidgen.edge_client.adapters.initial import first_adapter, initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client import answers
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.labelling.label_journal import (
+    FileNotes,
+    MemoryNotes,
+    Notes,
+    OpenedJournal,
+    Read,
+)
+from smidgen.edge_client.labelling.own_texts import OwnTexts, sampled
+from smidgen.edge_client.labelling.pseudo_labels import Reading, text_id
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.wire.messages import PROTOCOL, Work
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import Update, decode_update, encode_update
+from smidgen.edge_client.wire.training import Labelling, Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 TRAINING = Training(epochs=2, batch=4, lr=0.01, tokens=48)

@@ -12,14 +12,21 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from edge_client.client.connection import AddressError, address
-from edge_client.client.retries import Refused, Unreachable
-from edge_client.client.transport import Coordinator
-from edge_client.metering.work import WorkMeter
-from edge_client.proxies import ProxyError
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import MAX_JSON_BYTES, OWN, Receipt, Report, WireError, encode
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.client.connection import AddressError, address
+from smidgen.edge_client.client.retries import Refused, Unreachable
+from smidgen.edge_client.client.transport import Coordinator
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.proxies import ProxyError
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import (
+    MAX_JSON_BYTES,
+    OWN,
+    Receipt,
+    Report,
+    WireError,
+    encode,
+)
+from smidgen.edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import http_server
 
 NAME = sha256(b"adapter")

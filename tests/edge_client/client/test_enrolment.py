@@ -9,26 +9,26 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import Base, open_base
-from edge_client.client.enrolment import check_ready
-from edge_client.client.failures import ClientError, GaveUp, OtherBase, code_of
-from edge_client.client.loop import Client
-from edge_client.client.runs.joining import _rank_text
-from edge_client.client.runs.own import MISSED
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, Identity
-from edge_client.client.state import FinishedWork as Kept
-from edge_client.client.transport import Unreachable
-from edge_client.engine.limits import Limits
-from edge_client.formats.opened import DataError
-from edge_client.planning.sizes import BudgetError
-from edge_client.tasks.task import Task
-from edge_client.texts.data_folder import DataFolder
-from edge_client.updates.registry import StepError
-from edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
-from edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
-from edge_client.wire.training import Labelling
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.client.enrolment import check_ready
+from smidgen.edge_client.client.failures import ClientError, GaveUp, OtherBase, code_of
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.runs.joining import _rank_text
+from smidgen.edge_client.client.runs.own import MISSED
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.client.state import FinishedWork as Kept
+from smidgen.edge_client.client.transport import Unreachable
+from smidgen.edge_client.engine.limits import Limits
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.data_folder import DataFolder
+from smidgen.edge_client.updates.registry import StepError
+from smidgen.edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
+from smidgen.edge_client.wire.training import Labelling
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
 from tests.processes import free_port

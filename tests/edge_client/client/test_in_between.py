@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.client.outbox import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.outbox import (
     LONGEST_GAP,
     MOST_413,
     STUCK_S,
@@ -19,14 +19,14 @@ from edge_client.client.outbox import (
     NotThrough,
     Tries,
 )
-from edge_client.client.retries import Unreachable
-from edge_client.client.transport import FEWEST_ANSWERED, Coordinator
-from edge_client.client.trust import _shown
-from edge_client.metering.work import WorkMeter
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, encode
-from edge_client.wire.tensors import sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.client.retries import Unreachable
+from smidgen.edge_client.client.transport import FEWEST_ANSWERED, Coordinator
+from smidgen.edge_client.client.trust import _shown
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, encode
+from smidgen.edge_client.wire.tensors import sha256
+from smidgen.edge_client.wire.training import Training
 from tests import command_line
 from tests.breadth import first_fast
 from tests.edge_client.client.servers import Answer, Foreign, http_server

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.client.failures import ClientError, GaveUp
-from edge_client.client.loop import Client
-from edge_client.engine.limits import Limits, OverLimits
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import Terms
-from edge_client.wire.messages import PROTOCOL, CodedStep, Next, StepOrder, Waiting, Work
-from edge_client.wire.tensors import encode_adapter, sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.failures import ClientError, GaveUp
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.engine.limits import Limits, OverLimits
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import Terms
+from smidgen.edge_client.wire.messages import PROTOCOL, CodedStep, Next, StepOrder, Waiting, Work
+from smidgen.edge_client.wire.tensors import encode_adapter, sha256
+from smidgen.edge_client.wire.training import Training
 from tests.breadth import first_fast
 from tests.edge_client.client.servers import http_server
 from tests.edge_client.client.terms import over, terms_for

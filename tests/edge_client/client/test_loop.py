@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.client.failures import ClientError
-from edge_client.client.loop import Client
-from edge_client.client.state import FinishedWork as Kept
-from edge_client.guest import process
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import CLONED, REVOKED
-from edge_client.wire.messages import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.failures import ClientError
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.state import FinishedWork as Kept
+from smidgen.edge_client.guest import process
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import CLONED, REVOKED
+from smidgen.edge_client.wire.messages import (
     ENDED,
     PROTOCOL,
     Ended,
@@ -31,8 +31,8 @@ from edge_client.wire.messages import (
     decode,
     encode,
 )
-from edge_client.wire.tensors import encode_adapter, sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.tensors import encode_adapter, sha256
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import Door, over, terms_for
 from tests.edge_client.client.test_enrolment import Gate, Home

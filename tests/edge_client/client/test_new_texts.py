@@ -12,26 +12,26 @@ from typing import Literal
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.bases.header import WeightsError
-from edge_client.client.failures import GaveUp, code_of
-from edge_client.client.loop import Client
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, StateError
-from edge_client.engine.engine import EngineError
-from edge_client.formats.opened import DataError
-from edge_client.planning.sizes import BudgetError
-from edge_client.tasks.scores import TrainingError
-from edge_client.tasks.task import Task
-from edge_client.texts.tokens import TokenizerError
-from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work
-from edge_client.wire.messages import decode as decoded
-from edge_client.wire.messages import encode as encoded
-from edge_client.wire.reports import Failure
-from edge_client.wire.tensors import encode_adapter, sha256
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.header import WeightsError
+from smidgen.edge_client.client.failures import GaveUp, code_of
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, StateError
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.tokens import TokenizerError
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work
+from smidgen.edge_client.wire.messages import decode as decoded
+from smidgen.edge_client.wire.messages import encode as encoded
+from smidgen.edge_client.wire.reports import Failure
+from smidgen.edge_client.wire.tensors import encode_adapter, sha256
+from smidgen.edge_client.wire.training import Labelling, Training
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, over, terms_for
 

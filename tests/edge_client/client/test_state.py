@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.client.folder import KEPT_TERMS
-from edge_client.client.state import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.folder import KEPT_TERMS
+from smidgen.edge_client.client.state import (
     KEPT_LABELS,
     KEPT_STEPS,
     ClientState,
@@ -21,12 +21,12 @@ from edge_client.client.state import (
     Identity,
     StateError,
 )
-from edge_client.errors import WrongInput
-from edge_client.guest.steps import Moments, ResumePoint, StepFile, Steps
-from edge_client.planning.plan import Plan
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import Report
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.guest.steps import Moments, ResumePoint, StepFile, Steps
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.tensors import sha256
 from tests.edge_client.client.terms import terms_for
 
 

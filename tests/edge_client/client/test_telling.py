@@ -3,12 +3,18 @@ import logging
 import numpy as np
 import pytest
 
-from edge_client.client.progress_log import Progress, Teller, in_short, time_text, waiting_text
-from edge_client.client.state import FinishedWork
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import PROTOCOL, Report, Waiting, Work
-from edge_client.wire.tensors import Update, encode_update
-from edge_client.wire.training import Training
+from smidgen.edge_client.client.progress_log import (
+    Progress,
+    Teller,
+    in_short,
+    time_text,
+    waiting_text,
+)
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, Waiting, Work
+from smidgen.edge_client.wire.tensors import Update, encode_update
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.updates.coded import encode_coded
 
 

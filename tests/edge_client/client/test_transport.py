@@ -2,17 +2,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge_client.client.transport import (
+from smidgen.edge_client.client.transport import (
     AddressError,
     Coordinator,
     Refused,
     Unreachable,
     patiently,
 )
-from edge_client.metering.work import WorkMeter
-from edge_client.wire import messages
-from edge_client.wire.fleet import Membership
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.wire import messages
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, Relay, http_server
 from tests.edge_client.client.terms import over
 from tests.processes import free_port

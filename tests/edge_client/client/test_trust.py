@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.checks import server_context
-from coordinator.trust.folder import Pair, draw_authority, sign_server
-from edge_client.client.transport import Coordinator, Unreachable
-from edge_client.client.trust import IDENTITY, KEPT, NotBelieved, TrustError, trusted
-from edge_client.metering.work import WorkMeter
-from edge_client.wire.messages import Receipt, encode
-from edge_client.wire.pins import pin_of
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.trust.checks import server_context
+from smidgen.coordinator.trust.folder import Pair, draw_authority, sign_server
+from smidgen.edge_client.client.transport import Coordinator, Unreachable
+from smidgen.edge_client.client.trust import IDENTITY, KEPT, NotBelieved, TrustError, trusted
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.wire.messages import Receipt, encode
+from smidgen.edge_client.wire.pins import pin_of
+from smidgen.edge_client.wire.tensors import sha256
 from tests.edge_client.client.servers import Answer, http_server
 
 NOW = datetime.now(timezone.utc)

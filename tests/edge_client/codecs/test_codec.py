@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edge_client import codecs
-from edge_client.codecs import (
+from smidgen.edge_client import codecs
+from smidgen.edge_client.codecs import (
     INT4,
     INT8,
     NUMBERS,
@@ -26,10 +26,10 @@ from edge_client.codecs import (
     largest,
     quantize,
 )
-from edge_client.errors import WrongInput
-from edge_client.updates.settings import Updates
-from edge_client.wire.tensors import Update as Sent
-from edge_client.wire.tensors import encode_adapter, shapes_of
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.tensors import Update as Sent
+from smidgen.edge_client.wire.tensors import encode_adapter, shapes_of
 from tests.edge_client.updates.coded import encode_coded
 
 CODECS = ("int8", "int4", "int4:128", "topk:0.01", "topk:0.3")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.client.state import ClientState
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import CodedStep, Next, decode, encode
-from edge_client.wire.tensors import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import CodedStep, Next, decode, encode
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     add_step,
     decode_adapter,

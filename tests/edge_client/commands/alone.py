@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.command_line import Done, smidgen
 
 TASK = """

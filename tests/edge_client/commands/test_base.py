@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
 from tests.command_line import smidgen
 from tests.edge_client.commands.alone import refused
 
@@ -12,7 +12,9 @@ EMBEDDED = open_base("embedded")
 
 
 def test_the_path_is_a_line_of_its_own() -> None:
-    assert smidgen("client", "base", "--path", "embedded").stdout == f"{EMBEDDED.folder}\n"
+    assert (
+        smidgen("client", "base", "--path", "embedded").stdout == f"{EMBEDDED.folder.resolve()}\n"
+    )
 
 
 def test_a_base_is_told_in_words_and_as_json() -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 import smidgen as module
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.command_line import Done, smidgen
 
 STATES = {"ok", "unknown", "warning", "error"}

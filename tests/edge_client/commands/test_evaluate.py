@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.tables import NARROW, render
-from edge_client.tasks.counts import Confusion
-from edge_client.tasks.kinds.label_answers import report
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tables import NARROW, render
+from smidgen.edge_client.tasks.counts import Confusion
+from smidgen.edge_client.tasks.kinds.label_answers import report
 from tests.command_line import Done
 from tests.edge_client.commands.alone import LABELLED, PAIRS, client, refused, train, write_data
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.state import ClientState
-from edge_client.labelling.label_journal import FileNotes, Read
-from edge_client.labelling.pseudo_labels import Reading, text_id
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import ANY
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.labelling.label_journal import FileNotes, Read
+from smidgen.edge_client.labelling.pseudo_labels import Reading, text_id
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import ANY
 from tests.command_line import Done, smidgen
 
 TEXTS = {"rain at nine": ("weather", 0.97), "a cake": ("family", 0.6), "storm": ("weather", 0.9)}

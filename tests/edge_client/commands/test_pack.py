@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.manifest import partial_folder
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.manifest import partial_folder
 from tests.command_line import smidgen as in_process
 
 ROOT = Path(__file__).parents[3]

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.commands.patterns import score_patterns, with_first
-from edge_client.engine.engine import Engine
-from edge_client.engine.scoring import evaluate
-from edge_client.tasks.ready_tasks import READY
-from edge_client.tasks.task import Task, read_task, task_toml
-from edge_client.texts.written import write_csv
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.commands.patterns import score_patterns, with_first
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.tasks.ready_tasks import READY
+from smidgen.edge_client.tasks.task import Task, read_task, task_toml
+from smidgen.edge_client.texts.written import write_csv
 from tests.command_line import Done, smidgen
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 

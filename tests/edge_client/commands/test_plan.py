@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.engine.opening import engine_name
-from edge_client.planning.budget import Corrections, Key
-from edge_client.planning.plan import Plan
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.opening import engine_name
+from smidgen.edge_client.planning.budget import Corrections, Key
+from smidgen.edge_client.planning.plan import Plan
 from tests.command_line import Done, homeless, smidgen
 
 NAMES = {"dtype", "micro_batch", "recompute", "depth", "tokens"}

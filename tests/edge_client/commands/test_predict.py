@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.api import labeller as room
-from edge_client.bases.base import Base
-from edge_client.tasks import output
-from edge_client.tasks.kinds.label_answers import answers
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, Found
 from smidgen import main
+from smidgen.edge_client.api import labeller as room
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks import output
+from smidgen.edge_client.tasks.kinds.label_answers import answers
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, Found
 from tests.command_line import Done, smidgen
 from tests.edge_client.commands.alone import PAIRS, client, refused, train, write_data
 

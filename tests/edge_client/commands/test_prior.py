@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import smidgen
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import client, refused, train, write_data
 
 TEXTS = ["rain", "a door", "storm", "the lock", "wind at nine", "an alarm", "snow", "a window"]

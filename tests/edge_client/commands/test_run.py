@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.api.run import read_token
-from edge_client.bases.base import Base
-from edge_client.commands.run import tags_of
-from edge_client.errors import WrongInput
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode
-from edge_client.wire.messages import encode as encoded
-from edge_client.wire.tensors import encode_adapter, sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.api.run import read_token
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.commands.run import tags_of
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode
+from smidgen.edge_client.wire.messages import encode as encoded
+from smidgen.edge_client.wire.tensors import encode_adapter, sha256
+from smidgen.edge_client.wire.training import Training
 from tests.command_line import Done, smidgen
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, over, terms_for

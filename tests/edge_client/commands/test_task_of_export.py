@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import TASK, client, refused, train, write_data
 
 COMMANDS = ("predict", "evaluate")

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.bases.base import Base
-from edge_client.commands.train import _peak
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.commands.train import _peak
 from tests.edge_client.commands.alone import LABELLED, refused, train, write_data
 
 

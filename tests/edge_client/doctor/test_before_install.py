@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.doctor.engines import DIE_WITHOUT_LSE
-from edge_client.doctor.machine import script
-from edge_client.metering.machine import board, read_heat
-from edge_client.metering.power import battery, packages, power_rails
-from edge_client.planning.resources import cgroup_memory, meminfo
-from edge_client.tables import size
+from smidgen.edge_client.doctor.engines import DIE_WITHOUT_LSE
+from smidgen.edge_client.doctor.machine import script
+from smidgen.edge_client.metering.machine import board, read_heat
+from smidgen.edge_client.metering.power import battery, packages, power_rails
+from smidgen.edge_client.planning.resources import cgroup_memory, meminfo
+from smidgen.edge_client.tables import size
 from tests.edge_client.doctor.trees import BOARDS, JETPACK_4, found_on, tx2
 from tests.edge_client.metering.boards import as_nobody, forbid, put
 

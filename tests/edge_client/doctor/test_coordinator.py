@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.folder import draw_authority
-from edge_client.client.connection import AddressError
-from edge_client.client.trust import KEPT
-from edge_client.doctor.coordinator import read_coordinator
-from edge_client.doctor.machine import ERROR, OK, WARNING, Finding
-from edge_client.wire.pins import pin_of
+from smidgen.coordinator.trust.folder import draw_authority
+from smidgen.edge_client.client.connection import AddressError
+from smidgen.edge_client.client.trust import KEPT
+from smidgen.edge_client.doctor.coordinator import read_coordinator
+from smidgen.edge_client.doctor.machine import ERROR, OK, WARNING, Finding
+from smidgen.edge_client.wire.pins import pin_of
 from tests.edge_client.client.servers import Answer, Foreign, http_server
 from tests.edge_client.client.test_trust import NOW, coordinator, server_of
 

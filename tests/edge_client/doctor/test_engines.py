@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.doctor.engines import (
+from smidgen.edge_client.doctor.engines import (
     Processor,
     is_for_a_server,
     objection,
@@ -15,7 +15,7 @@ from edge_client.doctor.engines import (
     read_static_tls,
     run,
 )
-from edge_client.doctor.machine import ERROR, OK, UNKNOWN
+from smidgen.edge_client.doctor.machine import ERROR, OK, UNKNOWN
 from tests.edge_client.doctor.trees import A57, A78
 from tests.edge_client.engine.engines import KINDS
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.state import ClientState, StateError
-from edge_client.doctor.machine import (
+from smidgen.edge_client.client.state import ClientState, StateError
+from smidgen.edge_client.doctor.machine import (
     ERROR,
     NOTHING,
     OK,

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.doctor.engines import LOSS, TOLERANCE, Numbers, difference, read_steps, stored
-from edge_client.doctor.machine import ERROR, OK
-from edge_client.doctor.self_test import STEPS, compute
+from smidgen.edge_client.doctor.engines import (
+    LOSS,
+    TOLERANCE,
+    Numbers,
+    difference,
+    read_steps,
+    stored,
+)
+from smidgen.edge_client.doctor.machine import ERROR, OK
+from smidgen.edge_client.doctor.self_test import STEPS, compute
 from tests.edge_client.engine.engines import KINDS
 
 

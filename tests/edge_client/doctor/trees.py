@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client.doctor.machine import Finding, Host, read_machine
+from smidgen.edge_client.doctor.machine import Finding, Host, read_machine
 from tests.edge_client.metering.boards import AGX_ORIN, NANO, ORIN_NANO, TX2, cores, monitors, put
 
 NOW_S = 1_795_000_000.0  # in November 2026

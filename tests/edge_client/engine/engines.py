@@ -4,18 +4,18 @@ from importlib.util import find_spec
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.quick_inference import has_int8
-from edge_client.engine.opening import ENGINES, open_engine
-from edge_client.planning.resources import flags_here
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.onnx_backend.quick_inference import has_int8
+from smidgen.edge_client.engine.opening import ENGINES, open_engine
+from smidgen.edge_client.planning.resources import flags_here
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.training import Training
 
 KINDS = [kind for kind, row in ENGINES.items() if find_spec(row.library)]
 SPECS = [

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.architectures import Shape
-from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, options
-from edge_client.planning.step_cost import Rates, nominal_rates
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.planner import Option, options
+from smidgen.edge_client.planning.step_cost import Rates, nominal_rates
 
 MIB = 1 << 20
 RUNTIME = 240 * MIB

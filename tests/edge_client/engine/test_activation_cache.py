@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.engine.activation_cache import BLOCK_BYTES, HEADER, ActivationCache
+from smidgen.edge_client.engine.activation_cache import BLOCK_BYTES, HEADER, ActivationCache
 
 IDS = np.arange(5)
 NAMES = [f"{number:064x}" for number in range(6)]
@@ -172,7 +172,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.activation_cache import ActivationCache
 cache = ActivationCache(Path(sys.argv[1]), 4 << 20, "base")
 number = 0
 while True:

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.budgeted import open_within, workload
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.planning.allocator import resident_bytes
-from edge_client.planning.budget import Budget, MemoryRanOut
-from edge_client.planning.guard import Guard
-from edge_client.planning.plan import Plan
-from edge_client.planning.sizes import BudgetError
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.budgeted import open_within, workload
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.planning.allocator import resident_bytes
+from smidgen.edge_client.planning.budget import Budget, MemoryRanOut
+from smidgen.edge_client.planning.guard import Guard
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.training import Training
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS, TEXTS
 from tests.edge_client.engine.test_watch import Recorder
@@ -103,7 +103,7 @@ def test_a_large_vocabulary_is_let_go_before_a_step_and_read_anew_behind_it(
     monkeypatch: pytest.MonkeyPatch, tiny_base: Base, hub_task: Task, kind: str
 ) -> None:
     answers = []
-    monkeypatch.setattr("edge_client.planning.plan.LET_GO_BYTES", 0)
+    monkeypatch.setattr("smidgen.edge_client.planning.plan.LET_GO_BYTES", 0)
     for is_let_go in (False, True):
         engine = budgeted(kind, tiny_base, hub_task)
         assert engine.option.work.keeps_vocabulary
@@ -200,13 +200,13 @@ def test_a_planner_knows_how_lora_is_written(tiny_base: Base, hub_task: Task, ki
 
 STARVED = """
 import resource, sys
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.budgeted import open_within
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.engine.trainer import train
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.budgeted import open_within
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.wire.training import Training
 
 folder, kind, rows, spare_mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 words = ("mail", "power")

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.packing import pack_model
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.planning.allocator import is_glibc_linux
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import WireError
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.planning.allocator import is_glibc_linux
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.breadth import first_fast
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
@@ -263,15 +263,15 @@ def test_no_texts_are_no_rows(tiny_base: Base, hub_task: Task, kind: str) -> Non
 OPENING = """
 import json, resource, sys
 import numpy as np
-from edge_client.adapters.spec import parse_adapter
-from edge_client.planning.allocator import let_go_of_code, resident_bytes, trim
-from edge_client.bases.base import open_base
-from edge_client.engine.opening import load_engine, open_engine
-from edge_client.planning.guard import is_allocation_failure
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.training import Training
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.planning.allocator import let_go_of_code, resident_bytes, trim
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.opening import load_engine, open_engine
+from smidgen.edge_client.planning.guard import is_allocation_failure
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.training import Training
+from smidgen.edge_client.wire.tensors import encode_adapter
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))

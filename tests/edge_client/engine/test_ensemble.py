@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.ensemble import averaged
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState, encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, read_peft_folder, write_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.ensemble import averaged
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
 WORDS = {"security": "security", "mail": "mail", "family": "family", "weather": "weather"}

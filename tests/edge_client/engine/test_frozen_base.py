@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.packing import pack_model
-from edge_client.engine.frozen_base import FrozenBase
-from edge_client.planning.layer_cost import TABLE_ROWS
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.planning.layer_cost import TABLE_ROWS
 from tests.tiny import write_tiny_base
 
 SIZES = {

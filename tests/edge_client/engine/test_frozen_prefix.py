@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import AdapterSpec, frozen_layers, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import Engine
-from edge_client.engine.frozen_layers_cache import FrozenPrefix
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import AdapterSpec, frozen_layers, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.bases.layout import checked_shape, lay_out
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.torch_memory import moments
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.layout import checked_shape, lay_out
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.torch_memory import moments
+from smidgen.edge_client.texts.batches import Batch
 
 torch = pytest.importorskip("torch")
 
@@ -80,7 +80,7 @@ def graph_bytes(work: Workload, plan: Plan, is_top: bool) -> int:
 def test_a_layer_keeps_what_the_formula_says(
     base: Base, adapter: str, dtype: str, is_top: bool
 ) -> None:
-    from edge_client.engine.torch_backend.network import Network
+    from smidgen.edge_client.engine.torch_backend.network import Network
 
     spec = parse_adapter(adapter)
     network = Network(base, spec, initial_adapter(spec, base, 2, 0), [[3], [4]])

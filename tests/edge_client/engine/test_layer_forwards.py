@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.trainer import train
-from edge_client.planning.plan import Workload
-from edge_client.planning.step_cost import layer_forwards
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.step_cost import layer_forwards
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

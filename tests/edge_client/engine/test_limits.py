@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.limits import (
+from smidgen.edge_client.engine.limits import (
     BOUNDED,
     Limits,
     OutOfTime,
@@ -14,8 +14,8 @@ from edge_client.engine.limits import (
     limits_in_words,
     parse_limits,
 )
-from edge_client.errors import WrongInput
-from edge_client.wire.training import Training
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.training import Training
 
 
 def test_limits_are_typed_as_a_list_and_the_rest_stays() -> None:

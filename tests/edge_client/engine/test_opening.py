@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from edge_client.engine.engine import EngineError
-from edge_client.engine.opening import ENGINES, engine_name, installed_engine
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.opening import ENGINES, engine_name, installed_engine
 
 MIB = 1 << 20
 MEASURED = """
 import sys
 from dataclasses import replace
-from edge_client.engine import opening
+from smidgen.edge_client.engine import opening
 
 engine, python, fallback = sys.argv[1:]
 opening.ENGINES[engine] = replace(opening.ENGINES[engine], runtime_bytes=int(fallback))

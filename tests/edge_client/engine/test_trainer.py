@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.trainer import epoch_batches, in_turn, offsets_of
-from edge_client.tasks.counts import Confusion, Mistake
-from edge_client.texts.tokens import Prompt
+from smidgen.edge_client.engine.trainer import epoch_batches, in_turn, offsets_of
+from smidgen.edge_client.tasks.counts import Confusion, Mistake
+from smidgen.edge_client.texts.tokens import Prompt
 
 
 @given(st.lists(st.integers(1, 500), max_size=200), st.integers(1, 33), st.integers(0, 2**63 - 1))

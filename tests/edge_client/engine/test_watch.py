@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.early_stop import BatchWatch, going_on
-from edge_client.tasks.task import Task
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.early_stop import BatchWatch, going_on
+from smidgen.edge_client.tasks.task import Task
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, engine_of
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.peft_folder import peft_state
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.errors import WrongInput
-from edge_client.flower.seat import Seat, SeatRecipe, SeatSettings, saved
-from edge_client.tasks.task import read_task
-from edge_client.wire.tensors import AdapterState
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.peft_folder import peft_state
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.flower.seat import Seat, SeatRecipe, SeatSettings, saved
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.training import Training
 from tests.tiny import write_tiny_base
 
 TASK = """

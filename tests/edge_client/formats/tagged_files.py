@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import Example
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.parts import Labels
 
 DRUGS = Labels(("Drug", "Illness"), kind_named("tagging").files)
 # A line's ends and a tab part words in columns, and NUL is no text; a word may be anything else.

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.arrow import SPLITS, STATE
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import read_folder
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.formats.arrow import SPLITS, STATE
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.edge_client.texts.parts import Labels
 from tests.edge_client.formats.test_json_rows import GOOD_BAD, texts_of
 
 pyarrow = pytest.importorskip("pyarrow")

@@ -4,9 +4,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.lines import Lines
-from edge_client.formats.opened import Source
-from edge_client.formats.paragraphs import blocks
+from smidgen.edge_client.formats.lines import Lines
+from smidgen.edge_client.formats.opened import Source
+from smidgen.edge_client.formats.paragraphs import blocks
 
 
 @given(st.lists(st.sampled_from(["", " ", "a", "b\x85c", "d "]), max_size=8), st.booleans())

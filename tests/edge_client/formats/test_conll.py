@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.lines import LONGEST_LINE
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, read_file, read_texts
-from edge_client.texts.parts import Labels
-from edge_client.texts.written import write_tagged
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.lines import LONGEST_LINE
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, read_file, read_texts
+from smidgen.edge_client.texts.parts import Labels
+from smidgen.edge_client.texts.written import write_tagged
 from tests.conftest import shared
 from tests.edge_client.formats.tagged_files import DRUGS, as_columns, tagged
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.conll import CONLL
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import LeftOut, Row
-from edge_client.texts.examples import Example, every_row
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.formats.conll import CONLL
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.texts.examples import Example, every_row
+from smidgen.edge_client.texts.parts import Labels
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 TEXTS = st.lists(tagged(), min_size=1, max_size=4).filter(

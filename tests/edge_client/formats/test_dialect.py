@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.errors import WrongInput
-from edge_client.formats.dialect import DELIMITERS, PLAIN, Dialect, find
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.registry import read_stream
-from edge_client.tasks.kind import every_files
-from edge_client.texts.data_folder import check_folder
-from edge_client.texts.examples import Example, read_file, read_folder
-from edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.formats.dialect import DELIMITERS, PLAIN, Dialect, find
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.registry import read_stream
+from smidgen.edge_client.tasks.kind import every_files
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.texts.examples import Example, read_file, read_folder
+from smidgen.edge_client.texts.parts import ANY, Labels
 
 LABELS = Labels(("good", "bad"))
 SECRET = "grandma is ill"

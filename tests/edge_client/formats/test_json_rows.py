@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats import json_rows, opened
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import LeftOut
-from edge_client.formats.registry import read
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import Example, every_row, leave_out
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.formats import json_rows, opened
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.reader import LeftOut
+from smidgen.edge_client.formats.registry import read
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import Example, every_row, leave_out
+from smidgen.edge_client.texts.parts import Labels
 
 GOOD_BAD = Labels(("good", "bad"))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.lines import LONGEST_LINE, Lines, LongLine, ReadBounds, TooMuch
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import LeftOut, Row
-from edge_client.formats.registry import read, read_stream
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.formats.lines import LONGEST_LINE, Lines, LongLine, ReadBounds, TooMuch
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.registry import read, read_stream
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import Labels
 from tests.breadth import first_fast
 
 LABELS = Labels(("good", "bad"))
@@ -23,11 +23,11 @@ CAP_BYTES = 700 << 20  # of addresses, the interpreter and numpy among them
 READ = """
 import resource, sys
 from pathlib import Path
-from edge_client.texts.data_folder import check_folder
-from edge_client.texts.examples import read_file
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import every_files, kind_named
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.texts.examples import read_file
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import every_files, kind_named
+from smidgen.edge_client.texts.parts import Labels
 cap = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
 wanted = Labels(("good", "bad"), kind_named(sys.argv[3]).files)

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats import paragraphs
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.lines import ReadBounds
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.paragraphs import PARAGRAPHS as FOLDER
-from edge_client.formats.paragraphs import files_in
-from edge_client.formats.reader import Row
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.formats import paragraphs
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.lines import ReadBounds
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.paragraphs import PARAGRAPHS as FOLDER
+from smidgen.edge_client.formats.paragraphs import files_in
+from smidgen.edge_client.formats.reader import Row
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import Labels
 
 NOTES = Labels(files=kind_named("mlm").files)
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n\ufeff"), max_size=9)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import LeftOut, Row
-from edge_client.formats.table import TABLE
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.table import TABLE
 
 LABELS = ("good", "bad")
 HARD = st.text(st.sampled_from('ab"",;\t\n\r x'), min_size=1, max_size=12)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.tags import Scheme, TagFault, is_iob1
-from edge_client.texts.examples import Example
+from smidgen.edge_client.formats.tags import Scheme, TagFault, is_iob1
+from smidgen.edge_client.texts.examples import Example
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 TAGS = ("O", "B-Drug", "I-Drug", "B-Illness", "I-Illness", "B-drug", "S-Drug", "", "B-", "I", "o")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.errors import WrongInput
-from edge_client.guest.ceilings import (
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.guest.ceilings import (
     CALM_S,
     Readings,
     Rules,

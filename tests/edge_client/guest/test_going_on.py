@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.budgeted import open_within
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import Trained, train
-from edge_client.files import PRIVATE
-from edge_client.guest.process import Ended, listening, working
-from edge_client.guest.steps import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.budgeted import open_within
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import Trained, train
+from smidgen.edge_client.files import PRIVATE
+from smidgen.edge_client.guest.process import Ended, listening, working
+from smidgen.edge_client.guest.steps import (
     KEEP_EVERY_S,
     Moments,
     Paused,
@@ -30,11 +30,11 @@ from edge_client.guest.steps import (
     StepFile,
     Steps,
 )
-from edge_client.planning.plan import Plan, give_same_bytes
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import AdapterState, sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.planning.plan import Plan, give_same_bytes
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import AdapterState, sha256
+from smidgen.edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.limits import OutOfTime, Watched
-from edge_client.guest import guest as guests
-from edge_client.guest.ceilings import CALM_S, Readings, Rules, parse_window
-from edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest, Sensors, local_time
-from edge_client.guest.process import WatchdogNotifier, status, tell
-from edge_client.guest.steps import Paused
+from smidgen.edge_client.engine.limits import OutOfTime, Watched
+from smidgen.edge_client.guest import guest as guests
+from smidgen.edge_client.guest.ceilings import CALM_S, Readings, Rules, parse_window
+from smidgen.edge_client.guest.guest import LONGEST_REST_S, LOOK_S, Guest, Sensors, local_time
+from smidgen.edge_client.guest.process import WatchdogNotifier, status, tell
+from smidgen.edge_client.guest.steps import Paused
 
 
 class Board:

@@ -9,7 +9,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_client.guest.process import CUT_S, Ended, asked, cuttable, listening, look, nap, working
+from smidgen.edge_client.guest.process import (
+    CUT_S,
+    Ended,
+    asked,
+    cuttable,
+    listening,
+    look,
+    nap,
+    working,
+)
 
 
 def told(number: int = signal.SIGTERM) -> None:

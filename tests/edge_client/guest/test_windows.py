@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.errors import WrongInput
-from edge_client.guest.ceilings import DAY, Window, is_open, minute_of, opening, parse_window
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.guest.ceilings import (
+    DAY,
+    Window,
+    is_open,
+    minute_of,
+    opening,
+    parse_window,
+)
 
 MINUTES = st.integers(0, DAY - 1)
 WINDOWS = st.tuples(MINUTES, MINUTES).filter(lambda pair: pair[0] != pair[1])

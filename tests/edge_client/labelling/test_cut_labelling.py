@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.labelling.early_exit import FEWEST
-from edge_client.labelling.label_journal import Event, FileNotes, LabelJournal, MemoryNotes, Revoked
-from edge_client.labelling.label_work import CHUNK
-from edge_client.labelling.pseudo_labels import text_id
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.labelling.early_exit import FEWEST
+from smidgen.edge_client.labelling.label_journal import (
+    Event,
+    FileNotes,
+    LabelJournal,
+    MemoryNotes,
+    Revoked,
+)
+from smidgen.edge_client.labelling.label_work import CHUNK
+from smidgen.edge_client.labelling.pseudo_labels import text_id
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
@@ -130,8 +136,8 @@ def test_exits_are_learnt_again_from_chunks_that_were_small(tiny_base: Base, kin
 CHILD = """
 import sys, time
 from pathlib import Path
-from edge_client.bases.base import open_base
-from edge_client.labelling.label_journal import FileNotes
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.labelling.label_journal import FileNotes
 from tests.edge_client.labelling import two_topics as here
 
 class Slow(FileNotes):

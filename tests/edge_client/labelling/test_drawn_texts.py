@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.labelling.own_texts import capped, evaluated, sampled, share_of
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Training
+from smidgen.edge_client.labelling.own_texts import capped, evaluated, sampled, share_of
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.training import Training
 
 TEXTS, SEEDS = st.integers(1, 400), st.integers(0, 2**62)
 TRAININGS = st.builds(

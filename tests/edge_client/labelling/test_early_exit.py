@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.labelling.early_exit import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.labelling.early_exit import (
     FEWEST,
     MOST_EXITS,
     WORTH,
@@ -22,13 +22,13 @@ from edge_client.labelling.early_exit import (
     layers_to_try,
     learnt_first,
 )
-from edge_client.labelling.label_journal import MemoryNotes
-from edge_client.labelling.pseudo_labels import calibrated, text_id
-from edge_client.tasks.ready_tasks import AG_NEWS
-from edge_client.texts.examples import ClientData, Example, read_file
-from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.labelling.label_journal import MemoryNotes
+from smidgen.edge_client.labelling.pseudo_labels import calibrated, text_id
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS
+from smidgen.edge_client.texts.examples import ClientData, Example, read_file
+from smidgen.edge_client.wire.messages import PROTOCOL, Work
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.training import Labelling, Training
 from tests.breadth import first_fast
 from tests.conftest import shared
 from tests.edge_client.engine.engines import KINDS

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.labelling.label_journal import (
+from smidgen.edge_client.labelling.label_journal import (
     GROWTH,
     MOST_BYTES,
     Event,
@@ -30,8 +30,8 @@ from edge_client.labelling.label_journal import (
     moved,
     sketch_of,
 )
-from edge_client.labelling.pseudo_labels import Reading
-from edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.labelling.pseudo_labels import Reading
+from smidgen.edge_client.wire.tensors import AdapterState
 
 names = st.text("abc", min_size=1, max_size=3)
 adapters = st.sampled_from(("old", "new"))
@@ -120,7 +120,7 @@ def test_a_file_that_grows_while_it_is_held_is_written_anew_and_not_at_every_eve
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """By fewer bytes than the book alone takes, too: then each time it has doubled."""
-    monkeypatch.setattr("edge_client.labelling.label_journal.MOST_BYTES", most)
+    monkeypatch.setattr("smidgen.edge_client.labelling.label_journal.MOST_BYTES", most)
     path, told, inodes = tmp_path / "labels.jsonl", list[Event](), list[int]()
     notes = FileNotes(path)
     for number in range(60):
@@ -135,7 +135,7 @@ def test_a_file_that_grows_while_it_is_held_is_written_anew_and_not_at_every_eve
 def test_a_file_that_cannot_be_written_anew_grows_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("edge_client.labelling.label_journal.MOST_BYTES", 600)
+    monkeypatch.setattr("smidgen.edge_client.labelling.label_journal.MOST_BYTES", 600)
     path, told = tmp_path / "labels.jsonl", TOLD * 9
     (tmp_path / f".{path.name}.part").mkdir()  # a file cannot be written where a folder is
     with caplog.at_level(logging.WARNING):
@@ -192,7 +192,7 @@ def test_no_event_goes_on_in_a_line_that_a_failing_disk_has_left_cut(
     written(path, told)
     notes, part = FileNotes(path), tmp_path / f".{path.name}.part"
     with monkeypatch.context() as patch:
-        disk = "edge_client.labelling.label_journal.open"
+        disk = "smidgen.edge_client.labelling.label_journal.open"
         patch.setattr(disk, lambda path, *_, **__: FailingDisk(path, "a"), raising=False)
         with pytest.raises(OSError, match="a failing disk"):
             notes.add(TrainingDone("second", 1))
@@ -213,7 +213,7 @@ def test_a_file_is_written_anew_without_a_copy_of_the_book(
     texts = [f"{number:016x}" for number in range(4000)]
     written(path, [Read(dict.fromkeys(texts, READING), 1)])
     before = path.stat()
-    monkeypatch.setattr("edge_client.labelling.label_journal.MOST_BYTES", before.st_size)
+    monkeypatch.setattr("smidgen.edge_client.labelling.label_journal.MOST_BYTES", before.st_size)
     notes = FileNotes(path)
     tracemalloc.start()
     notes.add(Revoked("a"))

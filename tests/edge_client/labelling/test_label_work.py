@@ -6,15 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.labelling.label_journal import FileNotes, MemoryNotes, Revoked, TrainingDone
-from edge_client.labelling.label_work import CHUNK, pseudo_texts, terms_of
-from edge_client.labelling.pseudo_labels import text_id
-from edge_client.texts.examples import ClientData
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.labelling.label_journal import (
+    FileNotes,
+    MemoryNotes,
+    Revoked,
+    TrainingDone,
+)
+from smidgen.edge_client.labelling.label_work import CHUNK, pseudo_texts, terms_of
+from smidgen.edge_client.labelling.pseudo_labels import text_id
+from smidgen.edge_client.texts.examples import ClientData
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
     ALL,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.labelling.pseudo_labels import (
+from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.labelling.pseudo_labels import (
     FEWEST,
     Reading,
     affordable,
@@ -22,7 +22,7 @@ from edge_client.labelling.pseudo_labels import (
     temperature_of,
     text_id,
 )
-from edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.texts.examples import ClientData, Example
 
 LABELS = ("mail", "power", "weather")
 seeds = st.integers(0, 2**32 - 1)

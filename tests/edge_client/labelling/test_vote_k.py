@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.labelling.label_work import BLOCK_BYTES, NEIGHBOURS, neighbours_of, vote_k
+from smidgen.edge_client.labelling.label_work import BLOCK_BYTES, NEIGHBOURS, neighbours_of, vote_k
 
 RHO = 10.0
 

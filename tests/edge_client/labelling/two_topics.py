@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.labelling import label_work
-from edge_client.labelling.early_exit import WORTH
-from edge_client.labelling.label_journal import LabelJournal, MemoryNotes, Notes
-from edge_client.labelling.label_work import terms_of
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import PROTOCOL, Report, Work
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.labelling import label_work
+from smidgen.edge_client.labelling.early_exit import WORTH
+from smidgen.edge_client.labelling.label_journal import LabelJournal, MemoryNotes, Notes
+from smidgen.edge_client.labelling.label_work import terms_of
+from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, Work
+from smidgen.edge_client.wire.training import Labelling, Training
 
 TASK = Task(
     "two",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.metering.machine import board, is_on_mains
+from smidgen.edge_client.metering.machine import board, is_on_mains
 
 
 def supply(root: Path, name: str, **files: str) -> None:

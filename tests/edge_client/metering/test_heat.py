@@ -4,8 +4,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge_client.metering import machine as heat_module
-from edge_client.metering.machine import Heat, PowerMode, is_throttled, power_mode, read_heat
+from smidgen.edge_client.metering import machine as heat_module
+from smidgen.edge_client.metering.machine import (
+    Heat,
+    PowerMode,
+    is_throttled,
+    power_mode,
+    read_heat,
+)
 from tests.edge_client.metering.boards import cores, put
 
 THERMAL = "sys/class/thermal"

@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.metering.memory import PeakSpan, peak_rss_bytes, pss_bytes, reset_peak_rss, sizes
+from smidgen.edge_client.metering.memory import (
+    PeakSpan,
+    peak_rss_bytes,
+    pss_bytes,
+    reset_peak_rss,
+    sizes,
+)
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.metering.work import PhaseClock, phase
-from edge_client.wire.reports import Phase
+from smidgen.edge_client.metering.work import PhaseClock, phase
+from smidgen.edge_client.wire.reports import Phase
 
 
 class Watched(PhaseClock):

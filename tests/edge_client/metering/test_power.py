@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.metering.power import Counter, EnergyMeter, Power, energy_counter
+from smidgen.edge_client.metering.power import Counter, EnergyMeter, Power, energy_counter
 from tests.edge_client.metering.boards import (
     AGX_ORIN,
     I2C,

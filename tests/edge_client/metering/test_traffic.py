@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.metering import traffic
-from edge_client.metering.traffic import NOTHING, Link, TcpBytes, Traffic, read_tcp
+from smidgen.edge_client.metering import traffic
+from smidgen.edge_client.metering.traffic import NOTHING, Link, TcpBytes, Traffic, read_tcp
 from tests.edge_client.client.servers import Relay
 
 BODY = bytes(100_000)

@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from edge_client.metering import work
-from edge_client.metering.memory import reset_peak_rss
-from edge_client.metering.work import WorkMeter
-from edge_client.wire.reports import Cost
+from smidgen.edge_client.metering import work
+from smidgen.edge_client.metering.memory import reset_peak_rss
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.wire.reports import Cost
 
 MIB = 1 << 20
 

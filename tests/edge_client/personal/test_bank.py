@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import lora_modules, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.personal.bank import (
+from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import lora_modules, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.personal.bank import (
     LARGEST,
     SMALLEST,
     Bank,
@@ -17,7 +17,7 @@ from edge_client.personal.bank import (
     lambdas_of,
     modules_of,
 )
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 
 
 def numbers_of(seed: int, rank: int = 3, outside: bool = False) -> AdapterState:

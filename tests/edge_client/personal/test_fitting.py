@@ -5,18 +5,18 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import LAMBDA, bank_spec
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import Bank, bank_numbers, modules_of
-from edge_client.personal.fitting import FitTerms, Form, fit
-from edge_client.tasks.scores import TrainingError
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState, encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.banks import LAMBDA, bank_spec
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.personal.bank import Bank, bank_numbers, modules_of
+from smidgen.edge_client.personal.fitting import FitTerms, Form, fit
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
 TERMS = FitTerms(steps=12, batch=4, lr=0.01)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.messages import WireError
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, batch_of, engine_of
 
 pytestmark = [pytest.mark.parametrize("kind", KINDS), pytest.mark.few]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.personal.interpolation import ALPHAS, At, kept_aside, mixed, nearest
-from edge_client.tasks.scores import Evaluation, TrainingError
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.messages import WireError
+from smidgen.edge_client.personal.interpolation import ALPHAS, At, kept_aside, mixed, nearest
+from smidgen.edge_client.tasks.scores import Evaluation, TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.messages import WireError
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6)
 

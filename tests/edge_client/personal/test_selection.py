@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.personal.bank import (
+from smidgen.edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.personal.bank import (
     Bank,
     BudgetOfRanks,
     at_random,

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
-from edge_client.bases.architectures import Shape
-from edge_client.bases.base import Base
-from edge_client.engine.opening import open_engine
-from edge_client.errors import WrongInput
-from edge_client.personal.bank import BudgetOfRanks, largest, modules_of
-from edge_client.personal.fitting import FitTerms, fit
-from edge_client.personal.svd import (
+from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.personal.bank import BudgetOfRanks, largest, modules_of
+from smidgen.edge_client.personal.fitting import FitTerms, fit
+from smidgen.edge_client.personal.svd import (
     Importance,
     PruningSchedule,
     Svd,
@@ -27,9 +27,9 @@ from edge_client.personal.svd import (
     schedule_of,
     svd_numbers,
 )
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState, encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 pytestmark = pytest.mark.few

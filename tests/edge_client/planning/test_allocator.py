@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from edge_client.planning.allocator import is_glibc_linux, trim_above, use_one_arena
+from smidgen.edge_client.planning.allocator import is_glibc_linux, trim_above, use_one_arena
 
 pytestmark = pytest.mark.skipif(not is_glibc_linux(), reason="these calls are glibc's")
 
 BLOCKS = """
-from edge_client.planning.allocator import resident_bytes, trim
+from smidgen.edge_client.planning.allocator import resident_bytes, trim
 before = resident_bytes()
 blocks = [bytearray(b"x" * 50_000) for _ in range(4000)]
 last = bytearray(b"x" * 50_000)  # holds the heap's end, so that nothing below is given back
@@ -22,7 +22,7 @@ print(before, full, kept, resident_bytes(), given)
 # Threads that allocate at the same time; malloc_info(3) names every arena in its XML.
 ARENAS = """
 import ctypes, sys, threading
-from edge_client.planning.allocator import use_one_arena
+from smidgen.edge_client.planning.allocator import use_one_arena
 if sys.argv[1] == "one":
     assert use_one_arena()
 ready = threading.Barrier(5)

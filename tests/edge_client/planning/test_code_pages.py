@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from edge_client.metering.memory import read_memory
-from edge_client.planning.allocator import let_go_of_code
+from smidgen.edge_client.metering.memory import read_memory
+from smidgen.edge_client.planning.allocator import let_go_of_code
 
 
 def resident_file_bytes() -> int:

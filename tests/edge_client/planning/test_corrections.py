@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.planning.budget import KEPT, Corrections, Key, Peak, corrected
-from edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.budget import KEPT, Corrections, Key, Peak, corrected
+from smidgen.edge_client.planning.plan import Plan
 from tests.edge_client.engine.plans import MIB, large, options_of
 
 KEY = Key("b" * 64, "torch", "lora:8@q,v", "float32")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.planning.layer_cost import window_blocks
+from smidgen.edge_client.planning.layer_cost import window_blocks
 
 
 @given(st.integers(1, 700), st.integers(1, 800), st.booleans())

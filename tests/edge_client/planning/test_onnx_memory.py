@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import frozen_layers, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.bases.layout import checked_shape, lay_out
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.frozen_layers_cache import FrozenPrefix
-from edge_client.engine.onnx_backend.network import Network
-from edge_client.planning.onnx_memory import estimate
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.planner import Option, choose, next_smaller, options, plans
-from edge_client.planning.sizes import BudgetError, parse_budget
-from edge_client.planning.step_cost import Rates, step_seconds
-from edge_client.planning.torch_memory import parts
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import frozen_layers, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.layout import checked_shape, lay_out
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
+from smidgen.edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.planning.onnx_memory import estimate
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.planner import Option, choose, next_smaller, options, plans
+from smidgen.edge_client.planning.sizes import BudgetError, parse_budget
+from smidgen.edge_client.planning.step_cost import Rates, step_seconds
+from smidgen.edge_client.planning.torch_memory import parts
+from smidgen.edge_client.texts.batches import Batch
 from tests.edge_client.engine.plans import AVX512, LARGE, MIB, ONNX_WORKS, RATES, RUNTIME, large
 
 BUDGETS = st.integers(100 * MIB, 3000 * MIB)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.architectures import Shape
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.planner import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.architectures import Shape
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.planner import (
     FAST_ENOUGH_S,
     Option,
     choose,
@@ -22,7 +22,7 @@ from edge_client.planning.planner import (
     recomputations,
     undominated,
 )
-from edge_client.planning.sizes import (
+from smidgen.edge_client.planning.sizes import (
     BudgetError,
     auto_budget,
     parse_budget,
@@ -30,7 +30,12 @@ from edge_client.planning.sizes import (
     parse_size,
     size_text,
 )
-from edge_client.planning.step_cost import Rates, layer_forwards, nominal_rates, step_seconds
+from smidgen.edge_client.planning.step_cost import (
+    Rates,
+    layer_forwards,
+    nominal_rates,
+    step_seconds,
+)
 from tests.edge_client.engine.plans import (
     AVX512,
     LARGE,

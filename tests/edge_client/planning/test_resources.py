@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.planning.resources import (
+from smidgen.edge_client.planning.resources import (
     CgroupMemory,
     Resources,
     cgroup_memory,
@@ -219,7 +219,7 @@ def test_the_processor_computes() -> None:
 
 def test_a_real_groups_limit_is_found_by_a_process_in_it() -> None:
     code = (
-        "from edge_client.planning.resources import read_facts; f = read_facts(runtime=0); "
+        "from smidgen.edge_client.planning.resources import read_facts; f = read_facts(runtime=0); "
         "print(f.cgroup_limit_bytes, f.available_bytes)"
     )
     with memory_group(300 * MIB) as group:

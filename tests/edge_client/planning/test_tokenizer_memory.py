@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.random_models import CONFIGS
-from edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS, tokenizer_kind
-from edge_client.planning.onnx_memory import estimate as onnx_estimate
-from edge_client.planning.plan import Workload
-from edge_client.planning.planner import plans
-from edge_client.planning.torch_memory import estimate
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.random_models import CONFIGS
+from smidgen.edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS, tokenizer_kind
+from smidgen.edge_client.planning.onnx_memory import estimate as onnx_estimate
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.planner import plans
+from smidgen.edge_client.planning.torch_memory import estimate
 from tests.edge_client.bases.gguf.files import BYTES, fields, gguf, sentence_piece_fields
 
 ENTRIES = int(os.environ.get("SMIDGEN_ENTRIES", "60000"))
@@ -33,9 +33,9 @@ import sys
 from functools import partial
 from pathlib import Path
 from tokenizers import Tokenizer, models
-from edge_client.bases.gguf.tokenizer import gguf_tokenizer
-from edge_client.planning.allocator import resident_bytes, trim, use_one_arena
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.gguf.tokenizer import gguf_tokenizer
+from smidgen.edge_client.planning.allocator import resident_bytes, trim, use_one_arena
+from smidgen.edge_client.texts.tokens import Tokens
 
 use_one_arena()
 Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")

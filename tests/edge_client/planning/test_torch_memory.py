@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS
-from edge_client.planning.plan import LET_GO_BYTES, Plan, Workload
-from edge_client.planning.planner import plans
-from edge_client.planning.torch_memory import (
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.tokenizer import LEFT_BYTES, TOKENIZERS
+from smidgen.edge_client.planning.plan import LET_GO_BYTES, Plan, Workload
+from smidgen.edge_client.planning.planner import plans
+from smidgen.edge_client.planning.torch_memory import (
     FIXED_BYTES,
     dense_bytes,
     estimate,
@@ -20,7 +20,7 @@ from edge_client.planning.torch_memory import (
     parts,
     stored_bytes,
 )
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 
 ALL = tuple(range(24))

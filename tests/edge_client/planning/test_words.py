@@ -1,10 +1,10 @@
 from dataclasses import replace
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.planning.plan import Workload
-from edge_client.planning.planner import Option, options, plan_in_words
-from edge_client.planning.resources import read_facts
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.planner import Option, options, plan_in_words
+from smidgen.edge_client.planning.resources import read_facts
 
 
 def option(adapter: str) -> Option:

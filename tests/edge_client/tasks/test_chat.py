@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smidgen
-from edge_client.adapters.initial import first_adapter, initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.errors import WrongInput
-from edge_client.formats.opened import DataError
-from edge_client.tasks.encoder import Encoder, cut_of, usable
-from edge_client.tasks.kind import every_files
-from edge_client.tasks.task import Task, read_task, task_toml
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.data_folder import check_folder
-from edge_client.texts.examples import ClientData, Example, read_folder, read_texts
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import TokenizerError, Tokens
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.initial import first_adapter, initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.encoder import Encoder, cut_of, usable
+from smidgen.edge_client.tasks.kind import every_files
+from smidgen.edge_client.tasks.task import Task, read_task, task_toml
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.texts.examples import ClientData, Example, read_folder, read_texts
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import TokenizerError, Tokens
+from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.edge_client.tasks.tiny_decoder import SPECIALS, write_tiny_decoder
 
 pytest.importorskip("jinja2")
@@ -84,7 +84,7 @@ def test_a_table_has_the_two_columns(tmp_path: Path, delimiter: str) -> None:
 
 
 def test_columns_of_other_names_are_told(tmp_path: Path) -> None:
-    from edge_client.formats.dialect import Dialect
+    from smidgen.edge_client.formats.dialect import Dialect
 
     (tmp_path / "labelled.csv").write_text("question,answer\nhi,yes\n")
     (found,) = read_folder(tmp_path, CHAT, Dialect("question,answer")).labelled

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
 import smidgen
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.errors import WrongInput
-from edge_client.personal.methods import METHODS
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError, before_mask
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.personal.methods import METHODS
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError, before_mask
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 WORDS = {"good": "yes", "bad": "no"}

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import Base
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train
-from edge_client.formats.opened import DataError
-from edge_client.tasks.counts import scores_of
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.kinds.multilabel import counts_of, losses_of
-from edge_client.tasks.task import Task, task_from_mapping, task_toml
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.counts import scores_of
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.kinds.multilabel import counts_of, losses_of
+from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, engine_of
 
 pytestmark = pytest.mark.few

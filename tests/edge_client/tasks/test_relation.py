@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import Base
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kinds.relation import MARKED, around, marked
-from edge_client.tasks.task import Task
-from edge_client.texts.accounting import Fault
-from edge_client.texts.examples import Example, read_file
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kinds.relation import MARKED, around, marked
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.accounting import Fault
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, engine_of
 
 TASK = Task(

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import Base
-from edge_client.tasks.encoder import TOGETHER, Encoder
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.encoder import TOGETHER, Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 

@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import Base
-from edge_client.tasks.encoder import LOOKED_AT, Encoder, cut_of, cuts_in_words
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, Example
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.encoder import LOOKED_AT, Encoder, cut_of, cuts_in_words
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.texts.tokens import Tokens
 
 TAGGING, NOTES = Task("drugs", ("Drug",), kind="tagging"), Task("notes", kind="mlm")
 WORDS = st.lists(

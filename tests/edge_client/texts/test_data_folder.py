@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.dialect import Dialect
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.data_folder import DataFolder
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.data_folder import DataFolder
+from smidgen.edge_client.texts.parts import Labels
 
 LABELS = Labels(("mail", "weather"))
 NOTES = Labels(files=kind_named("mlm").files)

@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.opened import DataError
-from edge_client.formats.registry import read_rows
-from edge_client.tasks.kind import every_files
-from edge_client.texts.data_folder import check_folder
-from edge_client.texts.examples import (
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.tasks.kind import every_files
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.texts.examples import (
     ClientData,
     Example,
     read_file,
     read_folder,
 )
-from edge_client.texts.parts import ANY, Labels
-from edge_client.texts.written import write_csv
+from smidgen.edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.texts.written import write_csv
 
 LABELS = Labels(("good", "bad"))
 

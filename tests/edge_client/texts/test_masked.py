@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import Base
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kinds.masked_words import masked, most_masked
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kinds.masked_words import masked, most_masked
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 from tests.tiny import WORDS
 
 # Words of one token, words of many letters, and whatever else a text may hold.

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import every_files, kind_named
-from edge_client.texts.data_folder import check_folder
-from edge_client.texts.examples import ClientData, Example, read_folder
-from edge_client.texts.parts import Labels, files_of
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import every_files, kind_named
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.texts.examples import ClientData, Example, read_folder
+from smidgen.edge_client.texts.parts import Labels, files_of
 
 MAIL = Labels(("mail", "news"))
 DRUGS, NOTES = Labels(("Drug",), kind_named("tagging").files), Labels(files=kind_named("mlm").files)

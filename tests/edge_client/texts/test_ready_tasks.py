@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.tasks.ready_tasks import READY, find_task
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.tasks.ready_tasks import READY, find_task
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Tokens
 from tests.conftest import shared
 
 # Figures in docs/results were measured with these.

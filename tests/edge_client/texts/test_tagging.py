@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from edge_client.bases.base import Base
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.kinds.tag_answers import tagged, words_of
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import LONGEST_PIECED, Tokens
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.kinds.tag_answers import tagged, words_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import LONGEST_PIECED, Tokens
 from tests.conftest import shared
 from tests.tiny import WORDS
 

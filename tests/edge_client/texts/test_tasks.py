@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge_client.tasks.task import Task, read_task, task_from_mapping, task_toml
-from edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.tasks.task import Task, read_task, task_from_mapping, task_toml
+from smidgen.edge_client.texts.prompts.patterns import TaskError
 
 WORDS = {"good": "great", "bad": "terrible"}
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import EMBEDDED, Base, open_base
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import TokenizerError, Tokens
+from smidgen.edge_client.bases.base import EMBEDDED, Base, open_base
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import TokenizerError, Tokens
 
 
 def test_a_filled_pattern_is_the_joined_text_tokenised(real_base: Base) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from edge_client.texts.vocabulary import disk_folder, read_tokenizer
+from smidgen.edge_client.texts.vocabulary import disk_folder, read_tokenizer
 from tests.conftest import shared
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.bases.base import open_base
-from edge_client.tasks.kinds.tag_answers import parts_read, places_of, windows, words_of
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.tasks.kinds.tag_answers import parts_read, places_of, windows, words_of
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
 
 WORDS = st.lists(st.sampled_from(["rain", "a", "hypotensioninduced", "x" * 90, "é"]), min_size=1)
 LIMITS = st.integers(3, 40)

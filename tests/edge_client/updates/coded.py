@@ -1,9 +1,9 @@
 """A coded update as a device sends it."""
 
-from edge_client.updates.codec import Codec
-from edge_client.updates.step import DeviceContext
-from edge_client.wire.tensors import AdapterState, Update, encode_update
-from edge_client.wire.training import Training
+from smidgen.edge_client.updates.codec import Codec
+from smidgen.edge_client.updates.step import DeviceContext
+from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_update
+from smidgen.edge_client.wire.training import Training
 
 
 def encode_coded(

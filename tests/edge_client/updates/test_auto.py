@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.metering.traffic import LEAST_BYTES, Link
-from edge_client.updates.codec import EXACT, SOON_S, codec_for
-from edge_client.updates.settings import Updates
-from simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.edge_client.metering.traffic import LEAST_BYTES, Link
+from smidgen.edge_client.updates.codec import EXACT, SOON_S, codec_for
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
 from tests.coordinator.rounds.test_machine import CONFIG
 
 ORDER = [name for name, _ in EXACT]

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.client.state import ClientState
-from edge_client.tasks.task import Task
-from edge_client.updates.states import StepInputs, steps_of
-from edge_client.updates.step import DeviceContext
-from edge_client.wire.messages import PROTOCOL, Next, StepOrder, Work, decode, encode
-from edge_client.wire.tensors import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.states import StepInputs, steps_of
+from smidgen.edge_client.updates.step import DeviceContext
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, StepOrder, Work, decode, encode
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     UpdateHeader,
@@ -22,7 +22,7 @@ from edge_client.wire.tensors import (
     header_of,
     shapes_of,
 )
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer
 from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.errors import Failed, WrongInput
-from edge_client.tasks.task import Task
-from edge_client.updates.registry import _others, made, naming
-from edge_client.updates.settings import Updates, steps_of_run
-from edge_client.updates.step import UpdateStep
-from edge_client.wire.tensors import decode_adapter
-from edge_client.wire.training import Training
-from simulation.experiments.federation.devices import Round
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import schedule_of
-from simulation.experiments.virtual.in_process import InProcess
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.registry import _others, made, naming
+from smidgen.edge_client.updates.settings import Updates, steps_of_run
+from smidgen.edge_client.updates.step import UpdateStep
+from smidgen.edge_client.wire.tensors import decode_adapter
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import schedule_of
+from smidgen.simulation.experiments.virtual.in_process import InProcess
 from tests.simulation.experiments.experiments import staged
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
@@ -91,7 +91,7 @@ def test_a_package_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("def Sign(): return 3", "a subclass of UpdateStep is expected"),
         (
-            "from edge_client.updates.step import UpdateStep\n"
+            "from smidgen.edge_client.updates.step import UpdateStep\n"
             "class Sign(UpdateStep):\n name = 'plus'",
             "its class has the name 'plus'",
         ),

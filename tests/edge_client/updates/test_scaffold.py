@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edge_client.updates.scaffold import Scaffold, change_of
-from edge_client.updates.step import Correction, DeviceContext, State
-from edge_client.wire.tensors import AdapterState, Update
-from edge_client.wire.training import Training
+from smidgen.edge_client.updates.scaffold import Scaffold, change_of
+from smidgen.edge_client.updates.step import Correction, DeviceContext, State
+from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.training import Training
 
 NUMBERS = st.floats(-8, 8, width=32).map(lambda number: round(number * 16) / 16)
 TENSORS = arrays(np.float32, (3,), elements=NUMBERS)

@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.client.state import ClientState
-from edge_client.tasks.task import Task
-from edge_client.updates.scaffold import change_of
-from edge_client.wire.messages import Next, StepOrder, decode, encode
-from edge_client.wire.tensors import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.scaffold import change_of
+from smidgen.edge_client.wire.messages import Next, StepOrder, decode, encode
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     decode_adapter,
     decode_update,
     encode_adapter,
     sha256,
 )
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.client.servers import Answer
 from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
 

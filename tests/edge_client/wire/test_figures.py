@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.wire.figures import Row, by_round, counted, weighted
+from smidgen.edge_client.wire.figures import Row, by_round, counted, weighted
 
 
 def row(**fields: Any) -> Row:

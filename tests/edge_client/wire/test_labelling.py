@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.wire.training import Labelling, keep_in, keep_of
+from smidgen.edge_client.wire.training import Labelling, keep_in, keep_of
 
 KEEPS = st.floats(1e-6, 1.0)
 TEXTS = st.integers(0, 10**6)

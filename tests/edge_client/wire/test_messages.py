@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.errors import WrongInput
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Masking, Task
-from edge_client.wire import fleet, messages
-from edge_client.wire.reports import SAID, Cost, Failure, counted
-from edge_client.wire.tensors import (
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.wire import fleet, messages
+from smidgen.edge_client.wire.reports import SAID, Cost, Failure, counted
+from smidgen.edge_client.wire.tensors import (
     UPDATES_SINCE,
     Update,
     check_same_parameters,
@@ -23,7 +23,7 @@ from edge_client.wire.tensors import (
     encode_update,
     sha256,
 )
-from edge_client.wire.training import Labelling, Training
+from smidgen.edge_client.wire.training import Labelling, Training
 
 TAGGING = Task("drugs", ("Drug", "Dose"), kind="tagging")
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.errors import WrongInput
-from edge_client.wire import messages
-from edge_client.wire.fleet import MANIFEST, Outdated, Pack, PackFile
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire import messages
+from smidgen.edge_client.wire.fleet import MANIFEST, Outdated, Pack, PackFile
 from tests.edge_client.wire.test_messages import TERMS
 
 HASH = "9f" * 32

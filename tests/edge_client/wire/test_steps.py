@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load
 
-from edge_client.codecs import CodecError, decode, kind_of
-from edge_client.wire.messages import WireError
-from edge_client.wire.tensors import (
+from smidgen.edge_client.codecs import CodecError, decode, kind_of
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     add_step,
     decode_adapter,

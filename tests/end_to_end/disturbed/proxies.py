@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.trust.folder import draw_authority, sign_server
+from smidgen.coordinator.trust.folder import draw_authority, sign_server
 
 PAGE = Path(__file__).parents[3] / "docs" / "server.md"
 PROGRAMS = {"nginx": "nginx", "caddyfile": "caddy"}  # the language of a snippet, and its program

@@ -19,15 +19,15 @@ from functools import partial
 import httpx
 import pytest
 
-from coordinator.rounds.events import StepClosed
-from coordinator.rounds.history import to_plain
-from coordinator.rounds.state import State, evolve, replay
-from coordinator.serving.executor import aggregate
-from coordinator.serving.ledger import Live
-from coordinator.storage.runs import config_of
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Over, Report, Work
+from smidgen.coordinator.rounds.events import StepClosed
+from smidgen.coordinator.rounds.history import to_plain
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.coordinator.serving.executor import aggregate
+from smidgen.coordinator.serving.ledger import Live
+from smidgen.coordinator.storage.runs import config_of
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Over, Report, Work
 from tests.coordinator.devices import Device, enrol
 from tests.end_to_end.conftest import Scene, wait_for
 

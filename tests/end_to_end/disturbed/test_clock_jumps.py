@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from coordinator.rounds.events import Answered, StepClosed, StepOpened
-from edge_client.client.connection import http_client, nobody
+from smidgen.coordinator.rounds.events import Answered, StepClosed, StepOpened
+from smidgen.edge_client.client.connection import http_client, nobody
 from tests.coordinator.devices import Device, joined
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.disturbed.wall_clock import WallClock

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.rounds.events import StepClosed
-from coordinator.storage.store import Store
+from smidgen.coordinator.rounds.events import StepClosed
+from smidgen.coordinator.storage.store import Store
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
 BOTH_WAYS = 'evaluate_every = 0\n[updates]\nup = "int4"\ndown = "int4"\n'  # training alone fetches

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.client.state import ClientState, Identity
-from edge_client.wire.fleet import device_id_of
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.wire.fleet import device_id_of
 from tests import command_line
 from tests.end_to_end.conftest import Scene, wait_for
 from tests.end_to_end.disturbed.faults import Faults, FaultyRelay

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rounds.events import Answered, StepClosed, StepOpened
-from edge_client.bases.base import Base
-from edge_client.wire.tensors import sha256
-from simulation.demo.setting import fleet
+from smidgen.coordinator.rounds.events import Answered, StepClosed, StepOpened
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.wire.tensors import sha256
+from smidgen.simulation.demo.setting import fleet
 from tests.end_to_end.conftest import ANY_DISK, Scene, wait_for
 from tests.end_to_end.disturbed.faults import FOREIGN, Faults, FaultyRelay
 

@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rounds.events import Folded
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from simulation.demo.setting import fleet
+from smidgen.coordinator.rounds.events import Folded
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.simulation.demo.setting import fleet
 from tests.end_to_end.conftest import ANY_DISK, CLIENTS, Scene, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(900)]
 
 ROUNDS, KILLS, WITHIN_S = 6, 4, 300.0
 LONGEST_S = 0.02  # from when a fold begins to the kill; it takes a few milliseconds
-SHORT = "from coordinator.rounds import history; history.LONG, history.TIMES = 6, 0\n"
+SHORT = "from smidgen.coordinator.rounds import history; history.LONG, history.TIMES = 6, 0\n"
 # A real coordinator whose journals are long by a few events, which dies soon after a fold begins.
 MORTAL = (
     SHORT
     + """
 import os, signal, sys, threading, time
-from coordinator.storage.store import Store
+from smidgen.coordinator.storage.store import Store
 
 fold, after_s = Store.fold, float(sys.argv.pop(1))
 

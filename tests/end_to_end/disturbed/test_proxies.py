@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from edge_client.bases.base import Base, open_base
-from simulation.demo.setting import fleet
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.simulation.demo.setting import fleet
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
 from tests.end_to_end.disturbed.proxies import DEFAULTS, Proxy, proxy, snippet
 from tests.tiny import write_tiny_base

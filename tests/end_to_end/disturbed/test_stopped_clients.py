@@ -13,9 +13,9 @@ from functools import cache
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.guest.ceilings import minute_of
-from simulation.demo.setting import fleet
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.guest.ceilings import minute_of
+from smidgen.simulation.demo.setting import fleet
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, Scene, wait_for
 

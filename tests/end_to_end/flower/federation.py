@@ -24,7 +24,7 @@ server = ServerApp()
 @client.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
     if "texts" in context.node_config:
-        from edge_client.flower import app as seat  # ordinary nodes have no smidgen
+        from smidgen.edge_client.flower import app as seat  # ordinary nodes have no smidgen
 
         return seat.train(message, context)
     return Ordinary(message, context).train()
@@ -33,7 +33,7 @@ def train(message: Message, context: Context) -> Message:
 @client.evaluate()  # type: ignore[untyped-decorator]
 def evaluate(message: Message, context: Context) -> Message:
     if "texts" in context.node_config:
-        from edge_client.flower import app as seat
+        from smidgen.edge_client.flower import app as seat
 
         return seat.evaluate(message, context)
     return Ordinary(message, context).evaluate()

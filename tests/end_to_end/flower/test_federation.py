@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import first_adapter
-from edge_client.adapters.peft_folder import peft_config
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED, open_base
-from edge_client.tasks.task import read_task
-from profiling.instruments.bases import ROOT
-from profiling.instruments.child import Processes, running
-from profiling.peers import flwr
-from profiling.wire.flwr import PROJECT as ZERO_COMPUTE
-from profiling.wire.flwr import free_ports, listens
+from smidgen.edge_client.adapters.initial import first_adapter
+from smidgen.edge_client.adapters.peft_folder import peft_config
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, open_base
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.profiling.instruments.bases import ROOT
+from smidgen.profiling.instruments.child import Processes, running
+from smidgen.profiling.peers import flwr
+from smidgen.profiling.wire.flwr import PROJECT as ZERO_COMPUTE
+from smidgen.profiling.wire.flwr import free_ports, listens
 
 ADAPTER, ROUNDS, TOKENS = "lora:4@q,v", 2, 32
 WITHIN_S = 800  # every message is a process of its own, which loads torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.personal.choice import chosen_in
+from smidgen.edge_client.personal.choice import chosen_in
 from tests.end_to_end.conftest import TEXTS, Scene
 
 MULTILABEL = """

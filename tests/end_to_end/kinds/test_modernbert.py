@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import smidgen
-from edge_client.adapters.peft_folder import CONFIG
-from edge_client.bases.base import Base, open_base
-from edge_client.personal.choice import chosen_in
+from smidgen.edge_client.adapters.peft_folder import CONFIG
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.personal.choice import chosen_in
 from tests.command_line import smidgen as command
 from tests.edge_client.commands.alone import client, train, write_data
 from tests.edge_client.commands.kinds.texts import last_object, masked_data, tagging_data

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
-from simulation.demo.setting import fleet
+from smidgen.edge_client.bases.base import Base
+from smidgen.simulation.demo.setting import fleet
 from tests.end_to_end.conftest import TASK, Scene, write_labelled
 
 EXTENDING = Path(__file__).parents[3] / "docs" / "extending.md"
@@ -68,7 +68,7 @@ def test_a_kind_of_the_docs_is_trained_and_evaluated_over_http(
         ("class Headline:\n    name = 'headline'\n", "has no `measure`"),
         ("raise OSError('no such idea')", "cannot be imported: OSError: no such idea"),
         (
-            "from edge_client.tasks.kinds.classification import Classification as Headline",
+            "from smidgen.edge_client.tasks.kinds.classification import Classification as Headline",
             "calls itself 'labels'",
         ),
     ],
@@ -78,8 +78,8 @@ def test_a_kind_that_lacks_something_is_refused_in_one_line(
 ) -> None:
     install(tmp_path, code)
     ask = (
-        "from edge_client.tasks.task import Task\n"
-        "from edge_client.errors import WrongInput\n"
+        "from smidgen.edge_client.tasks.task import Task\n"
+        "from smidgen.edge_client.errors import WrongInput\n"
         "try: Task('t', kind='headline')\n"
         "except WrongInput as error: print(error)\n"
     )
@@ -90,14 +90,14 @@ def test_a_kind_that_lacks_something_is_refused_in_one_line(
 def test_a_broken_kind_stops_nothing_of_the_others(tmp_path: Path) -> None:
     install(tmp_path, "class Headline:\n    name = 'headline'\n")
     ask = (
-        "from coordinator.rounds.scoring import measures_of\n"
-        "from edge_client.tasks.kind import every_files, measure_called\n"
+        "from smidgen.coordinator.rounds.scoring import measures_of\n"
+        "from smidgen.edge_client.tasks.kind import every_files, measure_called\n"
         "print(measure_called('f1').word, measures_of(['mlm'])[0].word, len(every_files()))"
     )
     assert told(tmp_path, ask) == "F1 accuracy 7"
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    ask = "from edge_client.tasks.registry import find\n"
+    ask = "from smidgen.edge_client.tasks.registry import find\n"
     ask += "try: find('x')\nexcept ValueError as error: print(error)"
     assert told(tmp_path, ask).startswith("kind is one of labels, ")

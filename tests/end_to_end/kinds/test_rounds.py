@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import open_base
-from simulation.demo.home_commands import write_homes
+from smidgen.edge_client.bases.base import open_base
+from smidgen.simulation.demo.home_commands import write_homes
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 from tests.end_to_end.conftest import (
     CLIENTS,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.state import ClientState, Identity
-from edge_client.personal.choice import chosen_in
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.personal.choice import chosen_in
 from tests.coordinator.devices import key_of
 from tests.end_to_end.conftest import Scene, wait_for
 

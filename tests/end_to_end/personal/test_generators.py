@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
 from tests.command_line import smidgen
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.peft_folder import OWN_WEIGHTS, read_origin
-from edge_client.personal.choice import Choice, chosen_in
+from smidgen.edge_client.adapters.peft_folder import OWN_WEIGHTS, read_origin
+from smidgen.edge_client.personal.choice import Choice, chosen_in
 from tests.edge_client.commands.kinds.texts import masked_data, tagging_data
 from tests.end_to_end.conftest import Scene
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rounds.history import Past, to_plain
-from coordinator.storage.credentials import add_operator
-from coordinator.storage.place import DATABASE
-from coordinator.storage.store import Store
-from edge_client.client.connection import http_client, nobody
-from edge_client.client.state import ClientState, Identity
+from smidgen.coordinator.rounds.history import Past, to_plain
+from smidgen.coordinator.storage.credentials import add_operator
+from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.client.connection import http_client, nobody
+from smidgen.edge_client.client.state import ClientState, Identity
 from tests.coordinator.devices import key_of
 from tests.coordinator.storage.test_folded_journals import stand_in
 from tests.coordinator.upkeep.stores import filled

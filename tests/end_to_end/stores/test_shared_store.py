@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.client.state import ClientState
-from simulation.demo.setting import fleet
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import ClientState
+from smidgen.simulation.demo.setting import fleet
 from tests.coordinator.servers import PASSWORD, Buckets, Postgres
 from tests.coordinator.serving.many.processes import Coordinators, check_journal, coordinators
 from tests.end_to_end.conftest import ANY_DISK, CLIENTS, EPOCHS, TEXTS, Scene, wait_for

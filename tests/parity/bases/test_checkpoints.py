@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.families import FAMILIES
-from edge_client.bases.packing import pack_model
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.families import FAMILIES
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
 from tests.families import DECODERS, write_family
 from tests.parity.test_against_transformers import TEXTS, full_model_rows

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.configurations import (
+from smidgen.edge_client.bases.architectures import ArchitectureError
+from smidgen.edge_client.bases.configurations import (
     ACTIVATIONS,
     IDLE,
     NULLABLE,
     read_values,
     shape_of,
 )
-from edge_client.bases.families import FAMILIES, ROPE_THETA
+from smidgen.edge_client.bases.families import FAMILIES, ROPE_THETA
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -167,7 +167,7 @@ def test_longrope_ends_at_the_original_length() -> None:
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_is_the_one_of_its_name(name: str) -> None:
-    from edge_client.engine.torch_backend.layers import ACTIVATIONS as OURS
+    from smidgen.edge_client.engine.torch_backend.layers import ACTIVATIONS as OURS
 
     x = torch.linspace(-6, 6, 601)
     theirs = transformers.activations.ACT2FN[name](x)

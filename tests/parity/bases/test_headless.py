@@ -5,20 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import first_adapter, fitting, initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.api.doctor import doctor
-from edge_client.api.pack import pack
-from edge_client.api.plan import plan
-from edge_client.bases.base import HEADLESS, Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import first_adapter, fitting, initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.api.doctor import doctor
+from smidgen.edge_client.api.pack import pack
+from smidgen.edge_client.api.plan import plan
+from smidgen.edge_client.bases.base import HEADLESS, Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
 from tests.families import write_family
 from tests.parity.folders.kinds import DRUGS, TAGGED, rows_of

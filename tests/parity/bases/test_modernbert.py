@@ -11,27 +11,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
-from edge_client.bases.architectures import ArchitectureError
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.configurations import shape_of
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.planning.layer_cost import LONG_TEXT
-from edge_client.planning.plan import Workload
-from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from smidgen.edge_client.bases.architectures import ArchitectureError
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.configurations import shape_of
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.planning.layer_cost import LONG_TEXT
+from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.edge_client.engine.engines import TEXTS, engine_of
 from tests.edge_client.engine.test_watch import Recorder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
-gradients = pytest.importorskip("profiling.benchmarks.gradients")
-plain = pytest.importorskip("profiling.benchmarks.gradients")._plain
+gradients = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
+plain = pytest.importorskip("smidgen.profiling.benchmarks.gradients")._plain
 
 pytestmark = pytest.mark.few
 
@@ -88,8 +88,8 @@ def logits(
     spec: AdapterSpec = NOTHING,
     state: AdapterState | None = None,
 ) -> dict[str, np.ndarray]:
-    from edge_client.engine.onnx_backend.network import Network as Light
-    from edge_client.engine.torch_backend.network import Network
+    from smidgen.edge_client.engine.onnx_backend.network import Network as Light
+    from smidgen.edge_client.engine.torch_backend.network import Network
 
     words = [[word] for word in WORDS]
     state = initial_adapter(spec, base, len(WORDS), seed=1) if state is None else state

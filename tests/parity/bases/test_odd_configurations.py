@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.families import family_of
-from edge_client.bases.packing import pack_model
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.texts.batches import Batch
 from tests.families import DECODERS
 from tests.families import ENCODERS as EVERY_ENCODER
 
@@ -168,12 +168,12 @@ def ours(base: Base, engine: str) -> tuple[list[np.ndarray], np.ndarray]:
     state = initial_adapter(spec, base, 2, seed=0)
     inputs, words = batch(), [[word] for word in range(WORDS)]
     if engine == "torch":
-        from edge_client.engine.torch_backend.network import Network
+        from smidgen.edge_client.engine.torch_backend.network import Network
 
         network = Network(base, spec, state, words)
         states = [x.numpy() for x in network.states(inputs, "float32")]
         return states, network.logits(inputs, "float32").detach().numpy()
-    from edge_client.engine.onnx_backend.network import Network as OnnxNetwork
+    from smidgen.edge_client.engine.onnx_backend.network import Network as OnnxNetwork
 
     onnx = OnnxNetwork(base, spec, state, words, threads=1)
     return [x.copy() for x in onnx.states(inputs)], onnx.logits(inputs)

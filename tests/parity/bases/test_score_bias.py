@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.frozen_base import FrozenBase
 from tests.families import write_family
 
 torch = pytest.importorskip("torch")

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 
 torch = pytest.importorskip("torch")
 

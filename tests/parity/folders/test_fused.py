@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.generation import KeyValueCache
-from edge_client.engine.onnx_backend.network import Network
-from edge_client.engine.torch_backend.network import Network as TorchNetwork
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.generation import KeyValueCache
+from smidgen.edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.engine.torch_backend.network import Network as TorchNetwork
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.families import FEED_FORWARD, HIDDEN, write_family
 
 torch = pytest.importorskip("torch")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.gguf_adapter import has_gguf_form, write_gguf_adapter
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.generation import KeyValueCache
-from edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.adapters.gguf_adapter import has_gguf_form, write_gguf_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.generation import KeyValueCache
+from smidgen.edge_client.engine.onnx_backend.network import Network
 from tests.edge_client.bases.gguf.files import WORDS, write_gguf
 
 IDS = [40, 3, 77, 120, 9, 64, 33, 201, 5, 18, 90, 7]

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from edge_client.adapters.gguf_adapter import write_gguf_adapter
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.bases.gguf.tokenizer import SPLITTINGS, gguf_tokenizer
-from edge_client.engine.generation import KeyValueCache
-from edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.adapters.gguf_adapter import write_gguf_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.bases.gguf.tokenizer import SPLITTINGS, gguf_tokenizer
+from smidgen.edge_client.engine.generation import KeyValueCache
+from smidgen.edge_client.engine.onnx_backend.network import Network
 from tests.breadth import first_fast
 from tests.edge_client.bases.gguf.files import (
     BYTES,

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.opening import open_engine
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
 from tests.parity.folders.kinds import DRUGS, MASKED, NOTES, TAGGED, exported, rows_of, trained
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.merged import write_merged
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import PREFIX, AdapterError, lora_modules, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.bases.quantization import from_bfloat16, to_bfloat16
-from edge_client.errors import Failed
-from edge_client.tasks.task import Task
-from edge_client.updates.forms import LORA_A, LORA_B
-from edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.merged import write_merged
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import PREFIX, AdapterError, lora_modules, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.quantization import from_bfloat16, to_bfloat16
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.edge_client.bases.gguf.files import write_gguf
 from tests.families import DECODERS, write_family
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import Base
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.parity.test_against_peft_folders import saved_by_peft
 from tests.parity.test_against_transformers import TEXTS, full_model_rows
 

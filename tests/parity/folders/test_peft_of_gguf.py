@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import CONFIG, Exported, write_peft_folder
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.generation import KeyValueCache
-from edge_client.engine.onnx_backend.network import Network
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import CONFIG, Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.generation import KeyValueCache
+from smidgen.edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.edge_client.bases.gguf.files import fields, gguf, tensors, write_gguf
 
 torch = pytest.importorskip("torch")

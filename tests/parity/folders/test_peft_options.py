@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.peft_options import READ, REFUSED, UNUSED
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.peft_options import READ, REFUSED, UNUSED
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.parity.folders.kinds import DRUGS, TAGGED, rows_of
 from tests.parity.folders.peft_cases import LABELS, LORA, MASKED, PROMPTS, TAGS, Case
 from tests.parity.test_against_transformers import TEXTS, full_model_rows

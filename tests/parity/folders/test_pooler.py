@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.peft_import import read_peft_adapter
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.layout import pooler_of
-from edge_client.bases.packing import pack_model
-from edge_client.engine.opening import open_engine
-from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.peft_import import read_peft_adapter
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.layout import pooler_of
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.training import Training
 from tests.parity.test_against_transformers import TEXTS
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.peft_options import check_targets, is_target, matching
-from edge_client.bases.families import FAMILIES
+from smidgen.edge_client.adapters.peft_options import check_targets, is_target, matching
+from smidgen.edge_client.bases.families import FAMILIES
 
 peft = pytest.importorskip("peft")
 tuners_utils = pytest.importorskip("peft.tuners.tuners_utils")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
-from edge_client.personal.generator import pull
+from smidgen.edge_client.adapters.banks import IN, IN_BIAS, OUT, OUT_BIAS, SLOPE, Generator
+from smidgen.edge_client.personal.generator import pull
 
 torch = pytest.importorskip("torch")
 

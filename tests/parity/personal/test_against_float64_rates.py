@@ -9,17 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edge_client.adapters.banks import LORA_A, LORA_B, SCALING, bank_spec
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import PREFIX, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import modules_of
-from edge_client.personal.fitting import FitTerms
-from edge_client.personal.rates import rated_fit, slopes_of
-from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.banks import LORA_A, LORA_B, SCALING, bank_spec
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import PREFIX, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.personal.bank import modules_of
+from smidgen.edge_client.personal.fitting import FitTerms
+from smidgen.edge_client.personal.rates import rated_fit, slopes_of
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of
 
 torch = pytest.importorskip("torch")

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.rounds.learning.memory import Memory
-from coordinator.rounds.learning.registry import mean_of, optimizer_of
-from coordinator.rounds.schedule import Learning
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
-from profiling.peers import flwr
+from smidgen.coordinator.rounds.learning.memory import Memory
+from smidgen.coordinator.rounds.learning.registry import mean_of, optimizer_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.profiling.peers import flwr
 
 ROUNDS, DEVICES, NUMBERS = 5, 11, 60
 EVEN = ("multikrum:2:4",)  # compared with equal numbers of examples

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.peft_folder import read_peft_folder
-from edge_client.adapters.spec import AdapterError
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
+from smidgen.edge_client.adapters.peft_folder import read_peft_folder
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
 from tests.parity.snippet.scenes import ONE, Scene, export
 from tests.tiny import write_tiny_base
 

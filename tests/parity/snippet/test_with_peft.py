@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import smidgen
-from edge_client.adapters.card import SNIPPET
-from edge_client.bases.base import Base
+from smidgen.edge_client.adapters.card import SNIPPET
+from smidgen.edge_client.bases.base import Base
 from tests.command_line import smidgen as command
 from tests.parity.snippet.scenes import (
     ONE,
@@ -42,7 +42,7 @@ for folder, code, asked, texts in json.load(open(sys.argv[1])):
     known = {"__name__": "card"}
     exec(code, known)
     print(json.dumps([known[asked](*([one] if isinstance(one, str) else one)) for one in texts]))
-assert not {name.split(".")[0] for name in sys.modules} & {"smidgen", "edge_client"}
+assert not {name.split(".")[0] for name in sys.modules} & {"smidgen"}
 """
 
 
@@ -156,7 +156,7 @@ def test_card_and_page_hold_the_very_lines(folders: dict[str, Path]) -> None:
     assert all(code_in(folder) == lines for folder in folders.values())
     root = Path(__file__).parents[3]
     page = (root / "docs" / "python.md").read_text()
-    assert f"\n{{{{ {SNIPPET.relative_to(root)} }}}}\n" in page
+    assert f"\n{{{{ {SNIPPET.resolve().relative_to(root)} }}}}\n" in page
 
 
 def test_words_are_written_as_the_tokenizer_has_them(folders: dict[str, Path]) -> None:

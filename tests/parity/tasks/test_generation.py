@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.generation import KeyValueCache, Sampling, generated
-from edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.generation import KeyValueCache, Sampling, generated
+from smidgen.edge_client.engine.onnx_backend.network import Network
 from tests.families import DECODERS, write_family
 
 torch = pytest.importorskip("torch")

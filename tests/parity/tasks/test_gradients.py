@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
 from tests.breadth import covering
 from tests.families import ENCODERS, write_family
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
-gradients = pytest.importorskip("profiling.benchmarks.gradients")
+gradients = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
 
 pytestmark = pytest.mark.few
 

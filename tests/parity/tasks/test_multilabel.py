@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.edge_client.engine.engines import engine_of
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
-head = pytest.importorskip("edge_client.engine.torch_backend.head")
-onnx_head = pytest.importorskip("edge_client.engine.onnx_backend.head")
+head = pytest.importorskip("smidgen.edge_client.engine.torch_backend.head")
+onnx_head = pytest.importorskip("smidgen.edge_client.engine.onnx_backend.head")
 
 pytestmark = pytest.mark.few
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from edge_client.texts.prompts.chat_template import ChatTemplate, Refused
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.texts.prompts.chat_template import ChatTemplate, Refused
+from smidgen.edge_client.texts.tokens import Tokens
 from tests.conftest import SHARED
 from tests.parity.texts.chat_templates import MARKED, TEMPLATES, TURNS
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import smidgen
-from edge_client.tasks.task import Task
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.tokens import Tokens
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 torch = pytest.importorskip("torch")

@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, processors
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.peft_folder import Exported, write_peft_folder
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.opening import open_engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import Task
-from edge_client.texts.batches import Batch
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.tensors import encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS
 from tests.families import write_family
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
-gradients = pytest.importorskip("profiling.benchmarks.gradients")
+gradients = pytest.importorskip("smidgen.profiling.benchmarks.gradients")
 
 pytestmark = pytest.mark.few
 

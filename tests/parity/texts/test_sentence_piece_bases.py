@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from edge_client.bases.configurations import shape_of
-from edge_client.bases.tokenizer import disagreements, tokenizer_kind
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
+from smidgen.edge_client.bases.configurations import shape_of
+from smidgen.edge_client.bases.tokenizer import disagreements, tokenizer_kind
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
 
 transformers = pytest.importorskip("transformers")
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.texts.tokens import Prompt, Tokens
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.tokens import Prompt, Tokens
 from tests.parity.texts.kinds import (
     MODELS,
     NORMALIZERS,
@@ -229,7 +229,7 @@ def test_typed_control_words_have_the_ids_of_plain_text(kind: Kind, text: str) -
 
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_typed_control_words_are_no_targets_of_masking(model: str) -> None:
-    from edge_client.tasks.kinds.masked_words import masked
+    from smidgen.edge_client.tasks.kinds.masked_words import masked
 
     ours, _ = read_by(Kind(model))
     text = Example("the <mask> [MASK] of </s> <pad> <s> news " * 9)

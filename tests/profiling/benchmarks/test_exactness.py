@@ -8,9 +8,9 @@ from tests.command_line import smidgen
 
 pytest.importorskip("peft")
 
-from edge_client.bases.base import Base
-from profiling.benchmarks.exactness import PlanError
-from profiling.benchmarks.report import exactness_table
+from smidgen.edge_client.bases.base import Base
+from smidgen.profiling.benchmarks.exactness import PlanError
+from smidgen.profiling.benchmarks.report import exactness_table
 from tests.breadth import SLOW
 
 

@@ -17,9 +17,9 @@ from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 
 pytest.importorskip("torch")
 
-from edge_client.bases.base import Base
-from edge_client.tables import render
-from profiling.benchmarks.report import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tables import render
+from smidgen.profiling.benchmarks.report import (
     grid,
     grid_table,
     ratio_notes,
@@ -28,8 +28,8 @@ from profiling.benchmarks.report import (
     train_notes,
     train_table,
 )
-from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
-from profiling.benchmarks.training_run import (
+from smidgen.profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
+from smidgen.profiling.benchmarks.training_run import (
     TRAIN_FILE,
     TrainingRun,
     from_record,
@@ -37,11 +37,11 @@ from profiling.benchmarks.training_run import (
     spread,
     to_record,
 )
-from profiling.instruments.bases import BenchmarkError, find_base, label_words
-from profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
-from profiling.instruments.stepping import Request, random_texts, read_request
-from profiling.peers.ort import ORT_TRAINING
-from profiling.records.record import (
+from smidgen.profiling.instruments.bases import BenchmarkError, find_base, label_words
+from smidgen.profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
+from smidgen.profiling.instruments.stepping import Request, random_texts, read_request
+from smidgen.profiling.peers.ort import ORT_TRAINING
+from smidgen.profiling.records.record import (
     Conditions,
     Record,
     RecordError,
@@ -460,9 +460,8 @@ def test_what_was_measured_is_kept_whatever_ends_the_next_peer(
 
 
 def test_the_parent_never_imports_torch() -> None:
-    script = (
-        "import sys, profiling.cli; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    )
+    script = "import sys, smidgen.profiling.cli\n"
+    script += "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
     )

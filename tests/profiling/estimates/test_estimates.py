@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.layout import checked_shape
-from edge_client.bases.random_models import hub_config
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.step_cost import step_flops
-from profiling.estimates import (
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.layout import checked_shape
+from smidgen.edge_client.bases.random_models import hub_config
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.step_cost import step_flops
+from smidgen.profiling.estimates import (
     BOARDS,
     LEAST_BYTES,
     MOST_BYTES,

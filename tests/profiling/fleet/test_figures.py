@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.fleet.run import ProcessWatch, Sample, heard, latency, near, slope, together
+from smidgen.profiling.fleet.run import ProcessWatch, Sample, heard, latency, near, slope, together
 
 
 def looks(values: list[int]) -> list[Sample]:

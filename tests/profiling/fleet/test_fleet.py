@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from profiling.records.record import read_records
+from smidgen.profiling.records.record import read_records
 from tests.command_line import smidgen
 from tests.coordinator.servers import PASSWORD, Buckets, Postgres
 

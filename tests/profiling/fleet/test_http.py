@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from profiling.fleet.device import Answer, Connection, ConnectionBroke
+from smidgen.profiling.fleet.device import Answer, Connection, ConnectionBroke
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-One: 1\r\n\r\nhello"
 

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from profiling.instruments.child import DONE, run_child, terminable
+from smidgen.profiling.instruments.child import DONE, run_child, terminable
 
 LONG = (sys.executable, "-c", "import time; time.sleep(600)")
 SHORT = (sys.executable, "-c", "import json; print(json.dumps({'event': 'done'}))")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from profiling.instruments.child import STOPS, terminable, undisturbed
+from smidgen.profiling.instruments.child import STOPS, terminable, undisturbed
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.instruments.memory_cap import (
+from smidgen.profiling.instruments.memory_cap import (
     CapReport,
     DataLimit,
     Group,

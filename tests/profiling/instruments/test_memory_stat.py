@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.metering.memory import PROC, read_memory
-from profiling.instruments.memory_cap import Group, cached_bytes, drop_page_cache, memory_cap
+from smidgen.edge_client.metering.memory import PROC, read_memory
+from smidgen.profiling.instruments.memory_cap import (
+    Group,
+    cached_bytes,
+    drop_page_cache,
+    memory_cap,
+)
 
 MIB = 1 << 20
 HELD = """

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.metering.power import energy_counter
-from edge_client.metering.work import WorkMeter
-from edge_client.planning.resources import usable_cores
-from profiling.instruments.sampler import Sampler
+from smidgen.edge_client.metering.power import energy_counter
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.planning.resources import usable_cores
+from smidgen.profiling.instruments.sampler import Sampler
 from tests.edge_client.metering.boards import TX2, monitors
 
 THREADS = {"sampler", "energy", "meter"}

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_client.metering.memory import PROC
-from profiling.instruments.sampler import ProcessTree
+from smidgen.edge_client.metering.memory import PROC
+from smidgen.profiling.instruments.sampler import ProcessTree
 
 BUSY = "import time; t = time.process_time\nwhile t() < 0.3: pass\nprint('done', flush=True)\n"
 GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.instruments.child import ProcessError, running
+from smidgen.profiling.instruments.child import ProcessError, running
 from tests.processes import children_of, is_computing
 
 ASLEEP = "import time; time.sleep(60)"
@@ -38,7 +38,7 @@ def test_what_a_killed_process_started_ends_with_it(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from profiling.instruments.child import running\n"
+        "from smidgen.profiling.instruments.child import running\n"
         "with running(Path(sys.argv[1])) as processes:\n"
         f"    processes.start('parent', [sys.executable, '-c', {ASLEEP!r}], {{}})\n"
         "    time.sleep(60)\n"

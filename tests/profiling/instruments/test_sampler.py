@@ -1,8 +1,8 @@
 import subprocess
 import sys
 
-from edge_client.metering.memory import PROC, read_memory, reset_peak_rss
-from profiling.instruments.sampler import Peaks, Sampler
+from smidgen.edge_client.metering.memory import PROC, read_memory, reset_peak_rss
+from smidgen.profiling.instruments.sampler import Peaks, Sampler
 
 MIB = 1 << 20
 HUMP = """

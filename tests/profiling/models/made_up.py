@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from profiling.models.cell import BOARDS, BUDGETS, GIB, Cell, Proof
-from profiling.records.record import Conditions
+from smidgen.profiling.models.cell import BOARDS, BUDGETS, GIB, Cell, Proof
+from smidgen.profiling.records.record import Conditions
 
 MIB = 1 << 20
 BASES = {  # parameters, LoRA's parameters, GFLOP of a step

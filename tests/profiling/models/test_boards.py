@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiling.models.cell import GIB, Cell, Proof, found_board, placed, prove
+from smidgen.profiling.models.cell import GIB, Cell, Proof, found_board, placed, prove
 
 
 class Boards:

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from profiling.instruments.machine import conditions
-from profiling.models.cell import GIB, Cell, Proof, from_record, to_record
-from profiling.records.record import RecordError, from_line, to_line
+from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.models.cell import GIB, Cell, Proof, from_record, to_record
+from smidgen.profiling.records.record import RecordError, from_line, to_line
 
 CELL = Cell(
     "roberta-base",

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from profiling.models import page
-from profiling.models.cell import GIB, Cell, Proof, placed
-from profiling.models.page import write_pages
-from profiling.models.report import answer, grid, ordered, settings, title
+from smidgen.profiling.models import page
+from smidgen.profiling.models.cell import GIB, Cell, Proof, placed
+from smidgen.profiling.models.page import write_pages
+from smidgen.profiling.models.report import answer, grid, ordered, settings, title
 from tests.profiling.models.made_up import CONDITIONS, cell, cells
 
 HOSTILE = '<script>alert("x")</script>|`*'

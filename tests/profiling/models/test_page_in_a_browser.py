@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("playwright")
 
-from profiling.models.page import write_pages
+from smidgen.profiling.models.page import write_pages
 from tests.breadth import first_fast
 from tests.browser.chromium import (
     CONTRASTS,

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.tables import render
-from profiling.models.cell import GIB, Cell, Proof, placed
-from profiling.models.report import models_tables, twice_table, verdict
+from smidgen.edge_client.tables import render
+from smidgen.profiling.models.cell import GIB, Cell, Proof, placed
+from smidgen.profiling.models.report import models_tables, twice_table, verdict
 
 MIB = 1 << 20
 CELL = Cell(

@@ -1,9 +1,9 @@
 import pytest
 
-from edge_client.bases.base import BaseError
-from profiling.instruments.bases import BenchmarkError
-from profiling.models.cell import Cell
-from profiling.models.measure import BASES, draw, pick_bases, pick_cells
+from smidgen.edge_client.bases.base import BaseError
+from smidgen.profiling.instruments.bases import BenchmarkError
+from smidgen.profiling.models.cell import Cell
+from smidgen.profiling.models.measure import BASES, draw, pick_bases, pick_cells
 
 LIKE = Cell("", "")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
-from profiling.instruments.machine import conditions
-from profiling.models.cell import GIB, Cell, Proof, can_prove, from_record, to_record
-from profiling.models.measure import Asked, measure
-from profiling.models.run import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.models.cell import GIB, Cell, Proof, can_prove, from_record, to_record
+from smidgen.profiling.models.measure import Asked, measure
+from smidgen.profiling.models.run import (
     FILE,
     of_one_machine,
     read_kept,
@@ -21,7 +21,7 @@ from profiling.models.run import (
     session_for,
     to_do,
 )
-from profiling.records.record import RecordError, append
+from smidgen.profiling.records.record import RecordError, append
 from tests.command_line import smidgen
 
 ASKED = Asked(steps=2, warmup=0, threads=1)
@@ -47,7 +47,7 @@ def keep(path: Path, *cells: Cell) -> None:
 
 
 def read_base_id(cell: Cell) -> str:
-    from edge_client.bases.base import open_base
+    from smidgen.edge_client.bases.base import open_base
 
     return open_base(cell.base).base_id
 

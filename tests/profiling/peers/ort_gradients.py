@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling.peers.ort_child import Trainer
+from smidgen.profiling.peers.ort_child import Trainer
 
 
 def gradients(folder: Path, batch: Path, out: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.metering.memory import PROC
-from profiling.instruments.bases import MARK, BenchmarkError
-from profiling.peers import flwr as flwr_simulation
+from smidgen.edge_client.metering.memory import PROC
+from smidgen.profiling.instruments.bases import MARK, BenchmarkError
+from smidgen.profiling.peers import flwr as flwr_simulation
 
 SCRIPT = "scripts/flwr_env"
 ADAPTER = {"layer.lora_A": np.ones((2, 16), np.float32), "layer.lora_B": np.zeros((16, 2), "f4")}

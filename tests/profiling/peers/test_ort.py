@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
-from profiling.instruments.bases import MARK, BenchmarkError
-from profiling.instruments.child import DONE
-from profiling.peers import ort as ort_training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
+from smidgen.profiling.instruments.bases import MARK, BenchmarkError
+from smidgen.profiling.instruments.child import DONE
+from smidgen.profiling.peers import ort as ort_training
 from tests.command_line import smidgen
 from tests.families import write_family
 
@@ -65,7 +65,7 @@ def test_half_an_environment_is_none(no_environment: Path) -> None:
     (no_environment / "bin").mkdir(parents=True)
     (no_environment / "bin" / "python").touch()
     with pytest.raises(BenchmarkError, match=SCRIPT):
-        ort_training.command("profiling.peers.ort_child")
+        ort_training.command("smidgen.profiling.peers.ort_child")
 
 
 @pytest.mark.parametrize("family", ["llama", "modernbert", "mpnet"])
@@ -80,14 +80,14 @@ def test_a_block_that_is_not_berts_is_refused(tiny_base: Base, tmp_path: Path, f
 def test_what_its_environment_runs_takes_numpy_and_nothing_else() -> None:
     script = (
         "import sys; before = set(sys.modules); "
-        "import edge_client.bases.families, edge_client.bases.weights; "
-        "import profiling.instruments.stepping; "
+        "import smidgen.edge_client.bases.families, smidgen.edge_client.bases.weights; "
+        "import smidgen.profiling.instruments.stepping; "
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    known = {*sys.stdlib_module_names, "edge_client", "profiling", "numpy"}
+    known = {*sys.stdlib_module_names, "smidgen", "numpy"}
     assert set(done.stdout.split()) <= known
 
 

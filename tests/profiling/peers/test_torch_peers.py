@@ -3,7 +3,7 @@ import pytest
 pytest.importorskip("transformers")
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from profiling.peers.torch_peers import recompute
+from smidgen.profiling.peers.torch_peers import recompute
 
 
 @pytest.mark.parametrize(("kind", "can"), [("bert", True), ("albert", False)])

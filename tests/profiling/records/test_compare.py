@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.records.compare import Comparison, compare
-from profiling.records.record import Conditions, Figure, Plain, Record, append
+from smidgen.profiling.records.compare import Comparison, compare
+from smidgen.profiling.records.record import Conditions, Figure, Plain, Record, append
 from tests.command_line import smidgen
 
 HERE = Conditions({"processor": "A", "instruction_sets": ["avx2"]}, {"numpy": "2.1"}, "base")

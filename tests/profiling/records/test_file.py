@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.records.record import (
+from smidgen.profiling.records.record import (
     Conditions,
     Figure,
     Record,

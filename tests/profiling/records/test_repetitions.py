@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.records.compare import CONFIDENT, confidence_apart, confidence_beside
+from smidgen.profiling.records.compare import CONFIDENT, confidence_apart, confidence_beside
 
 numbers = st.lists(st.floats(0.1, 10), min_size=2, max_size=8)
 

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("rich")
 
-from edge_client.wire.reports import Cost
-from profiling.rounds.costs import FiguresError, cost_by_round, read_figures
+from smidgen.edge_client.wire.reports import Cost
+from smidgen.profiling.rounds.costs import FiguresError, cost_by_round, read_figures
 
 
 def figure(round_index: int, kind: str, device_id: str, **more: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from profiling.rounds.costs import cost_by_round
-from profiling.rounds.picture import draw_rounds, file_title, rounds_figure
+from smidgen.profiling.rounds.costs import cost_by_round
+from smidgen.profiling.rounds.picture import draw_rounds, file_title, rounds_figure
 from tests.profiling.rounds.test_costs import figure
 
 SECONDS = {"wait": 90.0, "load": 1.0, "train": 4.0}

@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from profiling.records.record import Conditions, Figure, Record, read_records, to_line
+from smidgen.profiling.records.record import Conditions, Figure, Record, read_records, to_line
 from tests.command_line import smidgen
 from tests.profiling.rounds.test_costs import figure
 

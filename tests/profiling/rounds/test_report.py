@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("rich")
 
-from profiling.rounds.costs import cost_by_round, rounds_table
+from smidgen.profiling.rounds.costs import cost_by_round, rounds_table
 from tests.command_line import shown, smidgen
 from tests.profiling.rounds.test_costs import figure
 

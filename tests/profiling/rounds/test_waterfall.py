@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("rich")
 
-from edge_client.tables import render
-from edge_client.wire.reports import Cost, Phase
-from profiling.rounds.picture import coloured, step_table
-from profiling.rounds.waterfall import Step, steps_of_round
+from smidgen.edge_client.tables import render
+from smidgen.edge_client.wire.reports import Cost, Phase
+from smidgen.profiling.rounds.picture import coloured, step_table
+from smidgen.profiling.rounds.waterfall import Step, steps_of_round
 from tests.command_line import shown, smidgen
 
 TRAIN: dict[Phase, float] = {"wait": 1.0, "download": 0.5, "load": 1.0, "train": 4.0, "upload": 0.5}

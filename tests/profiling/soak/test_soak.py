@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from profiling.fleet.run import Sample
-from profiling.records.record import read_records
-from profiling.soak import SoakRun, settled, side
+from smidgen.profiling.fleet.run import Sample
+from smidgen.profiling.records.record import read_records
+from smidgen.profiling.soak import SoakRun, settled, side
 from tests.command_line import smidgen
 
 ROUNDS = 1200

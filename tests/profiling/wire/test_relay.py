@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from profiling.wire.relay import PIECE_BYTES, Exchange, Relay, RelayError, relaying
-from profiling.wire.run import passed
+from smidgen.profiling.wire.relay import PIECE_BYTES, Exchange, Relay, RelayError, relaying
+from smidgen.profiling.wire.run import passed
 
 MEGABYTES = 3_145_728
 RTT_S = 0.05

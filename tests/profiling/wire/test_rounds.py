@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from edge_client.bases.base import Base
-from profiling.instruments.child import ProcessError
-from profiling.instruments.made_up_run import ADDED, first_state
-from profiling.peers import flwr as flwr_simulation
-from profiling.records.record import read_records
-from profiling.wire.ours import Rounds, check, measure
-from profiling.wire.relay import CountError, Exchange, of_training, whole_rounds
+from smidgen.edge_client.bases.base import Base
+from smidgen.profiling.instruments.child import ProcessError
+from smidgen.profiling.instruments.made_up_run import ADDED, first_state
+from smidgen.profiling.peers import flwr as flwr_simulation
+from smidgen.profiling.records.record import read_records
+from smidgen.profiling.wire.ours import Rounds, check, measure
+from smidgen.profiling.wire.relay import CountError, Exchange, of_training, whole_rounds
 from tests.command_line import smidgen
 from tests.processes import children_of, is_computing
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.opened import DataError
-from edge_client.tasks.task import Task, read_task, task_toml
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError
-from simulation.commands.data import summary, write_dataset
-from simulation.datasets.catalogue import read_dataset, read_local
-from simulation.datasets.dataset import DataSet
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.task import Task, read_task, task_toml
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.simulation.commands.data import summary, write_dataset
+from smidgen.simulation.datasets.catalogue import read_dataset, read_local
+from smidgen.simulation.datasets.dataset import DataSet
 from tests.command_line import smidgen
 
 TASK = Task("pets", ("cat", "dog"), ("a [MASK] : {text}",), {"cat": "cat", "dog": "dog"})

@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from edge_client.texts.examples import read_folder
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.edge_client.texts.parts import Labels
 from tests.command_line import Done, smidgen
 
 LANGUAGES = ("eng", "hau", "swa")

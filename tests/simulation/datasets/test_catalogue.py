@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.opened import DataError
-from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
-from simulation.datasets import known
-from simulation.datasets.catalogue import FOLDERS, VARIABLE, read_dataset, read_local
-from simulation.datasets.dataset import DataSet, disjoint, likeness
-from simulation.datasets.known import HYPOTHESES, drawn, is_test_premise
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.simulation.datasets import known
+from smidgen.simulation.datasets.catalogue import FOLDERS, VARIABLE, read_dataset, read_local
+from smidgen.simulation.datasets.dataset import DataSet, disjoint, likeness
+from smidgen.simulation.datasets.known import HYPOTHESES, drawn, is_test_premise
 from tests.conftest import SHARED, shared
 
 TASK = Task("own", ("a", "b"), ("[MASK] : {text}",), {"a": "good", "b": "bad"})

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.opened import DataError
-from edge_client.formats.tags import OUTSIDE
-from simulation.datasets.catalogue import read_dataset
-from simulation.datasets.known import READERS, begun, tagged_texts
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.tags import OUTSIDE
+from smidgen.simulation.datasets.catalogue import read_dataset
+from smidgen.simulation.datasets.known import READERS, begun, tagged_texts
 from tests.conftest import shared
 
 FEW = "-DOCSTART- (1)\n\nSome NN O I-Entity\npills NN O I-Entity\nhelp VB O O\n\nNo DT O O\n"

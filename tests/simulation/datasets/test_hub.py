@@ -14,11 +14,11 @@ pytest.importorskip("pyarrow")
 import pyarrow
 from pyarrow import parquet
 
-from edge_client.formats.opened import DataError
-from edge_client.tasks.ready_tasks import AG_NEWS, NEWS
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from simulation.datasets.hub import (
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, NEWS
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.simulation.datasets.hub import (
     LAYOUTS,
     HubLayout,
     configs_of,

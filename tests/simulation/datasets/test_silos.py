@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.papers.grid import read_file
 from benchmarks.papers.tables.silos import NAMES
-from simulation.datasets.catalogue import read_dataset
-from simulation.datasets.silos import (
+from smidgen.simulation.datasets.catalogue import read_dataset
+from smidgen.simulation.datasets.silos import (
     ENGLISH,
     LANGUAGES,
     MEDICAL,

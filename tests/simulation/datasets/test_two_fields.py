@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
-from edge_client.texts.prompts.patterns import MASK
-from simulation.datasets.catalogue import read_dataset
-from simulation.datasets.dataset import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
-from simulation.datasets.hub import LAYOUTS
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
+from smidgen.edge_client.texts.prompts.patterns import MASK
+from smidgen.simulation.datasets.catalogue import read_dataset
+from smidgen.simulation.datasets.dataset import AG_NEWS_PAIR, MNLI_QUOTED, YAHOO_PAIR
+from smidgen.simulation.datasets.hub import LAYOUTS
 
 
 def write(folder: Path, name: str, text: str) -> None:

@@ -11,11 +11,11 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
-from edge_client.bases.base import Base
-from edge_client.errors import WrongInput
-from edge_client.wire.training import Training
-from simulation.demo.demo import Unfinished, check_extras, run_demo
-from simulation.demo.setting import ALONE, RUN, SCORE, Setting, Step
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.demo.demo import Unfinished, check_extras, run_demo
+from smidgen.simulation.demo.setting import ALONE, RUN, SCORE, Setting, Step
 from tests.edge_client.commands.alone import TASK, write_data
 
 ROOT = Path(__file__).parents[3]

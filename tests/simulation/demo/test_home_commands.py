@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import read_folder
-from simulation.demo.home_commands import HOMES, WAYS, write_homes
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.simulation.demo.home_commands import HOMES, WAYS, write_homes
 
 
 def phrasings(folder: Path, part: str) -> set[str]:

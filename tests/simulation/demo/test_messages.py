@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import read_folder
-from edge_client.texts.parts import Labels
-from simulation.demo.messages import (
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.edge_client.texts.parts import Labels
+from smidgen.simulation.demo.messages import (
     DATA,
     DEVICES,
     HOMES,

@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from edge_client.wire.training import Training
-from simulation.demo.demo import picture_title
-from simulation.demo.messages import HOMES, write_client_folders
-from simulation.demo.setting import Setting
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.demo.demo import picture_title
+from smidgen.simulation.demo.messages import HOMES, write_client_folders
+from smidgen.simulation.demo.setting import Setting
 
 
 def test_the_picture_says_data_base_adapter_run_and_machine(tmp_path: Path) -> None:

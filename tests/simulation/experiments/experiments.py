@@ -4,15 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example
-from edge_client.texts.written import write_tagged
-from edge_client.wire.training import Training
-from simulation.datasets.dataset import DataSet
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.stage import Stage
-from simulation.population.deal import Deal, population_of
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.written import write_tagged
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.population.deal import Deal, population_of
 from tests.edge_client.engine.engines import TEXTS
 
 ALL = tuple(

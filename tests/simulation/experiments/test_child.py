@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.errors import Failed, WrongInput
-from edge_client.planning.sizes import BudgetError
-from simulation.experiments.child import child
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.simulation.experiments.child import child
 from tests.processes import children_of, is_computing
 
 # Work of the children
@@ -87,7 +87,7 @@ def test_a_signal_to_the_whole_group_is_the_parents_to_answer(tmp_path: Path) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ends children with their parent")
 def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
-        "import sys; from simulation.experiments.child import child\n"
+        "import sys; from smidgen.simulation.experiments.child import child\n"
         "from tests.simulation.experiments.test_child import note_and_sleep\n"
         "if __name__ == '__main__':\n"
         "    with child(note_and_sleep, sys.argv[1], name='it') as running:\n"

@@ -10,12 +10,12 @@ pytest.importorskip("fastapi")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.selection import cohort
-from edge_client.tasks.ready_tasks import AG_NEWS
-from edge_client.wire.training import Labelling
-from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
-from simulation.experiments.federation.schedule import schedule_of
-from simulation.population.deal import Deal
+from smidgen.coordinator.rounds.selection import cohort
+from smidgen.edge_client.tasks.ready_tasks import AG_NEWS
+from smidgen.edge_client.wire.training import Labelling
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
+from smidgen.simulation.experiments.federation.schedule import schedule_of
+from smidgen.simulation.population.deal import Deal
 
 EXPERIMENT = """
 dataset = "ag_news"

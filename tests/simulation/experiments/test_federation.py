@@ -7,21 +7,26 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.bases.base import Base
-from edge_client.client.state import FinishedWork
-from edge_client.tasks.task import Task
-from edge_client.updates.states import StepInputs
-from edge_client.wire.messages import Report, Work
-from edge_client.wire.tensors import Update, decode_adapter, encode_update
-from edge_client.wire.training import Training
-from profiling.instruments.made_up_run import ADDED
-from simulation.experiments.federation.devices import NOTHING, Round, SimulationError, Standing
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import Rounds, schedule_of
-from simulation.experiments.stage import Stage
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.experiments.virtual.zero_compute import Echoes, zero_rounds
-from simulation.population.deal import Deal
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.state import FinishedWork
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.wire.messages import Report, Work
+from smidgen.edge_client.wire.tensors import Update, decode_adapter, encode_update
+from smidgen.edge_client.wire.training import Training
+from smidgen.profiling.instruments.made_up_run import ADDED
+from smidgen.simulation.experiments.federation.devices import (
+    NOTHING,
+    Round,
+    SimulationError,
+    Standing,
+)
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import Rounds, schedule_of
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.zero_compute import Echoes, zero_rounds
+from smidgen.simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import staged
 

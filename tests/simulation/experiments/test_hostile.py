@@ -8,24 +8,24 @@ import pytest
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.grid import read_file
-from coordinator.rounds.admission import Refusal, check_report
-from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.scoring import FAR_NATS, class_thresholds, prior_of, ratio_of
-from edge_client.errors import WrongInput
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
-from edge_client.wire.messages import PROTOCOL, Report, Work
-from edge_client.wire.reports import BINS, Confidences
-from edge_client.wire.tensors import decode_adapter, encode_adapter
-from edge_client.wire.training import Labelling, Training
-from profiling.instruments.made_up_run import ADDED
-from simulation.demo.messages import TASK
-from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
-from simulation.experiments.federation.devices import Round
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import Rounds
-from simulation.experiments.hostile import (
+from smidgen.coordinator.rounds.admission import Refusal, check_report
+from smidgen.coordinator.rounds.bounds import norm_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.scoring import FAR_NATS, class_thresholds, prior_of, ratio_of
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, Work
+from smidgen.edge_client.wire.reports import BINS, Confidences
+from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter
+from smidgen.edge_client.wire.training import Labelling, Training
+from smidgen.profiling.instruments.made_up_run import ADDED
+from smidgen.simulation.demo.messages import TASK
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
+from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.hostile import (
     ATTACKS,
     CLAIMED_TESTS,
     HUGE,
@@ -36,10 +36,10 @@ from simulation.experiments.hostile import (
     told_texts,
     without_tests,
 )
-from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.virtual.zero_compute import Echoes
-from simulation.population.clients import Client
-from simulation.population.deal import Deal
+from smidgen.simulation.experiments.scoring import Score, Tally
+from smidgen.simulation.experiments.virtual.zero_compute import Echoes
+from smidgen.simulation.population.clients import Client
+from smidgen.simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS
 
 pytestmark = pytest.mark.few

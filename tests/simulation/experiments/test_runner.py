@@ -14,25 +14,25 @@ from safetensors.numpy import load_file, save_file
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.rounds.schedule import Learning
-from edge_client.bases.base import Base, BaseError, open_base
-from edge_client.errors import Failed, WrongInput
-from edge_client.formats.opened import DataError
-from edge_client.tasks.task import Task, task_toml
-from edge_client.texts.examples import Example
-from edge_client.texts.prompts.patterns import TaskError
-from edge_client.wire.tensors import sha256
-from edge_client.wire.training import Labelling, Training
-from simulation.datasets.catalogue import read_dataset
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.record import Record, RecordError, kept_adapter, read_rows
-from simulation.experiments.result import Result, Row
-from simulation.experiments.runner import Place, finished, run, run_all
-from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.stage import stage
-from simulation.experiments.texts import judged, trained_on
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.population.deal import Deal
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.bases.base import Base, BaseError, open_base
+from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.task import Task, task_toml
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.wire.tensors import sha256
+from smidgen.edge_client.wire.training import Labelling, Training
+from smidgen.simulation.datasets.catalogue import read_dataset
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.experiments.record import Record, RecordError, kept_adapter, read_rows
+from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.runner import Place, finished, run, run_all
+from smidgen.simulation.experiments.scoring import Score, Tally
+from smidgen.simulation.experiments.stage import stage
+from smidgen.simulation.experiments.texts import judged, trained_on
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, texts_of
 

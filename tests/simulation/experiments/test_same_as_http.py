@@ -11,36 +11,36 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.config import RunConfig
-from coordinator.rounds.machine import kept_of
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.scoring import mean_loss
-from coordinator.storage.reports import accuracies, entities_by_round, perplexities, rows
-from coordinator.storage.store import Store
-from edge_client.adapters.banks import net_of
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.client.loop import Client
-from edge_client.client.settings import Settings
-from edge_client.client.state import ClientState, Identity
-from edge_client.engine.limits import Limits
-from edge_client.tasks.counts import scores_of
-from edge_client.tasks.scores import perplexity
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.updates.settings import Updates
-from edge_client.wire.fleet import device_id_of
-from edge_client.wire.tensors import decode_adapter, sha256
-from edge_client.wire.training import Labelling, Training
-from simulation.experiments.federation.devices import Round
-from simulation.experiments.federation.resume import recalled
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import schedule_of
-from simulation.experiments.stage import Stage, use_threads
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.population.clients import Client as Virtual
-from simulation.population.deal import Deal
-from simulation.population.folders import write_clients
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.machine import kept_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.scoring import mean_loss
+from smidgen.coordinator.storage.reports import accuracies, entities_by_round, perplexities, rows
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.adapters.banks import net_of
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.settings import Settings
+from smidgen.edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.engine.limits import Limits
+from smidgen.edge_client.tasks.counts import scores_of
+from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.fleet import device_id_of
+from smidgen.edge_client.wire.tensors import decode_adapter, sha256
+from smidgen.edge_client.wire.training import Labelling, Training
+from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.resume import recalled
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import schedule_of
+from smidgen.simulation.experiments.stage import Stage, use_threads
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.population.clients import Client as Virtual
+from smidgen.simulation.population.deal import Deal
+from smidgen.simulation.population.folders import write_clients
 from tests.breadth import first_fast
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import key_of

@@ -5,23 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Answered, StepOpened
-from coordinator.rounds.scoring import judged as noted
-from coordinator.rounds.scoring import scored
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.client.answers import answer
-from edge_client.engine.opening import open_engine
-from edge_client.engine.scoring import evaluate
-from edge_client.labelling.label_journal import MemoryNotes
-from edge_client.labelling.own_texts import OwnTexts
-from edge_client.tasks.counts import Entities
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import ClientData, Example
-from edge_client.wire.messages import PROTOCOL, Work
-from edge_client.wire.training import Training
-from simulation.experiments.federation.schedule import told_of
-from simulation.experiments.scoring import Score, Tally, judged, pooled, score, together
+from smidgen.coordinator.rounds.events import Answered, StepOpened
+from smidgen.coordinator.rounds.scoring import judged as noted
+from smidgen.coordinator.rounds.scoring import scored
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.answers import answer
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.labelling.label_journal import MemoryNotes
+from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.wire.messages import PROTOCOL, Work
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.federation.schedule import told_of
+from smidgen.simulation.experiments.scoring import Score, Tally, judged, pooled, score, together
 
 ANSWERS = np.log(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 TALLIES = st.integers(1, 50).flatmap(

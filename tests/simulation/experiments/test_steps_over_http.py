@@ -9,20 +9,20 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base, open_base
-from edge_client.tasks.task import Task
-from edge_client.updates.settings import Updates
-from edge_client.wire.tensors import sha256
-from edge_client.wire.training import Training
-from simulation.experiments.federation.devices import Round
-from simulation.experiments.federation.resume import recalled
-from simulation.experiments.federation.run import federate
-from simulation.experiments.federation.schedule import schedule_of
-from simulation.experiments.stage import Stage
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.population.deal import Deal
-from simulation.population.folders import write_clients
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.tensors import sha256
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.resume import recalled
+from smidgen.simulation.experiments.federation.run import federate
+from smidgen.simulation.experiments.federation.schedule import schedule_of
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.population.deal import Deal
+from smidgen.simulation.population.folders import write_clients
 from tests.breadth import SLOW
 from tests.coordinator.page.conftest import Served, serving
 from tests.edge_client.engine.engines import KINDS

@@ -14,18 +14,18 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.index.kept import NOTHING
-from edge_client.bases.base import Base, open_base
-from edge_client.errors import WrongInput
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import decode_adapter
-from edge_client.wire.training import Training
-from simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
-from simulation.experiments.personal_settings import Personal
-from simulation.experiments.record import adapter_of, read_rows
-from simulation.experiments.runner import Place, finished, run, run_all
-from simulation.experiments.stage import stage, trained
-from simulation.experiments.virtual.full_backend import open_full
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import decode_adapter
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
+from smidgen.simulation.experiments.personal_settings import Personal
+from smidgen.simulation.experiments.record import adapter_of, read_rows
+from smidgen.simulation.experiments.runner import Place, finished, run, run_all
+from smidgen.simulation.experiments.stage import stage, trained
+from smidgen.simulation.experiments.virtual.full_backend import open_full
 from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in
 

@@ -9,13 +9,13 @@ pytest.importorskip("torch")
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulation.demo.messages import TASK
-from simulation.experiments.federation.clocked import clocked, replayed
-from simulation.experiments.federation.schedule import Rounds
-from simulation.experiments.hostile import Attack, Hostile
-from simulation.experiments.stage import Stage
-from simulation.experiments.virtual.in_process import InProcess
-from simulation.experiments.waiting import WAYS, Asked, homes, run
+from smidgen.simulation.demo.messages import TASK
+from smidgen.simulation.experiments.federation.clocked import clocked, replayed
+from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.hostile import Attack, Hostile
+from smidgen.simulation.experiments.stage import Stage
+from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.waiting import WAYS, Asked, homes, run
 from tests import command_line
 from tests.breadth import first_fast
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.population.clients import (
+from smidgen.simulation.population.clients import (
     Client,
     Population,
     PopulationError,

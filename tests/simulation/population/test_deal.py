@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from edge_client.texts.examples import Example
-from simulation.population.clients import PopulationError
-from simulation.population.deal import Deal, population_of
+from smidgen.edge_client.texts.examples import Example
+from smidgen.simulation.population.clients import PopulationError
+from smidgen.simulation.population.deal import Deal, population_of
 
 
 def test_every_deal_is_dealt_as_it_says() -> None:

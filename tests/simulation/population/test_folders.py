@@ -9,15 +9,15 @@ from tests.breadth import first_fast
 
 pytest.importorskip("torch")
 
-from edge_client.formats.opened import DataError
-from edge_client.tasks.task import Task, read_task
-from edge_client.texts.examples import ClientData, Example, read_file, read_folder
-from profiling.canvas import PALETTE
-from simulation.datasets.dataset import likeness
-from simulation.population.clients import Client
-from simulation.population.deal import Deal, population_of
-from simulation.population.folders import split_of, write_clients
-from simulation.population.picture import count, draw_partition, partition_figure
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.task import Task, read_task
+from smidgen.edge_client.texts.examples import ClientData, Example, read_file, read_folder
+from smidgen.profiling.canvas import PALETTE
+from smidgen.simulation.datasets.dataset import likeness
+from smidgen.simulation.population.clients import Client
+from smidgen.simulation.population.deal import Deal, population_of
+from smidgen.simulation.population.folders import split_of, write_clients
+from smidgen.simulation.population.picture import count, draw_partition, partition_figure
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 NONE = np.empty(0, np.int32)

@@ -12,17 +12,17 @@ pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from edge_client.bases.base import Base
-from simulation.experiments.runner import run_all
-from simulation.population.deal import Deal
-from simulation.report.plots import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.simulation.experiments.runner import run_all
+from smidgen.simulation.population.deal import Deal
+from smidgen.simulation.report.plots import (
     accuracy_figure,
     clients_figure,
     colours_of,
     draw,
     languages_figure,
 )
-from simulation.report.scenario import Cell, Measured, Scenario, measured
+from smidgen.simulation.report.scenario import Cell, Measured, Scenario, measured
 from tests.simulation.experiments.test_runner import news, place_in
 
 

@@ -8,12 +8,12 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
-from edge_client.bases.base import Base
-from edge_client.tables import render
-from simulation.experiments.result import mean_and_spread
-from simulation.experiments.runner import Place, run_all
-from simulation.report.report import Order, Piece, play
-from simulation.report.scenario import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tables import render
+from smidgen.simulation.experiments.result import mean_and_spread
+from smidgen.simulation.experiments.runner import Place, run_all
+from smidgen.simulation.report.report import Order, Piece, play
+from smidgen.simulation.report.scenario import (
     Cell,
     Figure,
     Measured,

@@ -24,15 +24,15 @@ from benchmarks.papers.index.entry import (
 )
 from benchmarks.papers.index.kept import NOTHING, condensed, read_kept, write_kept
 from benchmarks.papers.index.page import card_notes, page
-from edge_client.bases.base import Base
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.record import RecordError
-from simulation.experiments.result import Result, Row
-from simulation.experiments.runner import Place, run_all
-from simulation.experiments.scoring import Score, Tally
-from simulation.experiments.stage import stage
-from simulation.report.report import Piece
-from simulation.report.scenario import Cell, Scenario
+from smidgen.edge_client.bases.base import Base
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.record import RecordError
+from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.runner import Place, run_all
+from smidgen.simulation.experiments.scoring import Score, Tally
+from smidgen.simulation.experiments.stage import stage
+from smidgen.simulation.report.report import Piece
+from smidgen.simulation.report.scenario import Cell, Scenario
 from tests.benchmarks.papers.index.test_playing import given, played, printed_by
 from tests.simulation.experiments.experiments import small
 from tests.simulation.experiments.test_runner import place_in

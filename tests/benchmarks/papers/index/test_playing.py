@@ -20,11 +20,11 @@ from benchmarks.papers.index.entry import (
     printed,
 )
 from benchmarks.papers.index.page import page
-from edge_client.bases.base import Base
-from edge_client.errors import WrongInput
-from simulation.experiments.runner import run_all
-from simulation.report.report import Order, Piece
-from simulation.report.scenario import Cell, Scenario
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.simulation.experiments.runner import run_all
+from smidgen.simulation.report.report import Order, Piece
+from smidgen.simulation.report.scenario import Cell, Scenario
 from tests.command_line import benchmarks
 from tests.conftest import shared
 from tests.simulation.experiments.test_runner import news, place_in

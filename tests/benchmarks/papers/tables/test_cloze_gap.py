@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from benchmarks.papers.pieces import factors_of, printed_gaps
-from edge_client.bases.base import Base
-from edge_client.errors import WrongInput
-from edge_client.tables import Table, render
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.runner import run_all
-from simulation.report.scenario import Cell, Scenario, measured
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tables import Table, render
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.runner import run_all
+from smidgen.simulation.report.scenario import Cell, Scenario, measured
 from tests.benchmarks.papers.asked import SETS, asked, by_cell
 from tests.conftest import shared
 from tests.simulation.experiments.test_runner import news, place_in

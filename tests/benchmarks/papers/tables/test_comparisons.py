@@ -15,18 +15,18 @@ pytest.importorskip("matplotlib")
 
 from benchmarks.papers.grid import asked_of, read_file
 from benchmarks.papers.tables.comparisons import BEHIND, best_kept, early, losses, reached, within
-from coordinator.rounds.schedule import Learning
-from edge_client.bases.base import Base
-from edge_client.errors import WrongInput
-from edge_client.tables import Table, render
-from edge_client.updates.settings import Updates
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.hostile import ATTACKS
-from simulation.experiments.result import Result, Row
-from simulation.experiments.runner import Place, run_all
-from simulation.experiments.scoring import Score, Tally
-from simulation.population.deal import Deal
-from simulation.report.scenario import Cell, Measured, Scenario, measured
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tables import Table, render
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.hostile import ATTACKS
+from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.runner import Place, run_all
+from smidgen.simulation.experiments.scoring import Score, Tally
+from smidgen.simulation.population.deal import Deal
+from smidgen.simulation.report.scenario import Cell, Measured, Scenario, measured
 from tests.benchmarks.papers.asked import asked, by_cell
 from tests.conftest import shared
 from tests.simulation.experiments.test_runner import news, place_in

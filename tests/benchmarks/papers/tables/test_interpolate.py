@@ -8,12 +8,12 @@ pytest.importorskip("fastapi")
 from dataclasses import replace
 
 from benchmarks.papers.tables.languages import COMMON, Ends, alpha_table, ends_of
-from edge_client.bases.base import Base
-from edge_client.personal.interpolation import ALPHAS
-from simulation.experiments.personal_settings import Personal
-from simulation.experiments.runner import run_all
-from simulation.report.plots import alphas_figure, draw, shares_of
-from simulation.report.scenario import measured
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.personal.interpolation import ALPHAS
+from smidgen.simulation.experiments.personal_settings import Personal
+from smidgen.simulation.experiments.runner import run_all
+from smidgen.simulation.report.plots import alphas_figure, draw, shares_of
+from smidgen.simulation.report.scenario import measured
 from tests.benchmarks.papers.asked import scenario_of
 from tests.simulation.experiments.experiments import small
 from tests.simulation.experiments.test_runner import place_in

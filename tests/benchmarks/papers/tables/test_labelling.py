@@ -16,12 +16,12 @@ from benchmarks.papers.tables.labelling import (
     target_of,
     until,
 )
-from edge_client.bases.base import Base
-from edge_client.tables import render
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.result import Result
-from simulation.experiments.runner import Place, run
-from simulation.report.scenario import Cell, Measured
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tables import render
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.runner import Place, run
+from smidgen.simulation.report.scenario import Cell, Measured
 from tests.benchmarks.papers.asked import by_cell, scenario_of
 from tests.simulation.experiments.test_labelled_runs import EASY, labelled
 from tests.simulation.experiments.test_runner import place  # noqa: F401 - a fixture

@@ -8,15 +8,15 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from benchmarks.papers.tables.silos import lettered
-from edge_client.bases.base import EMBEDDED, Base, open_base
-from edge_client.engine.opening import unplanned
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.texts.tokens import Tokens
-from edge_client.wire.training import Training
-from simulation.experiments.stage import TOKENIZER
-from simulation.experiments.virtual.full_backend import FullBackend
+from smidgen.edge_client.bases.base import EMBEDDED, Base, open_base
+from smidgen.edge_client.engine.opening import unplanned
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.stage import TOKENIZER
+from smidgen.simulation.experiments.virtual.full_backend import FullBackend
 
 WORDS = Task("words", kind="mlm")
 TRAINING = Training(lr=1e-3, tokens=32)

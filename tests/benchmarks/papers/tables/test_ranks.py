@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.tables.languages import apart
-from simulation.report.plots import is_choice
+from smidgen.simulation.report.plots import is_choice
 
 MODULES = ("0.q", "0.up", "1.q", "1.up")
 DEALT = st.lists(st.integers(0, 3), min_size=8, max_size=8).map(

@@ -12,16 +12,16 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 
 from benchmarks.papers.tables.silos import ALONE, MEAN, PICTURE
-from edge_client.bases.base import Base
-from edge_client.personal.interpolation import ALPHAS
-from edge_client.wire.training import SGD
-from simulation.datasets.silos import NEWS
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.personalization import parts
-from simulation.experiments.runner import Place, run_all
-from simulation.experiments.stage import stage
-from simulation.report.report import Piece
-from simulation.report.scenario import Measured, Scenario, measured
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.personal.interpolation import ALPHAS
+from smidgen.edge_client.wire.training import SGD
+from smidgen.simulation.datasets.silos import NEWS
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.personalization import parts
+from smidgen.simulation.experiments.runner import Place, run_all
+from smidgen.simulation.experiments.stage import stage
+from smidgen.simulation.report.report import Piece
+from smidgen.simulation.report.scenario import Measured, Scenario, measured
 from tests.benchmarks.papers.asked import asked, by_cell
 from tests.conftest import shared
 

@@ -20,11 +20,11 @@ from benchmarks.papers.tables.traffic import (
     shapes_of,
     traffic_rows,
 )
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.bases.random_models import hub_config
-from edge_client.wire.tensors import decode_adapter, encode_adapter
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.random_models import hub_config
+from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter
 
 CONFIG = hub_config(BASE)
 

@@ -14,8 +14,8 @@ from benchmarks.papers.tables.languages import (
     minus_log_cosine,
     read_table,
 )
-from simulation.datasets.hub import LAYOUTS
-from simulation.datasets.known import language_folders
+from smidgen.simulation.datasets.hub import LAYOUTS
+from smidgen.simulation.datasets.known import language_folders
 from tests.conftest import shared
 
 with TABLE.open(encoding="utf-8", newline="") as file:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Returned,
@@ -14,11 +14,11 @@ from coordinator.rounds.events import (
     StepOpened,
     decode_event,
 )
-from coordinator.rounds.machine import decide, labels_with
-from coordinator.rounds.scoring import Score
-from coordinator.rounds.selection import cohort, evaluators
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.rounds.machine import decide, labels_with
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.rounds.selection import cohort, evaluators
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_machine import CONFIG
 
 FLEET = [f"device-{number:02}" for number in range(40)]

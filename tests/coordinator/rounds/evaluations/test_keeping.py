@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Answered, RolledBack, StepOpened
-from coordinator.rounds.machine import kept_of
-from coordinator.rounds.orders import event_of
-from coordinator.rounds.scoring import scored
+from smidgen.coordinator.rounds.events import Answered, RolledBack, StepOpened
+from smidgen.coordinator.rounds.machine import kept_of
+from smidgen.coordinator.rounds.orders import event_of
+from smidgen.coordinator.rounds.scoring import scored
 from tests.coordinator.rounds.test_machine import CONFIG
 from tests.coordinator.rounds.test_ruin import Run, right_of
 

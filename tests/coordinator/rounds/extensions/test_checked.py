@@ -10,18 +10,18 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.rounds.events import StepOpened
-from coordinator.rounds.extensions import Extension, Kind, PluginError, add, apart
-from coordinator.rounds.learning.memory import decode_memory, encode_memory
-from coordinator.rounds.learning.optimizers import ServerRates
-from coordinator.rounds.learning.registry import mean_of, optimizer_of
-from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.policies import selection_of
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.selection import Asking
-from coordinator.storage.orders import add_order
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState, Update
+from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.extensions import Extension, Kind, PluginError, add, apart
+from smidgen.coordinator.rounds.learning.memory import decode_memory, encode_memory
+from smidgen.coordinator.rounds.learning.optimizers import ServerRates
+from smidgen.coordinator.rounds.learning.registry import mean_of, optimizer_of
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
+from smidgen.coordinator.rounds.policies import selection_of
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.selection import Asking
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState, Update
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 

@@ -6,17 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.events import RolledBack, StepOpened
-from coordinator.rounds.extensions import CheckedOptimizer
-from coordinator.rounds.learning.memory import Memory, UnreadableError, decode_memory, encode_memory
-from coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta, factor
-from coordinator.rounds.learning.registry import OPTIMIZERS
-from coordinator.rounds.learning.registry import optimizer_of as optimizer_named
-from coordinator.rounds.learning.server_update import AdmittedUpdate, learn
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.state import State, evolve
-from edge_client.errors import WrongInput
-from edge_client.wire.tensors import AdapterState, Update
+from smidgen.coordinator.rounds.events import RolledBack, StepOpened
+from smidgen.coordinator.rounds.extensions import CheckedOptimizer
+from smidgen.coordinator.rounds.learning.memory import (
+    Memory,
+    UnreadableError,
+    decode_memory,
+    encode_memory,
+)
+from smidgen.coordinator.rounds.learning.optimizers import ServerOptimizer, apply_delta, factor
+from smidgen.coordinator.rounds.learning.registry import OPTIMIZERS
+from smidgen.coordinator.rounds.learning.registry import optimizer_of as optimizer_named
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.tensors import AdapterState, Update
 
 FLOATS = st.floats(-100, 100, width=32)
 DELTAS = arrays(np.float32, (2, 3), elements=FLOATS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.events import (
+from smidgen.coordinator.rounds.events import (
     Answered,
     Folded,
     RolledBack,
@@ -17,21 +17,26 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import to_plain
-from coordinator.rounds.learning.memory import (
+from smidgen.coordinator.rounds.history import to_plain
+from smidgen.coordinator.rounds.learning.memory import (
     MOST_STEPS,
     Memory,
     decode_memory,
     encode_memory,
     part_of,
 )
-from coordinator.rounds.learning.server_update import LEFT_OUT, AdmittedUpdate, Learned, learn
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import State, evolve
-from edge_client.errors import WrongInput
-from edge_client.updates.settings import Updates
-from edge_client.wire.tensors import (
+from smidgen.coordinator.rounds.learning.server_update import (
+    LEFT_OUT,
+    AdmittedUpdate,
+    Learned,
+    learn,
+)
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     add_step,

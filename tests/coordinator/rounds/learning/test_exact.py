@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.learning.exact import (
+from smidgen.coordinator.rounds.learning.exact import (
     WAITING,
     Stack,
     at_rank,
@@ -14,9 +14,9 @@ from coordinator.rounds.learning.exact import (
     product_norm,
     product_norm_of,
 )
-from coordinator.rounds.learning.registry import weighted_mean
-from edge_client.updates.step import Contribution
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.registry import weighted_mean
+from smidgen.edge_client.updates.step import Contribution
+from smidgen.edge_client.wire.tensors import AdapterState
 
 OUTPUTS, INPUTS, RANK = 7, 5, 4
 A, B, HEAD = "m.lora_A.weight", "m.lora_B.weight", "head.bias"

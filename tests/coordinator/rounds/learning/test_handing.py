@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from coordinator.rounds.learning.exact import handed, spec_at_rank
-from edge_client.wire.tensors import encode_adapter
+from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
+from smidgen.edge_client.wire.tensors import encode_adapter
 
 ADAPTER = {
     "m.lora_A.weight": np.ones((8, 5), np.float32),

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from coordinator.rounds.admission import Refusal, check_update
-from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.machine import decide
-from coordinator.rounds.state import State, evolve
-from edge_client.codecs import encode
-from edge_client.updates.settings import Updates
-from edge_client.wire.tensors import (
+from smidgen.coordinator.rounds.admission import Refusal, check_update
+from smidgen.coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.codecs import encode
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.tensors import (
     Update,
     encode_adapter,
 )

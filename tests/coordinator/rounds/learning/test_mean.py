@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.learning.optimizers import apply_delta
-from coordinator.rounds.learning.registry import weighted_mean
-from edge_client.wire.tensors import AdapterState
+from smidgen.coordinator.rounds.learning.optimizers import apply_delta
+from smidgen.coordinator.rounds.learning.registry import weighted_mean
+from smidgen.edge_client.wire.tensors import AdapterState
 
 FLOATS = st.floats(-100, 100, width=32)
 DELTAS = st.builds(

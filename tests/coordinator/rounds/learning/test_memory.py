@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.learning.memory import (
+from smidgen.coordinator.rounds.learning.memory import (
     Memory,
     UnreadableError,
     decode_memory,

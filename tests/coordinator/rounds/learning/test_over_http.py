@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.rounds.learning.exact import handed
-from coordinator.rounds.schedule import Learning
-from coordinator.storage.runs import status_of
-from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import DiskLimits
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Receipt, decode
-from edge_client.wire.tensors import Update, encode_update
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.learning.exact import handed
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.storage.runs import status_of
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Receipt, decode
+from smidgen.edge_client.wire.tensors import Update, encode_update
 from tests.command_line import smidgen
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, wait_for

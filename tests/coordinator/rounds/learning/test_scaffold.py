@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from coordinator.rounds.admission import Refusal, check_update, counted
-from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
-from coordinator.rounds.learning.memory import Memory, part_of
-from coordinator.rounds.learning.server_update import STEPS, AdmittedUpdate, learn
-from coordinator.rounds.machine import decide
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import State, evolve
-from edge_client.errors import WrongInput
-from edge_client.updates.clip import LARGEST
-from edge_client.updates.scaffold import Scaffold, change_of
-from edge_client.updates.step import ServerContext
-from edge_client.wire.tensors import AdapterState, Update, encode_update
-from edge_client.wire.training import Labelling, Training
+from smidgen.coordinator.rounds.admission import Refusal, check_update, counted
+from smidgen.coordinator.rounds.bounds import norm_of
+from smidgen.coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
+from smidgen.coordinator.rounds.learning.memory import Memory, part_of
+from smidgen.coordinator.rounds.learning.server_update import STEPS, AdmittedUpdate, learn
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.clip import LARGEST
+from smidgen.edge_client.updates.scaffold import Scaffold, change_of
+from smidgen.edge_client.updates.step import ServerContext
+from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_update
+from smidgen.edge_client.wire.training import Labelling, Training
 from tests.coordinator.rounds.test_machine import CONFIG
 
 TRAINING = Training(epochs=2, batch=4, lr=0.5, optimizer="sgd", scaffold=True)

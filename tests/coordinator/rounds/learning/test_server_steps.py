@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.bounds import norm_of
-from coordinator.rounds.extensions import PluginError, calling_by
-from coordinator.rounds.learning import server_update
-from coordinator.serving.timeout import Limit
-from edge_client.updates.clip import Clip, UpdateBounds
-from edge_client.updates.step import Contribution, ServerContext, State, UpdateStep
-from edge_client.wire.tensors import AdapterState, shapes_of
-from edge_client.wire.training import Training
+from smidgen.coordinator.rounds.bounds import norm_of
+from smidgen.coordinator.rounds.extensions import PluginError, calling_by
+from smidgen.coordinator.rounds.learning import server_update
+from smidgen.coordinator.serving.timeout import Limit
+from smidgen.edge_client.updates.clip import Clip, UpdateBounds
+from smidgen.edge_client.updates.step import Contribution, ServerContext, State, UpdateStep
+from smidgen.edge_client.wire.tensors import AdapterState, shapes_of
+from smidgen.edge_client.wire.training import Training
 
 ADAPTER = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(4, np.float32)}
 CONTEXT = ServerContext(Training(), 1, shapes=shapes_of(ADAPTER))

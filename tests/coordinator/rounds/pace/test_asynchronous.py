@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordinator.config import ConfigError, RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import ConfigError, RunConfig
+from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Answered,
     Event,
@@ -21,14 +21,14 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import to_plain
-from coordinator.rounds.machine import decide
-from coordinator.rounds.policies import FULL, NO_TEXTS, RESTS, TRAINS
-from coordinator.rounds.scheduling.asking import answer_to, asynchronous, is_asked
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.errors import WrongInput
-from edge_client.tasks.task import Task
+from smidgen.coordinator.rounds.history import to_plain
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.policies import FULL, NO_TEXTS, RESTS, TRAINS
+from smidgen.coordinator.rounds.scheduling.asking import answer_to, asynchronous, is_asked
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 RULE = Asynchronous(buffer=2, concurrency=3, most_staleness=4)

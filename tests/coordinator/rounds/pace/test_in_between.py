@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Left,
@@ -15,13 +15,13 @@ from coordinator.rounds.events import (
     StepOpened,
     Unpaused,
 )
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import replay
-from coordinator.serving.executor import aggregate, proceed
-from coordinator.serving.ledger import Ledger, Live
-from coordinator.storage.store import Run, Store
-from edge_client.wire.messages import encode
-from edge_client.wire.tensors import Update, encode_adapter, encode_update
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import replay
+from smidgen.coordinator.serving.executor import aggregate, proceed
+from smidgen.coordinator.serving.ledger import Ledger, Live
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.wire.messages import encode
+from smidgen.edge_client.wire.tensors import Update, encode_adapter, encode_update
 from tests.coordinator.upkeep.stores import TASK
 
 DEVICES = tuple("abcd")

@@ -6,14 +6,14 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.config import RunConfig
-from coordinator.rounds.history import to_plain
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import replay
-from coordinator.serving.ledger import OUT_OF_DATE
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from edge_client.wire.messages import Report
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.history import to_plain
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import replay
+from smidgen.coordinator.serving.ledger import OUT_OF_DATE
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live, served
 from tests.coordinator.devices import Device, joined
 

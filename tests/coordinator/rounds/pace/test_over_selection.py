@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import ConfigError, RunConfig
-from coordinator.rounds.events import Answered, Event, StepClosed, decode_event, encode_event
-from coordinator.rounds.machine import decide
-from coordinator.rounds.selection import cohort
-from coordinator.rounds.state import State, evolve, replay
-from edge_client.tasks.task import Task
+from smidgen.coordinator.config import ConfigError, RunConfig
+from smidgen.coordinator.rounds.events import (
+    Answered,
+    Event,
+    StepClosed,
+    decode_event,
+    encode_event,
+)
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.selection import cohort
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=3, fraction=0.5, over_selection=1.5, deadline_s=100.0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Answered,
     Extended,
     Finished,
@@ -15,11 +15,15 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.machine import decide, ended_of
-from coordinator.rounds.scheduling.participation import Patience, after_score, lack_of_progress
-from coordinator.rounds.scoring import Score
-from coordinator.rounds.state import State, evolve
-from edge_client.tasks.task import Task
+from smidgen.coordinator.rounds.machine import decide, ended_of
+from smidgen.coordinator.rounds.scheduling.participation import (
+    Patience,
+    after_score,
+    lack_of_progress,
+)
+from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.tasks.task import Task
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 CONFIG = RunConfig("run", TASK, rounds=20, patience=2)

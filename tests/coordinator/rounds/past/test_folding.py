@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     Left,
@@ -21,12 +21,19 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import LONG, Past, folded_from, history_of, is_long, to_plain
-from coordinator.rounds.machine import decide
-from coordinator.rounds.scheduling.step import StepAnswers
-from coordinator.rounds.state import State, evolve, replay
-from coordinator.upkeep.retention import RetainedAdapters, folded
-from edge_client.wire.training import Labelling
+from smidgen.coordinator.rounds.history import (
+    LONG,
+    Past,
+    folded_from,
+    history_of,
+    is_long,
+    to_plain,
+)
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.scheduling.step import StepAnswers
+from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.coordinator.upkeep.retention import RetainedAdapters, folded
+from smidgen.edge_client.wire.training import Labelling
 from tests.coordinator.rounds.test_label_steps import told_of
 from tests.coordinator.rounds.test_machine import CONFIG, DEVICES, aggregated, answered
 

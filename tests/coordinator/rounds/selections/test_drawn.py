@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.policies import Random
-from coordinator.rounds.selection import Asking, asked_size, cohort, counted_size
+from smidgen.coordinator.rounds.policies import Random
+from smidgen.coordinator.rounds.selection import Asking, asked_size, cohort, counted_size
 
 IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)
 FRACTIONS = st.floats(min_value=0.01, max_value=1.0)

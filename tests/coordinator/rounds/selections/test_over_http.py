@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.rounds.events import LossTold, StepOpened
-from coordinator.rounds.extensions import Extension, add, apart
-from coordinator.rounds.schedule import Learning
-from coordinator.rounds.selection import Asking, Chosen
-from coordinator.storage.reports import reports
-from edge_client.wire.messages import Report
+from smidgen.coordinator.rounds.events import LossTold, StepOpened
+from smidgen.coordinator.rounds.extensions import Extension, add, apart
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.rounds.selection import Asking, Chosen
+from smidgen.coordinator.storage.reports import reports
+from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 

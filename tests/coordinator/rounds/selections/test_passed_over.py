@@ -3,10 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.events import Passed
-from coordinator.rounds.policies import NAMED, NO_TEXTS, NOT_DRAWN, RESTS, TRAINS, passed_over
-from coordinator.rounds.scheduling.participation import Silence, awake
-from coordinator.rounds.state import State
+from smidgen.coordinator.rounds.events import Passed
+from smidgen.coordinator.rounds.policies import (
+    NAMED,
+    NO_TEXTS,
+    NOT_DRAWN,
+    RESTS,
+    TRAINS,
+    passed_over,
+)
+from smidgen.coordinator.rounds.scheduling.participation import Silence, awake
+from smidgen.coordinator.rounds.state import State
 
 NAMES = [f"d{number:02d}" for number in range(40)]
 SOME = st.sets(st.sampled_from(NAMES))

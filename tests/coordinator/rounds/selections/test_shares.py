@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import ConfigError, RunConfig
-from coordinator.rounds.events import Answered, LossTold, StepClosed
-from coordinator.rounds.machine import decide
-from coordinator.rounds.schedule import MOST_ODDS, Learning
-from coordinator.rounds.scheduling.step import Asynchronous
-from coordinator.rounds.state import State, evolve
+from smidgen.coordinator.config import ConfigError, RunConfig
+from smidgen.coordinator.rounds.events import Answered, LossTold, StepClosed
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.schedule import MOST_ODDS, Learning
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import State, evolve
 from tests.coordinator.rounds.test_machine import CONFIG
 
 

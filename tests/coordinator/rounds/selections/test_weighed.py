@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import (
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import (
     Answered,
     Event,
     LossTold,
@@ -18,22 +18,22 @@ from coordinator.rounds.events import (
     decode_event,
     encode_event,
 )
-from coordinator.rounds.history import Past, folded_from
-from coordinator.rounds.machine import decide
-from coordinator.rounds.policies import (
+from smidgen.coordinator.rounds.history import Past, folded_from
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.policies import (
     beside_median,
     drawn_by,
     selection_of,
     weights_of,
     within,
 )
-from coordinator.rounds.schedule import MOST_ODDS, Learning
-from coordinator.rounds.scheduling.participation import Heard, Silence
-from coordinator.rounds.selection import Asking, drawn
-from coordinator.rounds.state import State, evolve
-from edge_client.errors import WrongInput
-from edge_client.tasks.task import Task
-from edge_client.wire.reports import counted
+from smidgen.coordinator.rounds.schedule import MOST_ODDS, Learning
+from smidgen.coordinator.rounds.scheduling.participation import Heard, Silence
+from smidgen.coordinator.rounds.selection import Asking, drawn
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.reports import counted
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 NAMES = tuple(f"d{index}" for index in range(10))

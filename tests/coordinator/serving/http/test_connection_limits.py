@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from coordinator.serving.http.connection_limits import (
+from smidgen.coordinator.serving.http.connection_limits import (
     EACH,
     ConnectionBounds,
     ConnectionSlots,

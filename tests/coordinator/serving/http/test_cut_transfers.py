@@ -16,10 +16,10 @@ pytest.importorskip("fastapi")
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge_client.client.retries import Unreachable, patiently
-from edge_client.client.transport import Coordinator
-from edge_client.metering.work import WorkMeter
-from edge_client.wire.tensors import sha256
+from smidgen.edge_client.client.retries import Unreachable, patiently
+from smidgen.edge_client.client.transport import Coordinator
+from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.wire.tensors import sha256
 from tests.coordinator.devices import wait_for
 from tests.coordinator.serving.http.relays import cutting, now_and_then, once
 from tests.coordinator.serving.small_server import SmallServer, serving

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from edge_client.wire.messages import OWN, PROTOCOL
+from smidgen.edge_client.wire.messages import OWN, PROTOCOL
 from tests.coordinator.conftest import Live
 
 

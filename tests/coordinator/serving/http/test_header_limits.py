@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from coordinator.serving.http.header_limits import MOST_BYTES
+from smidgen.coordinator.serving.http.header_limits import MOST_BYTES
 from tests.coordinator.conftest import Live
 
 Start = Callable[..., Live]

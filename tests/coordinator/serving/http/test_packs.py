@@ -12,15 +12,15 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.config import ConfigError, RunConfig
-from coordinator.fleet.devices import check_minimum, is_too_old
-from coordinator.serving.packs import LOOK_AGAIN_S, Packs, Turns
-from coordinator.storage.orders import add_order
-from coordinator.storage.store import Store
-from edge_client.errors import WrongInput
-from edge_client.wire.fleet import Membership, Outdated
-from edge_client.wire.messages import Next, decode
-from edge_client.wire.reports import Failure
+from smidgen.coordinator.config import ConfigError, RunConfig
+from smidgen.coordinator.fleet.devices import check_minimum, is_too_old
+from smidgen.coordinator.serving.packs import LOOK_AGAIN_S, Packs, Turns
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.fleet import Membership, Outdated
+from smidgen.edge_client.wire.messages import Next, decode
+from smidgen.edge_client.wire.reports import Failure
 from tests.coordinator.conftest import Live, served, serving
 from tests.coordinator.devices import Device, wait_for
 from tests.edge_client.client.packs.packs import announced, make_pack

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from coordinator.rounds.admission import Refusal
-from coordinator.serving.http.polls import AT_ONCE, POLLS, Bells, UnderWay
-from coordinator.serving.http.uploads import Judge, Uploads, _Place, _stem
-from edge_client.wire.messages import Receipt
+from smidgen.coordinator.rounds.admission import Refusal
+from smidgen.coordinator.serving.http.polls import AT_ONCE, POLLS, Bells, UnderWay
+from smidgen.coordinator.serving.http.uploads import Judge, Uploads, _Place, _stem
+from smidgen.edge_client.wire.messages import Receipt
 
 CROWD = 60
 

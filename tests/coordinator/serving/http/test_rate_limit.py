@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.operator.routes import add_operator_routes
-from coordinator.serving import device_routes, server
-from coordinator.serving.http.connection_limits import MOST, TokenBuckets
-from coordinator.serving.server import Part
+from smidgen.coordinator.operator.routes import add_operator_routes
+from smidgen.coordinator.serving import device_routes, server
+from smidgen.coordinator.serving.http.connection_limits import MOST, TokenBuckets
+from smidgen.coordinator.serving.server import Part
 from tests.coordinator.conftest import Live, served
 
 Start = Callable[..., Live]

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from coordinator.config import RunConfig
-from coordinator.serving.http.connection_limits import ConnectionBounds, ConnectionTimeouts
-from coordinator.storage.store import Store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.http.connection_limits import ConnectionBounds, ConnectionTimeouts
+from smidgen.coordinator.storage.store import Store
 from tests.coordinator.conftest import Live, serving
 
 SHORT = ConnectionTimeouts(handshake_s=0.5, head_s=0.5, body_s=0.5, answer_s=1.0, grace_s=0.0)

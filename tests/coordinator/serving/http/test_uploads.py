@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from edge_client.client.connection import nobody
-from edge_client.wire.tensors import digest_header, sha256
+from smidgen.edge_client.client.connection import nobody
+from smidgen.edge_client.wire.tensors import digest_header, sha256
 from tests.coordinator.serving.small_server import SmallServer, serving
 
 BODY = Random(1).randbytes(700_001)
@@ -281,7 +281,7 @@ def test_a_body_that_nobody_wants_is_answered_soon_however_slowly_it_comes(
     server: SmallServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("bodies", "handlers"):
-        monkeypatch.setattr(f"coordinator.serving.http.{module}.LINGER_S", 0.1)
+        monkeypatch.setattr(f"smidgen.coordinator.serving.http.{module}.LINGER_S", 0.1)
     assert put(server, BODY).json()["accepted"]
     heard, end = b"", time.monotonic() + 5
     with socket.create_connection(("127.0.0.1", server.port)) as connection:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.operator.routes import add_operator_routes
-from coordinator.storage.credentials import add_operator
-from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import DiskLimits
+from smidgen.coordinator.operator.routes import add_operator_routes
+from smidgen.coordinator.storage.credentials import add_operator
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.disk_space import DiskLimits
 from tests.coordinator.conftest import served
 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from coordinator.storage.blobs import FolderBlobs
+from smidgen.coordinator.storage.blobs import FolderBlobs
 blobs = FolderBlobs(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 for _ in range(3):

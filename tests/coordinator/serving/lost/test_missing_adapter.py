@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.storage.runs import create_run
-from edge_client.wire.fleet import Membership
-from edge_client.wire.tensors import decode_adapter
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.tensors import decode_adapter
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.serving.server import Part
-from coordinator.serving.service import Service
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import NewRun, create_run
-from coordinator.storage.store import Store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.serving.server import Part
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import NewRun, create_run
+from smidgen.coordinator.storage.store import Store
 from tests.coordinator.conftest import served
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import httpx
 
-from coordinator.rounds.events import Answered, StepClosed, StepOpened
-from coordinator.storage.devices import memberships_of
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Over
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.rounds.events import Answered, StepClosed, StepOpened
+from smidgen.coordinator.storage.devices import memberships_of
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Over
+from smidgen.edge_client.wire.tensors import sha256
 from tests.command_line import smidgen
 from tests.coordinator.devices import Device, joined
 from tests.coordinator.servers import PASSWORD

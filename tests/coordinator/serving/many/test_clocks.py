@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.serving import log
-from coordinator.serving.log import Clocks
-from coordinator.serving.service import Service
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
+from smidgen.coordinator.serving import log
+from smidgen.coordinator.serving.log import Clocks
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
 from tests.coordinator.test_cli import SMIDGEN, created
 from tests.end_to_end.disturbed.wall_clock import WallClock
 

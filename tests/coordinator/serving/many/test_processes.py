@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.storage.place import StorePlace
-from edge_client.bases.base import Base
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.edge_client.bases.base import Base
 from tests.coordinator.devices import wait_for
 from tests.coordinator.servers import Postgres
 from tests.coordinator.serving.many.processes import (

@@ -11,8 +11,8 @@ from threading import Event
 import httpx
 import pytest
 
-from coordinator.storage.place import StorePlace
-from edge_client.bases.base import Base
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.edge_client.bases.base import Base
 from tests.coordinator.servers import wait_until
 from tests.coordinator.serving.many.processes import (
     NAMES,

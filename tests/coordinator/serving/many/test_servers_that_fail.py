@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.place import StorePlace
-from edge_client.bases.base import Base
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.edge_client.bases.base import Base
 from tests.coordinator.servers import Buckets, Postgres, wait_until
 from tests.coordinator.serving.many.processes import (
     NAMES,

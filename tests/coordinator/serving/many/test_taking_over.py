@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.serve import Worker
-from coordinator.config import RunConfig
-from coordinator.operator.routes import add_operator_routes
-from coordinator.rounds.events import Answered, Paused, Resumed, StepOpened
-from coordinator.serving.ledger import Ledger
-from coordinator.serving.peer_servers import Neighbours
-from coordinator.serving.server import Part
-from coordinator.serving.service import Service
-from coordinator.storage.credentials import add_operator
-from coordinator.storage.dialects.postgres import DatabaseAway, lack_of
-from coordinator.storage.errors import Conflict
-from coordinator.storage.orders import add_order, taken_up
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from coordinator.upkeep.retention import Busy
+from smidgen.coordinator.api.serve import Worker
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.operator.routes import add_operator_routes
+from smidgen.coordinator.rounds.events import Answered, Paused, Resumed, StepOpened
+from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.serving.peer_servers import Neighbours
+from smidgen.coordinator.serving.server import Part
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.credentials import add_operator
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway, lack_of
+from smidgen.coordinator.storage.errors import Conflict
+from smidgen.coordinator.storage.orders import add_order, taken_up
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.retention import Busy
 from tests.coordinator.serving.many.conftest import Start
 
 

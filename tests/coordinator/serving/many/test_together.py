@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
-from coordinator.config import RunConfig
-from coordinator.page.board import PageState
-from coordinator.rounds.events import Answered, LossTold, StepClosed, StepOpened
-from coordinator.rounds.schedule import Learning
-from coordinator.storage.store import Store
-from edge_client.wire.fleet import Membership
-from edge_client.wire.messages import Report, Work
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.page.board import PageState
+from smidgen.coordinator.rounds.events import Answered, LossTold, StepClosed, StepOpened
+from smidgen.coordinator.rounds.schedule import Learning
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Report, Work
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import Device, ask_to_enrol, enrol, joined, key_of, wait_for
 from tests.coordinator.serving.many.conftest import Many, Start

@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
 
 
 @pytest.fixture

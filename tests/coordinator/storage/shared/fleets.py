@@ -1,7 +1,7 @@
 """Rows of devices, for stores that need some."""
 
-from coordinator.storage.devices import Device
-from edge_client.wire.fleet import DeviceFacts
+from smidgen.coordinator.storage.devices import Device
+from smidgen.edge_client.wire.fleet import DeviceFacts
 
 
 def device(name: str) -> Device:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from edge_client.client.connection import nobody
+from smidgen.edge_client.client.connection import nobody
 
 DENIED = (
     b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.keeping import move, verify
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from coordinator.upkeep import backup
-from coordinator.upkeep.backup import Found
-from edge_client.errors import Failed, WrongInput
+from smidgen.coordinator.api.keeping import move, verify
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep import backup
+from smidgen.coordinator.upkeep.backup import Found
+from smidgen.edge_client.errors import Failed, WrongInput
 from tests.coordinator.storage.shared.test_moves import everything, fleet
 
 # `move`, killed where a function of a module begins.
 KILLED = """
 import importlib, os, signal, sys
-from coordinator.api.keeping import move
+from smidgen.coordinator.api.keeping import move
 module, name, source, database, blobs = sys.argv[1:]
 module = importlib.import_module(module)
 target = getattr(module, name.partition(".")[0])
@@ -66,9 +66,9 @@ def test_a_move_that_fails_in_its_final_look_leaves_one_fleet_and_is_asked_again
 @pytest.mark.parametrize(
     ("module", "name", "is_old_left"),
     [
-        ("coordinator.storage.database", "Database.write", False),  # nothing is there yet
-        ("coordinator.upkeep.backup", "_finished", True),
-        ("coordinator.storage.opening", "Marks.arrive", True),
+        ("smidgen.coordinator.storage.database", "Database.write", False),  # nothing is there yet
+        ("smidgen.coordinator.upkeep.backup", "_finished", True),
+        ("smidgen.coordinator.storage.opening", "Marks.arrive", True),
     ],
 )
 @pytest.mark.slow
@@ -102,14 +102,16 @@ def test_a_move_that_is_killed_between_the_two_commits_leaves_the_old_store(
     said = "source = Marks.leaving\n"
     kill = (
         "import contextlib, os, signal\n"
-        "from coordinator.storage.opening import Marks\n" + said + "@contextlib.contextmanager\n"
+        "from smidgen.coordinator.storage.opening import Marks\n"
+        + said
+        + "@contextlib.contextmanager\n"
         "def leaving(self, to):\n"
         "    with source(self, to) as connection:\n"
         "        yield connection\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"  # the target's are committed, ours not
         "Marks.leaving = leaving\n"
         "import sys\n"
-        "from coordinator.api.keeping import move\n"
+        "from smidgen.coordinator.api.keeping import move\n"
         "move(sys.argv[1], sys.argv[2], blobs_to=sys.argv[3])\n"
     )
     told = [sys.executable, "-c", kill, str(old), place.database, place.blobs]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.keeping import backup, move, prune
-from coordinator.api.serve import serve
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from coordinator.upkeep.disk_space import rounds_kept
+from smidgen.coordinator.api.keeping import backup, move, prune
+from smidgen.coordinator.api.serve import serve
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.disk_space import rounds_kept
 from tests.coordinator.upkeep.stores import filled, names
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Answered, Resumed, StepOpened
-from coordinator.serving.ledger import Ledger
-from coordinator.storage.dialects.postgres import DatabaseAway
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Answered, Resumed, StepOpened
+from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
 from tests.coordinator.servers import Postgres
 from tests.coordinator.storage.shared.proxies import LosingAnswers
 

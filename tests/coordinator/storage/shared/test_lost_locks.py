@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.keeping import move
-from coordinator.config import RunConfig
-from coordinator.rounds.events import Finished, Resumed
-from coordinator.serving.service import Service
-from coordinator.storage.dialects.locks import CLAIMS
-from coordinator.storage.dialects.postgres import DatabaseAway, StoreMoved
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Run, Store
-from edge_client.errors import Failed
+from smidgen.coordinator.api.keeping import move
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import Finished, Resumed
+from smidgen.coordinator.serving.service import Service
+from smidgen.coordinator.storage.dialects.locks import CLAIMS
+from smidgen.coordinator.storage.dialects.postgres import DatabaseAway, StoreMoved
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.edge_client.errors import Failed
 from tests.coordinator.conftest import served
 from tests.coordinator.servers import Postgres, wait_until
 

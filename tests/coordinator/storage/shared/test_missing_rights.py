@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import RunConfig
-from coordinator.storage.place import StorePlace
-from coordinator.storage.runs import create_run
-from coordinator.storage.store import Store
-from edge_client.bases.base import Base
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.bases.base import Base
 from tests.command_line import Done, smidgen
 from tests.coordinator.servers import Postgres, bucket_server
 from tests.coordinator.test_cli import SMIDGEN, TASK

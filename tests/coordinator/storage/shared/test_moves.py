@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from coordinator.api.keeping import backup, move, verify
-from coordinator.storage import schema
-from coordinator.storage.credentials import add_operator, operator_of_token
-from coordinator.storage.devices import add_device
-from coordinator.storage.errors import StoreError
-from coordinator.storage.orders import add_order
-from coordinator.storage.place import StorePlace
-from coordinator.storage.reports import add_report
-from coordinator.storage.schema import TABLES, is_empty
-from coordinator.storage.store import Store
-from edge_client.errors import Failed, WrongInput
+from smidgen.coordinator.api.keeping import backup, move, verify
+from smidgen.coordinator.storage import schema
+from smidgen.coordinator.storage.credentials import add_operator, operator_of_token
+from smidgen.coordinator.storage.devices import add_device
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.reports import add_report
+from smidgen.coordinator.storage.schema import TABLES, is_empty
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.servers import PASSWORD
 from tests.coordinator.storage.shared.fleets import device

@@ -7,14 +7,14 @@ from threading import Event, Thread
 
 import pytest
 
-from coordinator.api.keeping import move, prune, verify
-from coordinator.api.stores import open_store
-from coordinator.storage.bucket import BucketBlobs
-from coordinator.storage.dialects.postgres import told
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from edge_client.errors import Failed, WrongInput
+from smidgen.coordinator.api.keeping import move, prune, verify
+from smidgen.coordinator.api.stores import open_store
+from smidgen.coordinator.storage.bucket import BucketBlobs
+from smidgen.coordinator.storage.dialects.postgres import told
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen
 from tests.coordinator.servers import PASSWORD
 from tests.coordinator.storage.shared.test_moves import fleet

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from coordinator.api.keeping import move, prune
-from coordinator.storage.blobs import BlobsAway
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from coordinator.upkeep import backup
-from coordinator.upkeep.backup import Found, look
-from edge_client.errors import Failed
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.api.keeping import move, prune
+from smidgen.coordinator.storage.blobs import BlobsAway
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep import backup
+from smidgen.coordinator.upkeep.backup import Found, look
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.wire.tensors import sha256
 from tests.coordinator.servers import Buckets
 from tests.coordinator.storage.shared.proxies import Refusing, disturbing, refusing
 from tests.coordinator.storage.shared.test_moves import fleet

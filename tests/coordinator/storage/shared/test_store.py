@@ -14,19 +14,19 @@ import s3fs
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
-from coordinator.rounds.events import Finished, Resumed
-from coordinator.storage.blobs import BlobDamaged
-from coordinator.storage.credentials import insert_token, tokens
-from coordinator.storage.devices import Member, add_device, devices, members, put_member
-from coordinator.storage.errors import StoreError
-from coordinator.storage.place import StorePlace
-from coordinator.storage.reports import add_report, newest_of_run
-from coordinator.storage.schema import EVENTS, STORE
-from coordinator.storage.store import Run, Store
-from coordinator.upkeep.retention import remove
-from edge_client.errors import WrongInput
-from edge_client.wire.fleet import DeviceFacts, Membership
-from edge_client.wire.tensors import sha256
+from smidgen.coordinator.rounds.events import Finished, Resumed
+from smidgen.coordinator.storage.blobs import BlobDamaged
+from smidgen.coordinator.storage.credentials import insert_token, tokens
+from smidgen.coordinator.storage.devices import Member, add_device, devices, members, put_member
+from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.reports import add_report, newest_of_run
+from smidgen.coordinator.storage.schema import EVENTS, STORE
+from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.upkeep.retention import remove
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
+from smidgen.edge_client.wire.tensors import sha256
 from tests.command_line import smidgen
 from tests.coordinator.servers import PASSWORD, Buckets, Postgres
 from tests.coordinator.storage.shared.fleets import device

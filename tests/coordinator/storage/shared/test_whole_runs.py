@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.api.keeping import move
-from coordinator.config import RunConfig
-from coordinator.rounds.events import StepClosed
-from coordinator.storage.place import StorePlace
-from coordinator.storage.store import Store
-from edge_client.errors import Failed
 from smidgen import serve
+from smidgen.coordinator.api.keeping import move
+from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.events import StepClosed
+from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.errors import Failed
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, ask_to_enrol, key_of
 from tests.coordinator.servers import Postgres

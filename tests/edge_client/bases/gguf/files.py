@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers.pre_tokenizers import ByteLevel
 
-from edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
 
 NUMBERS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12}
 NUMBERS |= {"Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "Q2_K": 10}

@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.bases import quantization
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.quantization import Stored, dequantize, fill
+from smidgen.edge_client.bases import quantization
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.quantization import Stored, dequantize, fill
 from tests.edge_client.bases.gguf.files import blocks
 
 ROWS, COLUMNS = 33, 512

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.card import licence_of
-from edge_client.api.plan import plan
-from edge_client.bases.base import BaseError, open_base
-from edge_client.bases.families import FAMILIES
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.gguf.header import GgufFile
-from edge_client.bases.gguf.model import config_of, rotary_order
-from edge_client.bases.packing import pack_model
-from edge_client.bases.quantization import dequantize
-from edge_client.bases.tokenizer import open_tokens, tokenizer_kind
-from edge_client.engine.frozen_base import FrozenBase
+from smidgen.edge_client.adapters.card import licence_of
+from smidgen.edge_client.api.plan import plan
+from smidgen.edge_client.bases.base import BaseError, open_base
+from smidgen.edge_client.bases.families import FAMILIES
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.gguf.header import GgufFile
+from smidgen.edge_client.bases.gguf.model import config_of, rotary_order
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.bases.quantization import dequantize
+from smidgen.edge_client.bases.tokenizer import open_tokens, tokenizer_kind
+from smidgen.edge_client.engine.frozen_base import FrozenBase
 from tests.edge_client.bases.gguf.files import (
     HEADS,
     HIDDEN,
@@ -394,10 +394,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 OPENED = """
 import sys, time
-from edge_client.bases.base import open_base
-from edge_client.bases.gguf.header import GgufFile
-from edge_client.bases.gguf.model import config_of
-from edge_client.metering.memory import peak_rss_bytes
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.bases.gguf.header import GgufFile
+from smidgen.edge_client.bases.gguf.model import config_of
+from smidgen.edge_client.metering.memory import peak_rss_bytes
 from pathlib import Path
 before, began_s = peak_rss_bytes(), time.process_time()
 with GgufFile(Path(sys.argv[1])) as file:

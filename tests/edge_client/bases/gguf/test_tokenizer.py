@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from edge_client.bases.gguf.tokenizer import SPLITTINGS, gguf_tokenizer
-from edge_client.bases.header import WeightsError
+from smidgen.edge_client.bases.gguf.tokenizer import SPLITTINGS, gguf_tokenizer
+from smidgen.edge_client.bases.header import WeightsError
 from tests.edge_client.bases.gguf.files import (
     BYTES,
     WORDS,

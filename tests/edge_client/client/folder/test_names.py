@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.peft_folder import ORIGIN
-from edge_client.client.folder import foreign_in, is_own, sweep_halves
-from edge_client.client.state import ClientState, StateError
+from smidgen.edge_client.adapters.peft_folder import ORIGIN
+from smidgen.edge_client.client.folder import foreign_in, is_own, sweep_halves
+from smidgen.edge_client.client.state import ClientState, StateError
 from tests.command_line import smidgen
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.folder import StepStates
-from edge_client.client.state import ClientState, Identity
+from smidgen.edge_client.client.folder import StepStates
+from smidgen.edge_client.client.state import ClientState, Identity
 
 
 def test_the_one_a_training_began_with_stays_beside_the_new_one(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from edge_client.bases.manifest import MANIFEST, read_manifest
-from edge_client.bases.packing import pack_model
-from edge_client.client.packs.fetch import Fetch
-from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import PackSource
-from edge_client.wire.fleet import Pack, PackFile
+from smidgen.edge_client.bases.manifest import MANIFEST, read_manifest
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.client.packs.fetch import Fetch
+from smidgen.edge_client.client.packs.shelf import Shelf
+from smidgen.edge_client.client.packs.sources import PackSource
+from smidgen.edge_client.wire.fleet import Pack, PackFile
 from tests.tiny import write_tiny_base
 
 ROOM = 1 << 30

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.packs.fetch import Fetch, NotFetched
-from edge_client.client.packs.shelf import NoRoom, Shelf
-from edge_client.client.packs.sources import Folder, Web, source_of
-from edge_client.client.retries import Unreachable
-from edge_client.errors import WrongInput
-from edge_client.wire.fleet import MANIFEST, PackFile
+from smidgen.edge_client.client.packs.fetch import Fetch, NotFetched
+from smidgen.edge_client.client.packs.shelf import NoRoom, Shelf
+from smidgen.edge_client.client.packs.sources import Folder, Web, source_of
+from smidgen.edge_client.client.retries import Unreachable
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.wire.fleet import MANIFEST, PackFile
 from tests.edge_client.client.packs.packs import (
     ROOM,
     Script,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.packs.shelf import RESERVE_BYTES, NoRoom, Shelf
-from edge_client.client.packs.sources import Folder
-from edge_client.errors import WrongInput
+from smidgen.edge_client.client.packs.shelf import RESERVE_BYTES, NoRoom, Shelf
+from smidgen.edge_client.client.packs.sources import Folder
+from smidgen.edge_client.errors import WrongInput
 from tests.edge_client.client.packs.packs import announced, fetch_of, make_pack
 
 PLENTY = 1 << 40

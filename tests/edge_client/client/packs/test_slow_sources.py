@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.client.packs.fetch import JUDGED_S, LEAST_BYTES, Fetch, NotFetched
-from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import Folder, PackSource, Served, Web
-from edge_client.client.retries import Unreachable
-from edge_client.wire.messages import OWN, PROTOCOL
+from smidgen.edge_client.client.packs.fetch import JUDGED_S, LEAST_BYTES, Fetch, NotFetched
+from smidgen.edge_client.client.packs.shelf import Shelf
+from smidgen.edge_client.client.packs.sources import Folder, PackSource, Served, Web
+from smidgen.edge_client.client.retries import Unreachable
+from smidgen.edge_client.wire.messages import OWN, PROTOCOL
 from tests.edge_client.client.packs.packs import (
     ROOM,
     Script,

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.client.failures import OtherBase, TooOld
-from edge_client.client.loop import Client
-from edge_client.client.packs.fetch import Fetching, NotFetched
-from edge_client.client.packs.shelf import NoRoom, Shelf
-from edge_client.client.packs.sources import Folder
-from edge_client.client.retries import Unreachable
-from edge_client.client.runs.joining import Joining, Standings
-from edge_client.client.state import FinishedWork as Kept
-from edge_client.client.transport import Coordinator
-from edge_client.client.worker import Worker
-from edge_client.engine.engine import Engine
-from edge_client.guest.guest import Guest
-from edge_client.tasks.task import Task
-from edge_client.wire.fleet import Outdated
-from edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, encode
-from edge_client.wire.tensors import encode_adapter, sha256
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.failures import OtherBase, TooOld
+from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.packs.fetch import Fetching, NotFetched
+from smidgen.edge_client.client.packs.shelf import NoRoom, Shelf
+from smidgen.edge_client.client.packs.sources import Folder
+from smidgen.edge_client.client.retries import Unreachable
+from smidgen.edge_client.client.runs.joining import Joining, Standings
+from smidgen.edge_client.client.state import FinishedWork as Kept
+from smidgen.edge_client.client.transport import Coordinator
+from smidgen.edge_client.client.worker import Worker
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.guest.guest import Guest
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.fleet import Outdated
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, encode
+from smidgen.edge_client.wire.tensors import encode_adapter, sha256
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.client.packs.packs import ROOM, Script, announced, contents, make_pack
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, over, terms_for

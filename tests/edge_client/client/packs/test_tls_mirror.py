@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coordinator.trust.folder import Pair, draw_authority, sign_server
-from edge_client.client.packs.fetch import NotFetched
-from edge_client.client.packs.shelf import Shelf
-from edge_client.client.packs.sources import Folder, Web
+from smidgen.coordinator.trust.folder import Pair, draw_authority, sign_server
+from smidgen.edge_client.client.packs.fetch import NotFetched
+from smidgen.edge_client.client.packs.shelf import Shelf
+from smidgen.edge_client.client.packs.sources import Folder, Web
 from tests.edge_client.client.packs.packs import ROOM, contents, fetch_of, make_pack, served
 from tests.edge_client.client.test_trust import context_of
 

@@ -1,9 +1,9 @@
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.client.runs.own import rate_of
-from edge_client.personal.methods import Way
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.client.runs.own import rate_of
+from smidgen.edge_client.personal.methods import Way
+from smidgen.edge_client.wire.training import Training
 
 
 @pytest.mark.parametrize(

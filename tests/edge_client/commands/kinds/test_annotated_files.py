@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import client, refused, train
 from tests.edge_client.commands.kinds.texts import TAGGING, last_object, tagging_data
 from tests.edge_client.formats.annotation.files import LABELLED, TAGGED, A, B, C

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import smidgen
-from edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.base import Base, open_base
 from tests.command_line import Done
 from tests.edge_client.commands.alone import client, refused
 from tests.edge_client.commands.kinds.texts import last_object

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import smidgen
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import client, refused, train
 from tests.edge_client.commands.kinds.texts import last_object, masked_data, objects
 

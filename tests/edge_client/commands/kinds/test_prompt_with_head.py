@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import smidgen
-from edge_client.adapters.peft_folder import OWN_WEIGHTS
-from edge_client.bases.base import Base
+from smidgen.edge_client.adapters.peft_folder import OWN_WEIGHTS
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import LABELLED, client, train, write_data
 from tests.edge_client.commands.kinds.texts import last_object, tagging_data
 

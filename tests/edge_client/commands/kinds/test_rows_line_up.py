@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import Base
+from smidgen.edge_client.bases.base import Base
 from tests.edge_client.commands.alone import client, train, write_data
 from tests.edge_client.commands.kinds.texts import tagging_data
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.bases.base import open_base
-from edge_client.bases.tokenizer import open_tokens
-from edge_client.tasks.encoder import Encoder
-from edge_client.tasks.task import read_task
-from edge_client.texts.examples import read_folder
-from edge_client.texts.tokens import Tokens
-from simulation.demo.home_commands import write_homes
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import read_task
+from smidgen.edge_client.texts.examples import read_folder
+from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.simulation.demo.home_commands import write_homes
 from tests.command_line import smidgen
 from tests.conftest import SHARED
 from tests.edge_client.commands.kinds.texts import last_object

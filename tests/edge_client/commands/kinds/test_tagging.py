@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import smidgen
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import read_file
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import read_file
 from tests.edge_client.commands.alone import client, refused, train
 from tests.edge_client.commands.kinds.texts import CONLL, last_object, objects, tagging_data
 

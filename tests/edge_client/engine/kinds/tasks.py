@@ -1,7 +1,7 @@
 """Tasks without labels, masked words and tags, and texts for them."""
 
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.examples import Example
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.examples import Example
 
 MLM = Task("notes", kind="mlm", masking=Masking(0.3))
 WHOLE = Task("notes", kind="mlm", masking=Masking(0.3, whole_words=True))

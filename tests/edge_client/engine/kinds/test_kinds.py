@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.budgeted import workload
-from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import prompts_by_epoch, train
-from edge_client.guest.steps import Paused, StepFile
-from edge_client.tasks.kinds.masked_words import most_masked
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.seeds import derive_seed
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.budgeted import workload
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.trainer import prompts_by_epoch, train
+from smidgen.edge_client.guest.steps import Paused, StepFile
+from smidgen.edge_client.tasks.kinds.masked_words import most_masked
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 from tests.edge_client.engine.kinds.tasks import CASES, MLM, TAGGED, TAGGING

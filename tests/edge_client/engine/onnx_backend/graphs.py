@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from edge_client.engine.onnx_backend import graphs
-from edge_client.engine.onnx_backend.model import Graph
+from smidgen.edge_client.engine.onnx_backend import graphs
+from smidgen.edge_client.engine.onnx_backend.model import Graph
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh")
 BOTH = (False, True)

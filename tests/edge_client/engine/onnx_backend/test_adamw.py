@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.engine.engine import EngineError
-from edge_client.engine.onnx_backend.optimizers import AdamW, Sgd
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW, Sgd
 
 
 def test_what_has_no_gradient_stays_and_starts_fresh_later() -> None:

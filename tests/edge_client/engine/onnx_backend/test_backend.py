@@ -10,31 +10,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import EngineError
-from edge_client.engine.onnx_backend.backend import OnnxBackend, threads
-from edge_client.engine.onnx_backend.head import cross_entropy
-from edge_client.engine.onnx_backend.network import Network
-from edge_client.engine.onnx_backend.spill import Spill
-from edge_client.engine.trainer import train
-from edge_client.planning.plan import give_same_bytes
-from edge_client.planning.resources import usable_cores
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.onnx_backend.backend import OnnxBackend, threads
+from smidgen.edge_client.engine.onnx_backend.head import cross_entropy
+from smidgen.edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.engine.onnx_backend.spill import Spill
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.planning.plan import give_same_bytes
+from smidgen.edge_client.planning.resources import usable_cores
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import SPECS, TEXTS, batch_of, engine_of
 from tests.tiny import write_tiny_base
 
 TRAINED = """
 import sys
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.budgeted import open_within
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.budgeted import open_within
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.wire.training import Training
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
@@ -45,18 +45,18 @@ train(engine, texts, training, seed=1)
 evaluate(engine, texts)
 engine.features(texts, 1)
 engine.close()
-print(*{name.split(".")[0] for name in sys.modules})
+print(*sys.modules)
 """
 
 STARVED = """
 import resource, sys
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import open_base
-from edge_client.engine.opening import open_engine
-from edge_client.planning.guard import is_allocation_failure
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import open_base
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.planning.guard import is_allocation_failure
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.training import Training
 
 words = ("mail", "power")
 task = Task("hub", words, ("{text} . [MASK] .",), dict(zip(words, words)))
@@ -86,8 +86,9 @@ def test_a_process_that_has_trained_holds_nothing_but_the_runtime(tiny_base: Bas
         check=True,
     )
     loaded = set(done.stdout.split())
-    assert {"edge_client", "numpy", "onnxruntime"} <= loaded
-    assert not loaded & {"torch", "transformers", "peft", "bitsandbytes", "onnx", "coordinator"}
+    assert {"smidgen", "numpy", "onnxruntime"} <= loaded
+    assert not loaded & {"torch", "transformers", "peft", "bitsandbytes", "onnx"}
+    assert "smidgen.coordinator" not in loaded
 
 
 @pytest.mark.slow

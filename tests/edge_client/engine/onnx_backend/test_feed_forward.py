@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases import architectures as ops
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.quantization import Stored, dequantize
-from edge_client.engine.onnx_backend.feed_forward import FeedForward
-from edge_client.engine.onnx_backend.operators import (
+from smidgen.edge_client.bases import architectures as ops
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.quantization import Stored, dequantize
+from smidgen.edge_client.engine.onnx_backend.feed_forward import FeedForward
+from smidgen.edge_client.engine.onnx_backend.operators import (
     Activation,
     FrozenMatrix,
     Gradients,
     Linear,
 )
-from edge_client.engine.onnx_backend.workspace import Bench, open_bench
-from edge_client.planning.layer_cost import INNER_BLOCK, WORD_ELEMENTS, inner_parts
+from smidgen.edge_client.engine.onnx_backend.workspace import Bench, open_bench
+from smidgen.edge_client.planning.layer_cost import INNER_BLOCK, WORD_ELEMENTS, inner_parts
 from tests.breadth import covering
 from tests.edge_client.bases.gguf.files import blocks
 from tests.edge_client.engine.onnx_backend.test_operators import draw, stored

@@ -2,9 +2,9 @@ import inspect
 
 import pytest
 
-from edge_client.engine.onnx_backend import graphs as onnx_graphs
-from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.runtime import Runtime
+from smidgen.edge_client.engine.onnx_backend import graphs as onnx_graphs
+from smidgen.edge_client.engine.onnx_backend.model import Graph
+from smidgen.edge_client.engine.onnx_backend.runtime import Runtime
 from tests.edge_client.engine.onnx_backend.graphs import every_graph
 
 GRAPHS = every_graph()

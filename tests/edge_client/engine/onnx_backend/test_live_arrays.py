@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.onnx_backend.network import Network
-from edge_client.engine.onnx_backend.workspace import BufferPool
-from edge_client.planning.plan import Plan
-from edge_client.texts.batches import Batch
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.onnx_backend.network import Network
+from smidgen.edge_client.engine.onnx_backend.workspace import BufferPool
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.texts.batches import Batch
 from tests.breadth import covering
 from tests.families import DECODERS, FAMILIES, LAYERS, write_family
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.onnx_backend.model import FUSED, IR_VERSION, OPSET, PRODUCER, Graph
+from smidgen.edge_client.engine.onnx_backend.model import FUSED, IR_VERSION, OPSET, PRODUCER, Graph
 from tests.edge_client.engine.onnx_backend.graphs import every_graph
 
 onnx = pytest.importorskip("onnx")

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.bases.gguf.blocks import BLOCKS
-from edge_client.bases.quantization import (
+from smidgen.edge_client.bases.gguf.blocks import BLOCKS
+from smidgen.edge_client.bases.quantization import (
     BLOCK,
     Stored,
     dequantize,
@@ -14,7 +14,7 @@ from edge_client.bases.quantization import (
     quantize_nf4,
     to_bfloat16,
 )
-from edge_client.engine.onnx_backend.operators import (
+from smidgen.edge_client.engine.onnx_backend.operators import (
     LOWEST,
     Activation,
     Attention,
@@ -23,13 +23,13 @@ from edge_client.engine.onnx_backend.operators import (
     Linear,
     chunks,
 )
-from edge_client.engine.onnx_backend.workspace import (
+from smidgen.edge_client.engine.onnx_backend.workspace import (
     Bench,
     BufferPool,
     blas_on_one_thread,
     open_bench,
 )
-from edge_client.planning.layer_cost import SLICE, slice_size
+from smidgen.edge_client.planning.layer_cost import SLICE, slice_size
 from tests.edge_client.bases.gguf.files import blocks
 
 GENERATOR = np.random.Generator(np.random.PCG64(5))
@@ -113,7 +113,7 @@ def test_a_gguf_matrix_has_its_rows_in_their_order(kind: str) -> None:
 def test_a_matrix_is_made_dense_alike_whatever_fits_a_cache(
     monkeypatch: pytest.MonkeyPatch, elements: int
 ) -> None:
-    monkeypatch.setattr("edge_client.engine.onnx_backend.operators.CACHED", elements)
+    monkeypatch.setattr("smidgen.edge_client.engine.onnx_backend.operators.CACHED", elements)
     bench, matrix = open_bench(2), stored("nf4", draw(13, 128))
     assert (FrozenMatrix(matrix, bench).dense() == dequantize(matrix)).all()
     bench.close()
@@ -254,7 +254,7 @@ def test_chunks_are_all_rows_once_and_no_larger_than_asked(
     rows: int, columns: int, elements: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edge_client.engine.onnx_backend.operators.PASS_ELEMENTS", elements)
+        patch.setattr("smidgen.edge_client.engine.onnx_backend.operators.PASS_ELEMENTS", elements)
         found = chunks(np.zeros((rows, columns), np.float32))
     seen = [row for part in found for row in range(rows)[part]]
     assert seen == list(range(rows))
@@ -267,7 +267,7 @@ def test_an_activations_gradient_is_the_same_in_chunks_of_any_size(
 ) -> None:
     bench, x, g = open_bench(2), draw(11, 65), draw(11, 65)
     whole = Activation("gelu", bench).backward(x, g.copy())
-    monkeypatch.setattr("edge_client.engine.onnx_backend.operators.PASS_ELEMENTS", elements)
+    monkeypatch.setattr("smidgen.edge_client.engine.onnx_backend.operators.PASS_ELEMENTS", elements)
     parts = Activation("gelu", bench).backward(x, g)
     assert parts is g
     np.testing.assert_allclose(parts, whole, rtol=1e-6, atol=1e-7)  # other lanes, last places

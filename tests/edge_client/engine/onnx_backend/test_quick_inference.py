@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.engine.engine import EngineError
-from edge_client.engine.onnx_backend.quick_inference import (
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.onnx_backend.quick_inference import (
     CHECKED,
     WORTH,
     QuickInference,
@@ -15,7 +15,7 @@ from edge_client.engine.onnx_backend.quick_inference import (
     has_int8,
     is_worth,
 )
-from edge_client.texts.examples import Example
+from smidgen.edge_client.texts.examples import Example
 
 TEXTS = [Example(f"text {number}") for number in range(WORTH)]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.engine.engine import EngineError
-from edge_client.engine.onnx_backend.graphs import bias_gradient, norm
-from edge_client.engine.onnx_backend.model import Graph
-from edge_client.engine.onnx_backend.runtime import Runtime, check_version
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.engine.onnx_backend.graphs import bias_gradient, norm
+from smidgen.edge_client.engine.onnx_backend.model import Graph
+from smidgen.edge_client.engine.onnx_backend.runtime import Runtime, check_version
 
 
 @pytest.mark.parametrize("version", ["1.22.1", "1.9.0", "1.22", "0.5", "1.22.0+cu126"])
@@ -38,14 +38,14 @@ def test_what_a_runtime_cannot_run_is_told_in_one_line() -> None:
 
 def test_the_runtime_keeps_nothing_to_report_to_its_maker(tmp_path: Path) -> None:
     """Newer ones draw an id for the device in `.cache/Microsoft` and ask for their server."""
-    line = [sys.executable, "-c", "import edge_client.engine.onnx_backend.runtime"]
+    line = [sys.executable, "-c", "import smidgen.edge_client.engine.onnx_backend.runtime"]
     subprocess.run(line, check=True, env=os.environ | {"HOME": str(tmp_path)})
     assert list(tmp_path.rglob("*")) == []
 
 
 FIRST = """
-from edge_client.engine.onnx_backend.graphs import narrow
-from edge_client.engine.onnx_backend.runtime import Runtime
+from smidgen.edge_client.engine.onnx_backend.graphs import narrow
+from smidgen.edge_client.engine.onnx_backend.runtime import Runtime
 
 print(Runtime(threads=2).open(narrow().model()).get_outputs()[0].name)
 """

@@ -3,9 +3,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edge_client.engine.onnx_backend.optimizers import Sgd
-from edge_client.guest.steps import Moments
-from edge_client.wire.messages import WireError
+from smidgen.edge_client.engine.onnx_backend.optimizers import Sgd
+from smidgen.edge_client.guest.steps import Moments
+from smidgen.edge_client.wire.messages import WireError
 
 
 def test_a_step_goes_lr_times_the_gradient() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.tasks.counts import Entities, EntityScores, Span, counted, scores_of, spans
+from smidgen.edge_client.tasks.counts import Entities, EntityScores, Span, counted, scores_of, spans
 
 LABELS = ("Drug", "Disease")
 TAG = st.sampled_from(["O", "B-Drug", "I-Drug", "B-Disease", "I-Disease"])

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.engine.scoring import evaluate
-from edge_client.engine.trainer import train
-from edge_client.tasks.scores import TrainingError
-from edge_client.tasks.task import Masking, Task
-from edge_client.texts.examples import Example
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.scoring import evaluate
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.tasks.task import Masking, Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, engine_of
 from tests.edge_client.engine.kinds.tasks import CASES, TAGGED, TAGGING
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.engine.scoring import badness, measured
-from edge_client.tasks.counts import counted, spans, tags_of, type_scores
-from edge_client.tasks.kind import kind_of
-from edge_client.tasks.scores import Evaluation
-from edge_client.tasks.task import Task
+from smidgen.edge_client.engine.scoring import badness, measured
+from smidgen.edge_client.tasks.counts import counted, spans, tags_of, type_scores
+from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import Evaluation
+from smidgen.edge_client.tasks.task import Task
 
 LABELS = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
 TAGGING, MASKED = Task("t", ("Drug",), kind="tagging"), Task("t", kind="mlm")

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import AdapterState, encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
 
 SGD = Training(epochs=3, batch=3, lr=0.1, tokens=48, optimizer="sgd")

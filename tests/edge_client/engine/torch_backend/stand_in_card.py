@@ -24,16 +24,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterSpec, parse_adapter
-from edge_client.bases.base import Base, open_base
-from edge_client.engine.torch_backend.backend import TorchBackend
-from edge_client.engine.torch_backend.network import Network
-from edge_client.planning.cuda.memory import estimate
-from edge_client.planning.plan import Plan, Workload
-from edge_client.planning.torch_memory import parts
-from edge_client.texts.batches import Batch
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
+from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.engine.torch_backend.backend import TorchBackend
+from smidgen.edge_client.engine.torch_backend.network import Network
+from smidgen.edge_client.planning.cuda.memory import estimate
+from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.torch_memory import parts
+from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.wire.training import Training
 
 NAME = "card"
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # from one memory to the other

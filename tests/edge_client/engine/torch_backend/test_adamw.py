@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from edge_client.bases.base import Base
-from edge_client.engine.trainer import train
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import TEXTS, engine_of
 
 torch = pytest.importorskip("torch")
-AdamW = pytest.importorskip("edge_client.engine.torch_backend.optimizers").AdamW
+AdamW = pytest.importorskip("smidgen.edge_client.engine.torch_backend.optimizers").AdamW
 
 
 def frozen_tensors(network: Any) -> list[Any]:

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import EMBEDDED, Base, find_folder, open_base
-from edge_client.bases.packing import pack_model
-from edge_client.engine.engine import Engine, EngineError
-from edge_client.engine.trainer import Trained, train
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import EMBEDDED, Base, find_folder, open_base
+from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.engine.engine import Engine, EngineError
+from smidgen.edge_client.engine.trainer import Trained, train
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
 from tests.command_line import smidgen
 from tests.edge_client.engine.engines import TEXTS
 from tests.families import write_family
 
 torch = pytest.importorskip("torch")
-card = pytest.importorskip("edge_client.engine.torch_backend.card")
-matrices = pytest.importorskip("edge_client.engine.torch_backend.matrices")
-budgeted = pytest.importorskip("edge_client.engine.budgeted")
+card = pytest.importorskip("smidgen.edge_client.engine.torch_backend.card")
+matrices = pytest.importorskip("smidgen.edge_client.engine.torch_backend.matrices")
+budgeted = pytest.importorskip("smidgen.edge_client.engine.budgeted")
 
 STAND_IN = "tests.edge_client.engine.torch_backend.stand_in_card"
 TRAINING = Training(lr=0.01, tokens=48, batch=4, epochs=2)

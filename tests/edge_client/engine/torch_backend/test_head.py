@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import parse_adapter
-from edge_client.bases.base import Base
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import parse_adapter
+from smidgen.edge_client.bases.base import Base
 
 torch = pytest.importorskip("torch")
-network = pytest.importorskip("edge_client.engine.torch_backend.network")
+network = pytest.importorskip("smidgen.edge_client.engine.torch_backend.network")
 
 TOGETHER = 300  # several slices, and an uneven last one
 Asked = Callable[[Any, Any], Any]
@@ -34,7 +34,7 @@ def test_no_more_rows_lie_dense_than_the_planner_counts(
 
     h = torch.linspace(-1, 1, 4 * tiny_base.hidden).view(4, -1)
     whole = WAYS[way](words, h)
-    monkeypatch.setattr("edge_client.planning.layer_cost.WORD_ROWS", TOGETHER)
+    monkeypatch.setattr("smidgen.edge_client.planning.layer_cost.WORD_ROWS", TOGETHER)
     words._rows = noted
     sliced = WAYS[way](words, h)
     torch.testing.assert_close(sliced, whole, rtol=1e-5, atol=1e-5)

@@ -3,13 +3,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.bases.quantization import Stored, quantize_int8, quantize_nf4
-from edge_client.planning.layer_cost import LONG_TEXT, SCORES
+from smidgen.edge_client.bases.quantization import Stored, quantize_int8, quantize_nf4
+from smidgen.edge_client.planning.layer_cost import LONG_TEXT, SCORES
 from tests.edge_client.bases.gguf.files import blocks
 
 torch = pytest.importorskip("torch")
-layers = pytest.importorskip("edge_client.engine.torch_backend.layers")
-matrices = pytest.importorskip("edge_client.engine.torch_backend.matrices")
+layers = pytest.importorskip("smidgen.edge_client.engine.torch_backend.layers")
+matrices = pytest.importorskip("smidgen.edge_client.engine.torch_backend.matrices")
 
 CPU = torch.device("cpu")
 GENERATOR = np.random.Generator(np.random.PCG64(5))
@@ -18,7 +18,7 @@ WEIGHT = (0.05 * GENERATOR.standard_normal((96, 128))).astype(np.float32)
 
 def matrix(kind: str) -> tuple[object, Any]:
     """A frozen matrix and what it stands for."""
-    from edge_client.bases.quantization import dequantize
+    from smidgen.edge_client.bases.quantization import dequantize
 
     if kind == "nf4":
         stored = Stored(4, "nf4", (96, 128), *quantize_nf4(WEIGHT))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation import argilla
-from edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.annotation import argilla
+from smidgen.edge_client.formats.dialect import Dialect
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 STATUSES = ("submitted", "discarded", "draft")

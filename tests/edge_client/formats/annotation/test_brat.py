@@ -1,8 +1,8 @@
 from hypothesis import given
 
-from edge_client.formats.annotation.answers import Span
-from edge_client.formats.annotation.brat import entities_of, rows_of
-from edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.annotation.answers import Span
+from smidgen.edge_client.formats.annotation.brat import entities_of, rows_of
+from smidgen.edge_client.formats.reader import LeftOut, Row
 from tests.edge_client.formats.annotation.annotated import Spanned, spanned
 
 TEXT = "Ann Lee left Rome.\r\n\r\nNew York 📉 fell.\nBob\n"

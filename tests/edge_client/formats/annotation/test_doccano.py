@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation import doccano
-from edge_client.formats.annotation.answers import Proposal
-from edge_client.formats.dialect import Dialect
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import read_texts
-from edge_client.texts.parts import Labels, files_of
+from smidgen.edge_client.formats.annotation import doccano
+from smidgen.edge_client.formats.annotation.answers import Proposal
+from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import read_texts
+from smidgen.edge_client.texts.parts import Labels, files_of
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 

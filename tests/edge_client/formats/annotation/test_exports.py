@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation.exports import EXPORTS
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.opened import DataError, Source
-from edge_client.formats.reader import Head, LeftOut, Row
-from edge_client.formats.registry import best, head, holds, read
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.formats.annotation.exports import EXPORTS
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.opened import DataError, Source
+from smidgen.edge_client.formats.reader import Head, LeftOut, Row
+from smidgen.edge_client.formats.registry import best, head, holds, read
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.annotation.files import (
     LABELLED,
     SPANS,

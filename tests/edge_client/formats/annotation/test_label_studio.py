@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation import label_studio
-from edge_client.formats.annotation.answers import AnnotatedRow, Proposal
-from edge_client.formats.dialect import Dialect, Wants
-from edge_client.formats.reader import Row
+from smidgen.edge_client.formats.annotation import label_studio
+from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, Proposal
+from smidgen.edge_client.formats.dialect import Dialect, Wants
+from smidgen.edge_client.formats.reader import Row
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 LABELS = ("delivery", "bill", "bill, or not", 'the "best"')

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.formats.annotation import doccano, label_studio
-from edge_client.formats.annotation.answers import Proposal
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.formats.annotation import doccano, label_studio
+from smidgen.edge_client.formats.annotation.answers import Proposal
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.annotation.files import SPANS, TAGGED_TEXT
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.annotation.answers import (
+from smidgen.edge_client.formats.annotation.answers import (
     Span,
     Unaligned,
     from_utf16,
@@ -13,7 +13,7 @@ from edge_client.formats.annotation.answers import (
     tagged,
     trimmed,
 )
-from edge_client.formats.tags import OUTSIDE
+from smidgen.edge_client.formats.tags import OUTSIDE
 from tests.edge_client.formats.annotation.annotated import Spanned, spanned
 
 TEXT = "Ann Lee’s dog, in Rome"

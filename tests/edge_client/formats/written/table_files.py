@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import every_row
-from edge_client.texts.parts import ANY, Labels, Wanted
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import every_row
+from smidgen.edge_client.texts.parts import ANY, Labels, Wanted
 
 LABELS = Labels(("good", "bad"))
 PIECES = (

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.errors import WrongInput
-from edge_client.formats.arrow import SPLITS, STATE
-from edge_client.formats.opened import DataError
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import read_file, read_folder
-from edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.formats.arrow import SPLITS, STATE
+from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import read_file, read_folder
+from smidgen.edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.written.table_files import LABELS, Labelled, reading
 
 pa = pytest.importorskip("pyarrow")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edge_client.tasks.kind import kind_named
-from edge_client.texts.examples import Example, read_file
-from edge_client.texts.parts import Labels
+from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.texts.examples import Example, read_file
+from smidgen.edge_client.texts.parts import Labels
 from tests.edge_client.formats.tagged_files import DRUGS, tagged
 
 Layout = Callable[[Sequence[str], Sequence[str]], list[str]]

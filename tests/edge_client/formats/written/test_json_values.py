@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edge_client.formats.lines import LONGEST_LINE
-from edge_client.formats.opened import MOST_ARRAY, DataError
-from edge_client.texts.accounting import Accounting
-from edge_client.texts.examples import every_row, read_texts
-from edge_client.texts.parts import ANY, Labels
+from smidgen.edge_client.formats.lines import LONGEST_LINE
+from smidgen.edge_client.formats.opened import MOST_ARRAY, DataError
+from smidgen.edge_client.texts.accounting import Accounting
+from smidgen.edge_client.texts.examples import every_row, read_texts
+from smidgen.edge_client.texts.parts import ANY, Labels
 from tests.edge_client.formats.written.table_files import LABELS, Labelled, ReadBack, reading, texts
 
 VALUES = st.recursive(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.formats.opened import Source
-from edge_client.formats.reader import LeftOut, Row
-from edge_client.formats.registry import read
-from edge_client.texts.parts import ANY
+from smidgen.edge_client.formats.opened import Source
+from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.registry import read
+from smidgen.edge_client.texts.parts import ANY
 from tests.edge_client.formats.written.table_files import (
     ENDS,
     LABELS,

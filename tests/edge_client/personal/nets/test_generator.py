@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.banks import IN, OUT, OUT_BIAS, Generator, bank_spec, generator_of
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.opening import open_engine
-from edge_client.personal.bank import LARGEST, SMALLEST, lambdas_of, modules_of
-from edge_client.personal.fitting import Fitted, FitTerms
-from edge_client.personal.generator import (
+from smidgen.edge_client.adapters.banks import IN, OUT, OUT_BIAS, Generator, bank_spec, generator_of
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.personal.bank import LARGEST, SMALLEST, lambdas_of, modules_of
+from smidgen.edge_client.personal.fitting import Fitted, FitTerms
+from smidgen.edge_client.personal.generator import (
     FARTHEST,
     ConstantBase,
     factors,
@@ -23,11 +23,11 @@ from edge_client.personal.generator import (
     pull,
     taught,
 )
-from edge_client.tasks.scores import TrainingError
-from edge_client.tasks.task import Task
-from edge_client.texts.examples import Example
-from edge_client.wire.tensors import AdapterState, encode_adapter
-from edge_client.wire.training import Training
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 SMALL = Generator(("a", "b"), 4, 3)

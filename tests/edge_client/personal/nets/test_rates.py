@@ -7,26 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.rounds.learning.registry import weighted_mean
-from edge_client.adapters.banks import LINEARS, OWN, WEIGHT, RatesNet, bank_spec, rates_of
-from edge_client.adapters.initial import initial_adapter
-from edge_client.adapters.spec import AdapterError, parse_adapter
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.engine.onnx_backend.optimizers import AdamW
-from edge_client.engine.opening import open_engine
-from edge_client.personal.fitting import FitTerms, Form, fit
-from edge_client.personal.rates import Rated, learned, rated_fit, slopes_of
-from edge_client.tasks.scores import TrainingError
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import (
+from smidgen.coordinator.rounds.learning.registry import weighted_mean
+from smidgen.edge_client.adapters.banks import LINEARS, OWN, WEIGHT, RatesNet, bank_spec, rates_of
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
+from smidgen.edge_client.engine.opening import open_engine
+from smidgen.edge_client.personal.fitting import FitTerms, Form, fit
+from smidgen.edge_client.personal.rates import Rated, learned, rated_fit, slopes_of
+from smidgen.edge_client.tasks.scores import TrainingError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_update,
     encode_adapter,
     encode_update,
 )
-from edge_client.wire.training import Training
+from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 
 pytestmark = pytest.mark.few

@@ -1,11 +1,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from edge_client.api.plan import plans_of
-from edge_client.commands.train import _plan_answer, _plans_table
-from edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
-from edge_client.planning.resources import Resources, read_facts
-from edge_client.tables import render
+from smidgen.edge_client.api.plan import plans_of
+from smidgen.edge_client.commands.train import _plan_answer, _plans_table
+from smidgen.edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
+from smidgen.edge_client.planning.resources import Resources, read_facts
+from smidgen.edge_client.tables import render
 from tests.edge_client.engine.plans import MIB, RUNTIME, large
 
 VOLTA = Accelerator("Tesla V100", (7, 0), 80, 16 << 30, 15 << 30)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
-from edge_client.planning.cuda.memory import (
+from smidgen.edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
+from smidgen.edge_client.planning.cuda.memory import (
     FIXED_BYTES,
     copied_bytes,
     dense_bytes,
@@ -16,10 +16,17 @@ from edge_client.planning.cuda.memory import (
     seconds,
     weight_bytes,
 )
-from edge_client.planning.plan import Plan
-from edge_client.planning.planner import Option, choose, next_smaller, options, plan_in_words, plans
-from edge_client.planning.sizes import BudgetError
-from edge_client.planning.torch_memory import stored_bytes
+from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.planner import (
+    Option,
+    choose,
+    next_smaller,
+    options,
+    plan_in_words,
+    plans,
+)
+from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.planning.torch_memory import stored_bytes
 from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 
 ORIN = Accelerator("Orin", (8, 7), 8, 8 << 30, 6 << 30, is_unified=True)

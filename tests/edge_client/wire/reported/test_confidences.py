@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.bounds import FEWEST, next_most_examples
-from coordinator.rounds.scoring import class_thresholds
-from edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_above, bin_of, counted
-from edge_client.wire.training import Labelling, share_of
+from smidgen.coordinator.rounds.bounds import FEWEST, next_most_examples
+from smidgen.coordinator.rounds.scoring import class_thresholds
+from smidgen.edge_client.wire.reports import (
+    BINS,
+    STARTS,
+    Confidences,
+    as_bin,
+    bin_above,
+    bin_of,
+    counted,
+)
+from smidgen.edge_client.wire.training import Labelling, share_of
 
 Pairs = list[tuple[int, float]]  # most probable label and its confidence, by text read
 LABELS = ("a", "b", "c")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.errors import WrongInput
-from edge_client.tasks.counts import MOST_ENTITIES, Entities, counted, pooled, scores_of
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.counts import MOST_ENTITIES, Entities, counted, pooled, scores_of
 
 LABELS = ("Drug", "Dose")
 TAGS = st.sampled_from(["O", "B-Drug", "I-Drug", "B-Dose", "I-Dose"])

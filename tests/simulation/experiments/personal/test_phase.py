@@ -8,19 +8,19 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
-from edge_client.bases.base import Base
-from edge_client.engine.engine import Engine
-from edge_client.personal.methods import METHODS, UNRANKED, Method
-from edge_client.wire.tensors import decode_adapter
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.federation.devices import Between
-from simulation.experiments.personal_settings import GUIDED, Personal
-from simulation.experiments.record import adapter_of
-from simulation.experiments.result import Result, Row
-from simulation.experiments.runner import Place, run, run_all
-from simulation.experiments.stage import stage
-from simulation.population.deal import Deal
+from smidgen.edge_client.adapters.spec import PREFIX, TARGETS, AdapterSpec, lora_modules
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.personal.methods import METHODS, UNRANKED, Method
+from smidgen.edge_client.wire.tensors import decode_adapter
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.experiments.federation.devices import Between
+from smidgen.simulation.experiments.personal_settings import GUIDED, Personal
+from smidgen.simulation.experiments.record import adapter_of
+from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.runner import Place, run, run_all
+from smidgen.simulation.experiments.stage import stage
+from smidgen.simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, tagging_in
 from tests.simulation.experiments.test_runner import place_in, plain

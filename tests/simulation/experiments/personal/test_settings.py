@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.adapters.spec import AdapterError
-from edge_client.errors import WrongInput
-from edge_client.personal.methods import METHODS
-from edge_client.tasks.ready_tasks import NEWS
-from simulation.experiments.experiment import Experiment, ExperimentError
-from simulation.experiments.personal_settings import GUIDED, Personal, left_out
-from simulation.experiments.personalization import part_of, parts
-from simulation.population.deal import Deal
+from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.personal.methods import METHODS
+from smidgen.edge_client.tasks.ready_tasks import NEWS
+from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
+from smidgen.simulation.experiments.personal_settings import GUIDED, Personal, left_out
+from smidgen.simulation.experiments.personalization import part_of, parts
+from smidgen.simulation.population.deal import Deal
 
 SILOS = Experiment(
     "silos",

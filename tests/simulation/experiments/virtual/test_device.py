@@ -12,17 +12,17 @@ pytest.importorskip("fastapi")
 
 import torch
 
-from edge_client.bases.base import Base
-from edge_client.engine.engine import EngineError
-from edge_client.tasks.task import Task
-from edge_client.wire.tensors import sha256
-from edge_client.wire.training import Labelling, Training
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.result import Result
-from simulation.experiments.runner import run_all
-from simulation.experiments.stage import stage
-from simulation.experiments.virtual.in_process import InProcess, is_of_card, told_of_card
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.tensors import sha256
+from smidgen.edge_client.wire.training import Labelling, Training
+from smidgen.simulation.experiments.experiment import Experiment
+from smidgen.simulation.experiments.federation.devices import SimulationError
+from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.runner import run_all
+from smidgen.simulation.experiments.stage import stage
+from smidgen.simulation.experiments.virtual.in_process import InProcess, is_of_card, told_of_card
 from tests.command_line import smidgen
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.simulation.experiments.experiments import small
@@ -159,7 +159,7 @@ def test_labelling_on_a_card_asks_what_it_asks_on_the_processor(
 def test_every_weight_on_a_card_is_the_processors(
     tiny_base: Base, hub_task: Task, head: bool
 ) -> None:
-    from simulation.experiments.virtual.full_backend import open_full
+    from smidgen.simulation.experiments.virtual.full_backend import open_full
 
     training = Training(lr=1e-3, tokens=48)
     given = tiny_base, hub_task, training, head, 0

@@ -9,12 +9,12 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-from edge_client.bases.base import Base
-from edge_client.engine.activation_cache import ActivationCache
-from edge_client.engine.engine import EngineError
-from edge_client.tasks.task import Task
-from edge_client.wire.training import Training
-from simulation.experiments.virtual.full_backend import open_full
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.activation_cache import ActivationCache
+from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.wire.training import Training
+from smidgen.simulation.experiments.virtual.full_backend import open_full
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.edge_client.engine.test_watch import Recorder
 from tests.families import write_family

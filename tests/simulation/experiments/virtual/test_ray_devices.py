@@ -10,12 +10,12 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("ray")
 
-from edge_client.bases.base import Base
-from edge_client.tasks.task import Task
-from profiling.instruments.sampler import ProcessTree
-from simulation.experiments.federation.devices import SimulationError
-from simulation.experiments.runner import Place
-from simulation.experiments.virtual.ray_devices import RayDevices
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.tasks.task import Task
+from smidgen.profiling.instruments.sampler import ProcessTree
+from smidgen.simulation.experiments.federation.devices import SimulationError
+from smidgen.simulation.experiments.runner import Place
+from smidgen.simulation.experiments.virtual.ray_devices import RayDevices
 from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_runner import place  # noqa: F401 - a fixture
 

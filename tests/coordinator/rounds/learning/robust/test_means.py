@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds.learning import robust as cohort_module
-from coordinator.rounds.learning.registry import Mean, least_of, mean_of
-from coordinator.rounds.learning.robust import TooFewError, TrimmedMean
-from coordinator.rounds.learning.server_update import AdmittedUpdate, contributions
-from edge_client.errors import WrongInput
-from edge_client.updates.clip import Clip, UpdateBounds
-from edge_client.updates.step import Contribution, ServerContext
-from edge_client.wire.tensors import AdapterState, Update
-from edge_client.wire.training import Training
+from smidgen.coordinator.rounds.learning import robust as cohort_module
+from smidgen.coordinator.rounds.learning.registry import Mean, least_of, mean_of
+from smidgen.coordinator.rounds.learning.robust import TooFewError, TrimmedMean
+from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, contributions
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.clip import Clip, UpdateBounds
+from smidgen.edge_client.updates.step import Contribution, ServerContext
+from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.training import Training
 
 ADAPTER: AdapterState = {"b": np.zeros((2, 2), np.float32), "a": np.zeros(3, np.float32)}
 SIZE = 7

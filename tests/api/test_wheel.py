@@ -1,0 +1,90 @@
+"""What is installed: one name, with all that commands read; from a sdist as from a checkout."""
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+# `python -m build` is one more package; this is what it calls.
+SDIST = "import hatchling.build as b, sys; print(b.build_sdist(sys.argv[1]))"
+
+
+def run(line: Sequence[str], folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        line, cwd=folder, env=os.environ | environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], ZipFile]:
+    def wheel_of(source: Path) -> ZipFile:
+        folder = tmp_path_factory.mktemp("wheel")
+        run([*PIP, "wheel", "--no-deps", "-w", str(folder), str(source)], folder)
+        (wheel,) = folder.glob("*.whl")
+        return ZipFile(wheel)
+
+    return wheel_of
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Callable[[Path], ZipFile]) -> ZipFile:
+    return built(ROOT)
+
+
+@pytest.mark.slow
+def test_one_name_is_installed_and_every_file_below_it_once(wheel: ZipFile) -> None:
+    names = wheel.namelist()
+    assert {name.split("/")[0] for name in names} == {"smidgen", "smidgen-0.1.0.dist-info"}
+    tracked = run(
+        ["git", "ls-files", "edge_client", "coordinator", "profiling", "simulation"], ROOT
+    )
+    theirs = [f"smidgen/{name}" for name in tracked.split()]
+    assert len(names) == len(set(names)) and not set(theirs) - set(names)
+
+
+@pytest.mark.slow
+def test_a_sdist_gives_the_same_wheel(
+    wheel: ZipFile, built: Callable[[Path], ZipFile], tmp_path: Path
+) -> None:
+    hatchling = tmp_path / "hatchling"
+    run([*PIP, "install", "--target", str(hatchling), "hatchling>=1.27"], tmp_path)
+    name = run([sys.executable, "-c", SDIST, str(tmp_path)], ROOT, PYTHONPATH=str(hatchling))
+    with tarfile.open(tmp_path / name.strip()) as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = built(tmp_path / name.strip().removesuffix(".tar.gz"))
+    for file in wheel.namelist():
+        is_record = file.endswith("RECORD")
+        assert is_record or again.read(file) == wheel.read(file), file
+    assert again.namelist() == wheel.namelist()
+
+
+@pytest.mark.slow
+def test_what_is_installed_trains_and_serves_away_from_the_checkout(
+    wheel: ZipFile, tmp_path: Path
+) -> None:
+    place = tmp_path / "site"
+    run([*PIP, "install", "--no-deps", "--target", str(place), str(wheel.filename)], tmp_path)
+    smidgen = [sys.executable, "-m", "smidgen"]
+    rows = "text,label\n" + "my card is lost,card\nsend me a bill,bill\n" * 4
+    (tmp_path / "texts.csv").write_text(rows)
+    (tmp_path / "task.toml").write_text(
+        'name = "mail"\nlabels = ["card", "bill"]\npatterns = ["{text} [MASK]"]\n'
+    )
+    task = ("--task", "task.toml")
+    more = ("--data", "texts.csv", "--out", "adapter", "--rounds", "1", "--json")
+    run([*smidgen, "client", "train", *task, *more], tmp_path, PYTHONPATH=str(place))
+    assert (tmp_path / "adapter").is_dir()
+    store = ("--store", "store", *task, "--rounds", "1")
+    run([*smidgen, "coordinator", "create", *store], tmp_path, PYTHONPATH=str(place))
+    where = "import smidgen.coordinator.page.routes as r; print(r.__file__)"
+    found = run([sys.executable, "-c", where], tmp_path, PYTHONPATH=str(place))
+    assert Path(found.strip()).is_relative_to(place)
