@@ -161,7 +161,7 @@ COMMANDS = {
     "demo": (
         "smidgen.simulation.commands.demo",
         "see it work: four devices and a coordinator on this machine, about 2 minutes",
-        "simulate",
+        "demo",
     ),
     "pack": (
         "smidgen.edge_client.commands.pack",

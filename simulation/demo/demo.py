@@ -48,7 +48,7 @@ from smidgen.simulation.demo.setting import (
 COORDINATOR, PERSONAL = "coordinator", "personal.png"
 # In its log.
 STEP_DONE = re.compile(r"(round \d+ of \d+|before round 1), (\w+) closed")
-SERVER = ("fastapi", "pydantic", "sqlalchemy", "uvicorn")  # of the extra `server`
+SERVER = ("fastapi", "pydantic", "sqlalchemy", "uvicorn")  # of the extra `demo`
 
 
 class Unfinished(Failed):
@@ -75,9 +75,9 @@ def check_extras() -> list[str]:
     """
     missing = [name for name in SERVER if find_spec(name) is None]
     if missing:
-        raise WrongInput(f"needs {missing[0]!r}; {installing('server,profile')}")
+        raise WrongInput(f"needs {missing[0]!r}; {installing('demo')}")
     if find_spec("matplotlib") is None:
-        return [f"no chart will be drawn: it needs matplotlib; {installing('profile')}"]
+        return [f"no chart will be drawn: it needs matplotlib; {installing('demo')}"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""What is installed: one name, with all that commands read; from a sdist as from a checkout."""
+"""What is installed: one name, with all that commands read; and what the demo needs, alone."""
 
 import os
 import subprocess
@@ -88,3 +88,17 @@ def test_what_is_installed_trains_and_serves_away_from_the_checkout(
     where = "import smidgen.coordinator.page.routes as r; print(r.__file__)"
     found = run([sys.executable, "-c", where], tmp_path, PYTHONPATH=str(place))
     assert Path(found.strip()).is_relative_to(place)
+
+
+@pytest.mark.slow
+def test_the_demo_installs_little_and_runs_on_it(tmp_path: Path) -> None:
+    ready = tmp_path / "venv" / ".demo-installed"
+    run(["make", f"VENV={ready.parent}", str(ready)], ROOT)
+    sizes = [file.lstat().st_size for file in ready.parent.rglob("*") if file.is_file()]
+    assert sum(sizes) < 600e6
+    python = str(ready.parent / "bin" / "python")
+    missing = "import importlib.util as u; print(*map(u.find_spec, ['torch', 'pytest', 'pyarrow']))"
+    assert run([python, "-c", missing], tmp_path).split() == ["None"] * 3
+    demo = [python, "-m", "smidgen", "demo", "--rounds", "1", "--out", "out"]
+    said = run(demo, tmp_path, PYTHONPATH="")
+    assert "all devices together" in said and (tmp_path / "out" / "rounds.png").is_file()
