@@ -42,7 +42,7 @@ def test_all_that_it_needs_is_looked_for_first(monkeypatch: pytest.MonkeyPatch) 
     (said,) = check_extras()
     assert said.startswith("no chart") and "pip install '.[demo]'" in said
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(WrongInput, match=r"needs 'sqlalchemy'; pip install '\.\[server"):
+    with pytest.raises(WrongInput, match=r"needs 'sqlalchemy'; pip install '\.\[demo"):
         check_extras()
 
 
