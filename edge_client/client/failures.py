@@ -63,9 +63,15 @@ class RunMembership:
 
 @dataclass(frozen=True)
 class Declined:
-    """A run that this device cannot take part in, as things are."""
+    """A run that this device cannot take part in, as things are.
 
-    terms: Terms
+    Attributes:
+        terms: The run's; None of one that is over, whose adapter this device does not have.
+        error: Why.
+        at_s: When that was seen, in seconds of an ever growing clock.
+    """
+
+    terms: Terms | None
     error: Exception
     at_s: float
 

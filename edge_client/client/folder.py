@@ -42,7 +42,7 @@ from smidgen.edge_client.files import (
     write_atomically,
 )
 from smidgen.edge_client.wire.fleet import Terms
-from smidgen.edge_client.wire.messages import WireError, decode, encode
+from smidgen.edge_client.wire.messages import Message, WireError, decode, encode
 from smidgen.edge_client.wire.tensors import sha256
 
 FIRST = ("adapters", "outbox")  # folders that each version has made before anything else
@@ -275,9 +275,9 @@ class Joined:
         self.folder = folder
 
     def keep(self, terms: Terms) -> None:
-        """Keep the terms of a run that this device joins."""
+        """Keep the terms of a run that this device joins; its end is understood by them."""
         path = self._file(terms.run_id)
-        write_atomically(path, encode(terms), PRIVATE, is_latest=True)
+        write_atomically(path, sealed(encode(terms)), PRIVATE, is_latest=True)
         discard(path.with_suffix(HOME))
 
     def terms(self, run_id: str) -> Terms | None:
@@ -285,9 +285,13 @@ class Joined:
         path = self._file(run_id)
         return _terms_in(path) or _terms_in(path.with_suffix(HOME))
 
-    def all(self, ending: str = TERMS) -> list[Terms]:
-        """Terms that are here; by the ending `HOME` those of runs whose adapter is at home."""
-        return [*filter(None, map(_terms_in, self.folder.glob(f"*{ending}")))]
+    def all(self, ending: str = TERMS) -> dict[str, Terms | None]:
+        """Terms that are here by their file's name without ending; None where they are damaged.
+
+        Args:
+            ending: `HOME`: of runs whose adapter is at home.
+        """
+        return {path.stem: _terms_in(path) for path in self.folder.glob(f"*{ending}")}
 
     def note_home(self, run_id: str, *, is_home: bool = True) -> None:
         """Note whether a run's adapter is at home, until its terms are forgotten."""
@@ -328,9 +332,31 @@ class Joined:
         return self.folder / f"{file_name(run_id)}{TERMS}"
 
 
+def sealed(message: bytes, more: bytes = b"") -> tuple[bytes, ...]:
+    """A file's parts: a message, and the SHA-256 of it and of what belongs to it, in hex."""
+    return message, b"\n", sha256(message + more).encode()
+
+
+def unsealed(body: bytes, kind: type[Message], more: bytes = b"") -> Message:
+    """The message of a file; a bit that flips may leave one that decodes.
+
+    Args:
+        body: What was `sealed`.
+        kind: What it is.
+        more: What belongs to it.
+
+    Raises:
+        WireError: They are not as they were.
+    """
+    message, _, digest = body.rpartition(b"\n")
+    if sha256(message + more).encode() != digest:
+        raise WireError("damaged, or of an older smidgen")
+    return decode(message, kind)
+
+
 def _terms_in(path: Path) -> Terms | None:
     try:
-        return decode(path.read_bytes(), Terms) if path.is_file() else None
+        return unsealed(path.read_bytes(), Terms) if path.is_file() else None
     except WireError:
         return None
 

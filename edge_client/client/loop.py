@@ -94,7 +94,7 @@ class Client:
             BudgetError: No plan fits the memory budget, and there is no other run to serve.
             DataError: The device's texts do not fit, and there is no other run to serve.
             GaveUp: Too many pieces of work of the only run failed one after the other, or it ended
-                while this device was away.
+                and this device does not have its adapter.
             TransportError: Nobody answered at the start.
         """
         elsewhere = last_elsewhere(self._settings, self._state)
@@ -117,6 +117,7 @@ class Client:
             deliver_all(coordinator, self._state)
             self._guest.begin()
             self._serve(coordinator)
+            standings.check()
         except Ended:
             settle()
             is_stopped = True
@@ -240,14 +241,9 @@ class Client:
         nap(self._settings.parting_s)
 
     def _is_done(self) -> bool:
-        """Whether a client that serves until its runs are over has nothing more to come.
-
-        Raises:
-            Exception: It could take part in none; the first reason.
-        """
-        if not self._settings.is_until_finished or self._fetching.is_under_way:
-            return False
-        return self._standings.is_done
+        """Whether a client that serves until its runs are over has nothing more to come."""
+        is_ending = self._settings.is_until_finished and not self._fetching.is_under_way
+        return is_ending and self._standings.is_done
 
     def _work(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> None:
         """Do one piece of work and answer it.

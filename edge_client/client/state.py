@@ -40,7 +40,9 @@ from smidgen.edge_client.client.folder import (
     file_name,
     foreign_in,
     in_words,
+    sealed,
     sweep_halves,
+    unsealed,
 )
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.files import (
@@ -54,8 +56,7 @@ from smidgen.edge_client.files import (
     write_atomically,
 )
 from smidgen.edge_client.metering.traffic import Link
-from smidgen.edge_client.wire.fleet import Terms
-from smidgen.edge_client.wire.messages import Report, WireError, decode, encode
+from smidgen.edge_client.wire.messages import Report, WireError, encode
 from smidgen.edge_client.wire.tensors import sha256
 
 ROOM_BYTES = 64 << 10
@@ -256,15 +257,8 @@ class ClientState:
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / name, body, PRIVATE)
 
-    def keep_terms(self, terms: Terms) -> None:
-        """Keep the terms of a run that this device joins; its end is understood by them."""
-        self.joined.keep(terms)
-
-    def terms(self, run_id: str) -> Terms | None:
-        return self.joined.terms(run_id)
-
     def base_ids(self) -> set[str]:
-        return {terms.base_id for terms in self.joined.all()}
+        return {terms.base_id for terms in self.joined.all().values() if terms is not None}
 
     def forget_terms(self, run_id: str) -> None:
         self.joined.forget(run_id)
@@ -337,8 +331,7 @@ class ClientState:
         stem = self._outbox / sha256(finished.report.work_id.encode())
         if finished.update is not None:
             write_atomically(stem.with_suffix(".st"), finished.update, PRIVATE)
-        report = encode(finished.report)
-        body = (report, b"\n", sha256(report + (finished.update or b"")).encode())
+        body = sealed(encode(finished.report), finished.update or b"")
         write_atomically(stem.with_suffix(".json"), body, PRIVATE, is_latest=True)
 
     def finished(self) -> list[FinishedWork]:
@@ -346,12 +339,9 @@ class ClientState:
         found = []
         for path in oldest_first(self._outbox.glob("*.json")):
             update = path.with_suffix(".st")
-            said, _, digest = path.read_bytes().rpartition(b"\n")
             body = update.read_bytes() if update.is_file() else None
             try:
-                if sha256(said + (body or b"")).encode() != digest:
-                    raise WireError("damaged, or of an older smidgen")
-                report = decode(said, Report)
+                report = unsealed(path.read_bytes(), Report, body or b"")
             except WireError as error:
                 log.warning("outbox/%s is done again: %s", path.name, error)
                 path.unlink()

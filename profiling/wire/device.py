@@ -53,7 +53,7 @@ def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
                 given = _next(coordinator, wait_s, meter)
             now_s, wait_s = time.monotonic(), Settings.wait_s
             if given.terms is not None:
-                state.keep_terms(given.terms)
+                state.joined.keep(given.terms)
                 coordinator.membership(given.terms.run_id, Membership("joined"))
                 wait_s = 0.0
             if given.over is not None:

@@ -39,7 +39,8 @@ class Standings:
 
     Attributes:
         joined: Runs that go on with it, by their ids.
-        declined: Runs that it cannot take part in, as things are; by their ids.
+        declined: Runs that it cannot take part in, as things are, or whose adapter it cannot have;
+            by their ids.
         finished: Names of runs that are over, by their ids.
         left: Runs that it has left in this life, too many of whose works failed.
     """
@@ -55,26 +56,27 @@ class Standings:
     def of(self, run_id: str) -> RunMembership:
         """How it stands to a run whose work it is given; it may have joined in an earlier life."""
         if run_id not in self.joined:
-            self.joined[run_id] = RunMembership(self._state.terms(run_id))
+            self.joined[run_id] = RunMembership(self._state.joined.terms(run_id))
         return self.joined[run_id]
 
     def terms(self, run_id: str) -> Terms | None:
         """What a run asks, as far as that is known here."""
         standing = self.joined.get(run_id)
-        return (standing.terms if standing else None) or self._state.terms(run_id)
+        return (standing.terms if standing else None) or self._state.joined.terms(run_id)
 
     @property
     def is_done(self) -> bool:
-        """Whether each run that it joined is over, and there was one.
+        """Whether no run goes on with it, and there was one, if only one that it declined."""
+        return not self.joined and bool(self.finished or self.declined)
+
+    def check(self) -> None:
+        """See that this device has the adapter of a run that is over.
 
         Raises:
-            Exception: It could take part in none; the first reason.
+            Exception: It could take part in none, or has missed its adapter; the first reason.
         """
-        if self.joined:
-            return False
-        if not self.finished and self.declined:
+        if self.declined and self.finished.keys() <= self.declined.keys():
             raise next(iter(self.declined.values())).error
-        return bool(self.finished)
 
     def say(
         self,
@@ -144,7 +146,7 @@ class Joining:
         run_id, was_in = terms.run_id, terms.run_id in self._standings.joined
         try:
             joined = self._worker.look(terms)
-            self._state.keep_terms(terms)
+            self._state.joined.keep(terms)
         except ERRORS as found:
             is_base = isinstance(found, OtherBase)
             error = self._fetching.instead_of(found, terms) if is_base else found
@@ -168,7 +170,7 @@ class Joining:
         """A run that could not be joined may be by now: memory is free, files are mended."""
         now_s = self._clock()
         for declined in list(self._standings.declined.values()):
-            if now_s - declined.at_s >= LOOK_AGAIN_S:
+            if declined.terms is not None and now_s - declined.at_s >= LOOK_AGAIN_S:
                 self.invited(declined.terms, is_asked=False)
 
     def fetch(self) -> None:
@@ -187,15 +189,19 @@ class Joining:
         self._fetching.drop(terms.run_id)
         error = NotFetched(f"run {called(terms)} was over before its pack was here")
         log.info("%s; it is not fetched any more", error)
-        self._standings.declined[terms.run_id] = Declined(terms, error, math.inf)
+        self._standings.declined[terms.run_id] = Declined(None, error, self._clock())
 
     def _declined(self, terms: Terms, error: Exception) -> None:
         before = self._standings.declined.get(terms.run_id)
         is_news = before is None or code_of(before.error) != code_of(error)
         if is_news and not isinstance(error, PackDownloading):
-            told = "run %s cannot be joined: %s; it is looked at again every %.0f min "
-            told += "while this client runs"
-            log.error(told, called(terms), error, LOOK_AGAIN_S / 60)
+            log.error(
+                "run %s cannot be joined: %s; it is looked at again every %.0f min while this "
+                "client runs",
+                called(terms),
+                error,
+                LOOK_AGAIN_S / 60,
+            )
         self._standings.declined[terms.run_id] = Declined(terms, error, self._clock())
         self._standings.joined.pop(terms.run_id, None)
 

@@ -5,7 +5,6 @@ at its next start. Which of the two adapters answers afterwards is recorded besi
 """
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -187,7 +186,7 @@ def rate_of(spec: AdapterSpec, training: Training) -> float:
 
 PARTING_S = 60.0  # how long a coordinator whose run is finished is waited for
 LONGEST_PAUSE_S = 30.0
-MISSED = "is over, or wants this device no more; coordinator export has its adapter"
+MISSED = "coordinator export has its adapter"  # of a run that a device does not ask for again
 
 
 class Homecoming:
@@ -233,20 +232,21 @@ class Homecoming:
         standings.finished[run_id] = over.run_name
         try:
             if terms is None:
-                raise Refused(404, "its terms are not here any more")
+                raise Refused(404, "the terms that were kept here are damaged or gone")
             fetch = partial(self._coordinator.adapter, meter=WorkMeter())
             # Beside those of the runs that go on.
             settings = self._settings.on_base(terms.base_id)
-            most = MOST_ADAPTER_BYTES
-            if settings.base.base_id == terms.base_id:
-                most = most_bytes(parse_adapter(terms.adapter_spec), settings.base, terms.task)
+            most = (
+                most_bytes(parse_adapter(terms.adapter_spec), settings.base, terms.task)
+                if settings.base.base_id == terms.base_id
+                else MOST_ADAPTER_BYTES
+            )
             known, runs = (over.adapter_sha256, most), len(standings.joined) + 1
             body = self._adapters.body(*known, fetch, runs, PARTING_S)
             self.folder = take_home(self._state, terms, settings, over, body)
             kept = self._state.finished_run(terms.run_name)  # the next run does not write over it
             self._own.follows(terms, str(kept) if kept.is_dir() else self.folder)
         except (Failed, WrongInput, OSError) as error:  # TransportError and WireError are Failed
-            self.folder = ""
             return self._not_had(over, error)
         self._state.joined.note_home(run_id)  # before the coordinator hears of it, and forgets
         receipt = self._say(run_id, Membership("home"))
@@ -269,24 +269,28 @@ class Homecoming:
         known = {*standings.joined, *standings.declined, *standings.finished, *standings.left}
         absent = [one.terms for one in standings.joined.values() if one.terms is not None]
         for ending in (HOME, TERMS):
-            for terms in state.joined.all(ending):
-                if (run_id := terms.run_id) in known or run_id in standings.finished:
+            for file, terms in state.joined.all(ending).items():
+                run_id, name = (terms.run_id, terms.run_name) if terms else (file, file)
+                if run_id in known or run_id in standings.finished:
                     continue
-                own = state.finished_run(terms.run_name)
+                own = state.finished_run(name)
                 places = (self._settings.out, own, state.folder / ADAPTER)
                 found = next((place for place in places if place and place.is_dir()), None)
                 if ending == HOME and found is not None:
                     self._parted(run_id)
-                    standings.finished[run_id], self.folder = terms.run_name, str(found)
-                    log.info("run %s was over before; its adapter is in %s", terms.run_name, found)
+                    standings.finished[run_id], self.folder = name, str(found)
+                    log.info("run %s was over before; its adapter is in %s", name, found)
                 elif self._settings.is_until_finished:
                     # That may be noted nowhere, or it is of before the run was extended.
                     here = f", of which {own} holds an adapter," if own.is_dir() else ""
-                    error = GaveUp(f"run {terms.run_name}{here} {MISSED}")
+                    here = here if terms else ", whose terms are damaged,"
+                    error = GaveUp(
+                        f"run {name}{here} is over, or wants this device no more; {MISSED}"
+                    )
                     log.error("%s", error)
-                    standings.declined[run_id] = Declined(terms, error, math.inf)
+                    standings.declined[run_id] = Declined(None, error, time.monotonic())
                     state.joined.forget(run_id)  # the next start waits for another run
-                elif ending == TERMS:
+                elif terms is not None and ending == TERMS:
                     absent.append(terms)
         self._absent[names := ", ".join(map(called, absent))] += 1
         if names and self._absent[names] == 2:
@@ -320,12 +324,16 @@ class Homecoming:
         """
         run_id = over.run_id
         tries = self._tries[run_id] = self._tries.get(run_id, 0) + 1
+        is_vain = isinstance(error, WireError) or is_lasting(error, None)
+        is_lost = isinstance(error, Refused) or (is_vain and tries >= MOST_IN_A_ROW)
+        why = f"run {over.run_name} is finished, its adapter not to be had: {error}"
+        missed = GaveUp(f"{why}; {MISSED}" if is_lost else why)
+        self._standings.declined[run_id] = Declined(None, missed, time.monotonic())
         if tries == 1:
-            log.error("run %s is finished, its adapter not to be had: %s", over.run_name, error)
+            log.error("%s", why)
         if tries > MOST_IN_A_ROW and self._settings.is_until_finished:
             return False  # told that it does without, the coordinator says it again
-        is_vain = isinstance(error, WireError) or is_lasting(error, None)
-        if isinstance(error, Refused) or (is_vain and tries >= MOST_IN_A_ROW):
+        if is_lost:
             code: Failure = "transfer" if isinstance(error, TransportError) else code_of(error)
             told = self._say(run_id, Membership("declined", code))
             if told is not None:

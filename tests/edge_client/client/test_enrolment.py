@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from smidgen.edge_client.adapters.spec import AdapterError
+from smidgen.edge_client.adapters.initial import initial_adapter
+from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
 from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.client.enrolment import check_ready
 from smidgen.edge_client.client.failures import ClientError, GaveUp, OtherBase, code_of
@@ -28,6 +29,7 @@ from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.updates.registry import StepError
 from smidgen.edge_client.wire.fleet import REVOKED, Enrol, Membership, Terms, device_id_of
 from smidgen.edge_client.wire.messages import PROTOCOL, Next, Report, decode, encode
+from smidgen.edge_client.wire.tensors import encode_adapter, sha256
 from smidgen.edge_client.wire.training import Labelling
 from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, enrolled_as, over, terms_for
@@ -81,9 +83,10 @@ class Home:
         return replace(plain, is_until_finished=True, **more)  # type: ignore[arg-type]
 
     def join(self, gate: Gate, **more: object) -> list[tuple[str, str, str | None]]:
-        """Serve one life, to the run's end; how the device stood to it."""
+        """Serve one life, to the end of a run without an adapter; how the device stood to it."""
         gate.door = Door(gate.terms)
-        with http_server(gate.answer, port=gate.port) as url:
+        missed = pytest.raises(GaveUp, match=MISSED)
+        with http_server(gate.answer, port=gate.port) as url, missed:
             gate.port = urlsplit(url).port or 0
             Client(self.settings(url, **more), self.state).run()
         return gate.door.said
@@ -229,7 +232,7 @@ def test_a_coordinator_that_forgot_the_key_hears_the_token_again(home: Home) -> 
             return 401, b'{"detail": "this enrolment token is not known"}'
         return gate.answer(method, path, body)
 
-    with http_server(answer) as url:
+    with http_server(answer) as url, pytest.raises(GaveUp, match=MISSED):
         Client(home.settings(url), home.state).run()
     assert [enrol.token for enrol in gate.enrols] == ["", "token"]
 
@@ -294,12 +297,13 @@ def test_a_run_of_a_base_that_goes_by_name_says_that_name(home: Home) -> None:
 def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) -> None:
     gate = Gate(home.terms)
     gate.door = Door(replace(home.terms, run_id="other", base_id="0" * 64), home.terms)
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
 
     def answer(method: str, path: str, body: bytes) -> Answer:
         said = {(run, state) for run, state, _ in gate.door.said}
         if path.startswith("/v1/work?") and said == {("other", "declined"), ("run", "joined")}:
-            return 200, encode(Next(over=over("0" * 64)))
-        return gate.answer(method, path, body)
+            return 200, encode(Next(over=over(sha256(weights))))
+        return (200, weights) if "/adapters/" in path else gate.answer(method, path, body)
 
     with http_server(answer) as url:
         summary = Client(home.settings(url), home.state).run()
@@ -392,7 +396,7 @@ def _idle(method: str, path: str, body: bytes) -> Answer:
 def test_a_run_that_ended_in_an_earlier_life_is_not_waited_for(
     home: Home, was_home: bool, has_it: bool
 ) -> None:
-    home.state.keep_terms(home.terms)
+    home.state.joined.keep(home.terms)
     if was_home:
         home.state.joined.note_home("run")
     if has_it:
@@ -402,17 +406,33 @@ def test_a_run_that_ended_in_an_earlier_life_is_not_waited_for(
         summary = Client(home.settings(url), home.state).run()
         assert summary.runs == ("mail",)
         assert summary.adapter == str(home.state.finished_run("mail"))
-    assert home.state.terms("run") is None
+    assert home.state.joined.terms("run") is None
+
+
+@pytest.mark.parametrize("was_home", [True, False])
+def test_a_run_that_ended_in_an_earlier_life_is_known_by_its_damaged_terms(
+    home: Home, was_home: bool
+) -> None:
+    home.state.joined.keep(home.terms)
+    (home.state.joined.folder / "run.json").write_bytes(b"{}")
+    if was_home:
+        home.state.joined.note_home("run")
+        (home.state.folder / "adapter").mkdir()
+    why = "run run, whose terms are damaged, is over, or wants"
+    missed = nullcontext() if was_home else pytest.raises(GaveUp, match=why)
+    with http_server(_idle) as url, missed:
+        assert Client(home.settings(url), home.state).run().runs == ("run",)
+    assert not list(home.state.joined.folder.iterdir())
 
 
 def test_a_run_that_is_over_names_a_folder_in_which_its_adapter_may_be(home: Home) -> None:
     """As where the disk was read-only when that was to be noted."""
-    home.state.keep_terms(home.terms)
+    home.state.joined.keep(home.terms)
     own = home.state.finished_run("mail")
     own.mkdir(parents=True)
     with http_server(_idle) as url, pytest.raises(GaveUp) as told:
         Client(home.settings(url), home.state).run()
-    assert str(told.value) == f"run mail, of which {own} holds an adapter, {MISSED}"
+    assert str(told.value).startswith(f"run mail, of which {own} holds an adapter, is over, or ")
     assert own.is_dir()
 
 
@@ -431,8 +451,8 @@ def test_a_coordinator_that_has_forgotten_a_device_lets_it_in_by_its_token_in_on
                 return 401, b'{"detail": "its key is not known here"}'
         return gate.answer(method, path, body)
 
-    with http_server(answer, port=gate.port) as url:
-        gate.door = Door(home.terms)
+    gate.door = Door(home.terms)
+    with http_server(answer, port=gate.port) as url, pytest.raises(GaveUp, match=MISSED):
         Client(home.settings(url), home.state).run()
     assert tokens == ["", "token"] and home.state.identity() == before
     assert caplog.text.count("had forgotten this device, which its token has let in") == 1

@@ -13,8 +13,9 @@ import pytest
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.client.failures import ClientError
+from smidgen.edge_client.client.failures import ClientError, GaveUp
 from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.runs.own import MISSED
 from smidgen.edge_client.client.state import FinishedWork as Kept
 from smidgen.edge_client.guest import process
 from smidgen.edge_client.tasks.task import Task
@@ -105,7 +106,7 @@ def test_what_made_an_earlier_life_leave_does_not_make_the_next_one_leave(home: 
             return 200, b'{"accepted": true}'
         return gate.answer(method, path, body)
 
-    with http_server(answer) as url:
+    with http_server(answer) as url, pytest.raises(GaveUp, match=MISSED):
         Client(home.settings(url), home.state).run()
     assert [(one.failure, one.is_leaving) for one in told] == [("disk", False)]
 
@@ -156,6 +157,24 @@ def test_an_adapter_that_cannot_be_written_is_not_at_home(home: Home) -> None:
     turns = Turns([Next(terms=home.terms), *[Next(over=over(sha256(WHOLE)))] * 3], (200, WHOLE))
     assert turns.serve(home)[1:] == [("run", "declined", "transfer")]  # it is no adapter at all
     assert turns.fetched == 1
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_client_that_ends_without_its_runs_adapter_says_so(home: Home, is_damaged: bool) -> None:
+    """Its terms are damaged, or its folders of adapters lead to where nobody can write."""
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
+    home.state.joined.keep(home.terms)
+    terms = home.state.joined.folder / "run.json"
+    if is_damaged:
+        terms.write_bytes(terms.read_bytes().replace(b"mail", b"mall"))
+    for name in () if is_damaged else ("adapter", "finished"):
+        (home.state.folder / name).symlink_to("/proc/self")
+    overs = [Next(over=over(sha256(weights)))] * (1 if is_damaged else 3)
+    turns = Turns([*overs, Next(waiting=Waiting("idle"))], (200, weights))
+    why = f"{'are damaged or gone' if is_damaged else 'cannot be written to'}; {MISSED}"
+    with http_server(turns.answer) as url, pytest.raises(GaveUp, match=why):
+        Client(home.settings(url), home.state).run()
+    assert [one[1] for one in turns.door.said] == ["declined"] and not terms.exists()
 
 
 def test_an_adapter_for_which_there_is_no_room_is_fetched_once(home: Home) -> None:
@@ -232,10 +251,10 @@ def test_a_run_that_was_extended_while_its_adapter_came_home_goes_on(home: Home)
     turns = Turns([Next(terms=home.terms), end, end], (200, weights), accepts=[True, False])
     said = turns.serve(home)
     assert [state for _, state, _ in said] == ["joined", "home", "home"]
-    assert home.state.terms("run") is None
+    assert home.state.joined.terms("run") is None
     turns = Turns([Next(terms=home.terms), end], (200, weights), accepts=[True, False])
     turns.serve(home)
-    assert home.state.terms("run") == home.terms
+    assert home.state.joined.terms("run") == home.terms
 
 
 @pytest.mark.parametrize("place", ["/v1/work?", "/membership", "/v1/adapters", "/report"])
@@ -290,7 +309,7 @@ def test_a_run_that_its_coordinator_knows_no_more_is_told_once_and_stays(
     idle = Next(waiting=Waiting("idle"))
     first = [] if is_earlier else [Next(terms=home.terms)]
     if is_earlier:
-        home.state.keep_terms(home.terms)
+        home.state.joined.keep(home.terms)
     port = 0
     for idles, lines in ((1, 0), (4, 1)):
         turns = Turns([*first, *[idle] * idles])
@@ -301,7 +320,7 @@ def test_a_run_that_its_coordinator_knows_no_more_is_told_once_and_stays(
         port = urlsplit(url).port or 0
         told = f"{url} has nothing of run mail (run) for this device: it was taken out, or the"
         assert caplog.text.count(told) == lines
-        assert home.state.terms("run") == home.terms
+        assert home.state.joined.terms("run") == home.terms
 
 
 def test_once_the_run_is_there_again_the_device_takes_part(home: Home) -> None:

@@ -54,11 +54,11 @@ def test_another_key_is_another_device_whose_work_is_its_own(
     state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
     state.keep_identity(Identity("http://a", "key"))
     state.keep_finished(FinishedWork(Report("w", "done"), None))
-    state.keep_terms(terms)
+    state.joined.keep(terms)
     state.keep_identity(Identity("http://a", "key", "d1", "hub"))  # the coordinator has answered
-    assert len(state.finished()) == 1 and state.terms("run") == terms
+    assert len(state.finished()) == 1 and state.joined.terms("run") == terms
     state.keep_identity(Identity("http://b", "other"))
-    assert state.finished() == [] and state.terms("run") is None
+    assert state.finished() == [] and state.joined.terms("run") is None
 
 
 def test_the_device_of_another_smidgen_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -190,14 +190,14 @@ def test_after_a_clock_was_reset_the_runs_heard_of_last_keep_terms_and_labels(
     state, terms = ClientState(tmp_path), terms_for(tiny_base, hub_task)
     old = [f"old-{place}" for place in range(KEPT_TERMS)]
     for run_id in old:
-        state.keep_terms(replace(terms, run_id=run_id))
+        state.joined.keep(replace(terms, run_id=run_id))
         state.labels(run_id).write_text("")
     written_ahead(*(tmp_path / "runs" / f"{run_id}.json" for run_id in old))
     written_ahead(*map(state.labels, old))
-    state.keep_terms(replace(terms, run_id="new"))
+    state.joined.keep(replace(terms, run_id="new"))
     state.labels("new").write_text("")
     with state.locked():
-        assert state.terms("new") is not None and state.labels("new").exists()
+        assert state.joined.terms("new") is not None and state.labels("new").exists()
         assert len(list((tmp_path / "runs").iterdir())) == KEPT_TERMS
         assert len(list(tmp_path.glob("labels-*"))) == KEPT_LABELS
 
