@@ -197,50 +197,49 @@ def create_run(
     What neither file nor keyword says has `RunConfig`'s default, `Training`'s or `Labelling`'s.
 
     Args:
-        store: Folder of the coordinator's store; made if new.
-        run: Run file (TOML), or a `RunConfig`, which says the whole run; not needed with a task.
-        task: A task.toml, or the name of a ready-made task (`smidgen client tasks` lists them).
-        name: Name of the run, 1 to 64 characters, another one for each run; by default the task's.
-        preset: Values for what neither the run file nor an option says, by name: `silos`, few large
-            holders of texts.
-        base: Frozen base: a folder, a hub name, or `embedded`, the default.
-        adapter: What is trained: `lora:8`, `lora:8@q,v`, `prompt:8`, `bias`, `head`, or `+head`; by
-            default `lora:8@q,v`, of tagging `lora:8@q,v+head`.
-        prompt_init: With prompt:N, the text it starts from; by default random words.
-        rounds: Rounds of training until the run is finished, 1 or more; by default 10.
-        fraction: Share of the devices asked to train in a round, above 0 to 1; by default 1, all.
-        min_clients: Devices to wait for before the first round, 1 or more; by default 2.
-        evaluate_cohort: Devices asked to evaluate an adapter; by default 0, all that are there.
-        epochs: Times a device goes through its texts in a round, 1 or more; by default 4.
-        batch: Texts in one optimizer step, 1 or more; by default 8. More need more memory.
-        lr: Learning rate of the optimizer on the devices, above 0; by default 0.005.
-        tokens: Longest input in tokens, 8 or more; longer texts are cut. By default 128.
-        optimizer: What devices train with: `adamw`, the default, or `sgd` (which takes a larger
-            learning rate).
-        momentum: Momentum of sgd, 0 to below 1; by default 0.
-        proximal: mu of FedProx: pulls devices back to the adapter they received; by default 0, not
-            at all.
-        scaffold: Let devices hold control variates (SCAFFOLD): with sgd alone, without momentum
-            and proximal.
-        adjusted: Let the loss know each device's own mix of labels: what it lacks is not unlearned.
-        deadline: Seconds after which a step goes on without late devices; by default 600.
-        seed: Root seed, 0 or more; equal seeds give equal runs. By default 0.
-        labelling: Let devices label texts of their own and train on them; so does any of the next
-            five.
-        infer_every: Label before every Nth round, 1 or more; by default 1, before each.
-        infer_clients: Devices asked to label each time; by default 0, all that are there.
-        keep_first: Share of its texts a device may label before round 1, above 0 to 1; by default
-            0.1.
-        keep_last: The same before the last round, linear in between; by default 0.5.
-        confidence: How sure a device must be of a label to use it, 0.5 to below 1; by default 0.9.
+        store: Folder of the coordinator's store; created if new.
+        run: Run file (TOML), or a `RunConfig` of the whole run; not needed with a task.
+        task: A task.toml or the name of a ready-made task (see `smidgen client tasks`).
+        name: Unique name of the run, 1 to 64 characters; default: the task's.
+        preset: Named set of defaults for what neither run file nor options set: `silos`, for a few
+            large data holders.
+        base: Frozen base model: folder, hub name or `embedded` (default).
+        adapter: What to train: `lora:8`, `lora:8@q,v`, `prompt:8`, `bias`, `head`, or with `+head`;
+            default `lora:8@q,v`, for tagging `lora:8@q,v+head`.
+        prompt_init: With `prompt:N`, the text it starts from; default: random words.
+        rounds: Training rounds, 1 or more; default 10.
+        fraction: Share of the devices to train in a round, above 0 to 1; default 1.
+        min_clients: Devices to wait for before the first round; default 2.
+        evaluate_cohort: Devices asked to evaluate an adapter; default 0 (all present).
+        epochs: Passes over a device's texts per round; default 4.
+        batch: Texts per optimizer step; default 8.
+        lr: Learning rate on the devices; default 0.005.
+        tokens: Longest input in tokens, 8 or more; longer texts are cut; default 128.
+        optimizer: Optimizer on the devices: `adamw` (default) or `sgd`, which needs a larger
+            learning rate.
+        momentum: Momentum of `sgd`, 0 to below 1; default 0.
+        proximal: FedProx mu: pulls devices back to the adapter they received; default 0 (off).
+        scaffold: Use SCAFFOLD's control variates; needs `sgd` without momentum and proximal.
+        adjusted: Correct the loss for each device's label mix, so that it does not unlearn labels
+            it lacks.
+        deadline: Seconds after which a step goes on without late devices; default 600.
+        seed: Random seed, 0 or more; equal seeds give equal runs; default 0.
+        labelling: Let devices pseudo-label their own texts and train on them; implied by
+            `confidence` and by the `infer_` and `keep_` options.
+        infer_every: Label before every Nth round; default 1.
+        infer_clients: Devices asked to label each time; default 0 (all present).
+        keep_first: Share of its texts a device may label before round 1, above 0 to 1; default 0.1.
+        keep_last: The same before the last round, linear in between; default 0.5.
+        confidence: Minimum confidence of a pseudo-label, 0.5 to below 1; default 0.9.
         tag: Tags that a device must have to be asked, such as `{"site": "kitchen"}`.
-        least_memory: Memory that a device must have at least, such as `2G`; by default any.
-        share: Share of the devices that fit otherwise, above 0 to 1; by default 1, all.
-        start: Adapter to start from instead of a new one: a PEFT folder, or `RUN@N` of this store,
-            a run's adapter after its round N (or `best`, or `last`).
-        plugins: Folder as `serve --plugins` has it: its names may stand in the run file.
-        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
-        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
+        least_memory: Memory that a device must have, such as `2G`; default: any.
+        share: Share of the devices that meet the conditions, above 0 to 1; default 1.
+        start: PEFT folder to start from, or `RUN@N`: the adapter of a run in this store after round
+            N (or `best`, `last`).
+        plugins: Plugin folder, as for `serve --plugins`; the run file may use its names.
+        database: URL of a PostgreSQL database shared by several machines; default: SQLite in the
+            folder.
+        blobs: Where adapters and updates are stored, as `s3://BUCKET/PREFIX`; default: the folder.
 
     Raises:
         WrongInput: A value outside its range, no such base or task, a name that is taken, or tags
@@ -307,8 +306,9 @@ def runs(store: AtStore, *, database: str = "", blobs: str = "") -> list[RunStat
 
     Args:
         store: Folder of a store that `create_run` made.
-        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
-        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
+        database: URL of a PostgreSQL database shared by several machines; default: SQLite in the
+            folder.
+        blobs: Where adapters and updates are stored, as `s3://BUCKET/PREFIX`; default: the folder.
 
     Raises:
         WrongInput: There is no store.

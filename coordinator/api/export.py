@@ -74,22 +74,22 @@ def export(
 
     Args:
         store: Folder of a store that `create` made; it may be served meanwhile.
-        out: PEFT adapter folder to write; an earlier export there is replaced, nothing else.
-        run: Run id or name; by default the newest run.
+        out: PEFT adapter folder to write; only an earlier export is replaced.
+        run: Run id or name; default: the newest run.
         round_index: Whose adapter: of the `last` closed round, of the `best` by evaluation (of
             equals the newest), or of that round; 0 is the untrained one. By default the one that
             the run keeps: the last, unless it says `keep = "best"`.
-        base: Where the run's base lies here: folder, GGUF file or hub name; by default its name,
-            in the folder where the command is started. Without it there are no tokens of label
-            words on the card and no `adapter.gguf`.
-        base_name: What PEFT's users load the base by, such as a hub name; by default the run's
-            base, of a folder its last part.
-        with_base: `copied`: the base lies in the folder, in Hugging Face's form or as its GGUF
-            file, so that PEFT's auto classes find it from any working folder of this machine.
-            `merged`: so does a model with LoRA or biases in its weights, which transformers loads
-            alone.
-        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
-        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
+        base: Where to find the run's base: folder, GGUF file or hub name; default: its name, from
+            the current folder. Without it, the card lacks the tokens of label words and no
+            `adapter.gguf` is written.
+        base_name: Name by which PEFT users load the base, such as a hub name; default: the run's
+            base, or the last part of its folder.
+        with_base: `copied`: include the base, as a Hugging Face folder or its GGUF file, so that
+            PEFT's auto classes find it from any working folder. `merged`: also include a model with
+            LoRA or biases merged into its weights, which transformers loads alone.
+        database: URL of a PostgreSQL database shared by several machines; default: SQLite in the
+            folder.
+        blobs: Where adapters and updates are stored, as `s3://BUCKET/PREFIX`; default: the folder.
 
     Raises:
         WrongInput: No such store or run, a round whose adapter is gone or never was, a base

@@ -301,27 +301,26 @@ def serve(
 
     Args:
         store: Folder of a store that `create` made; with a run, it may be new.
-        host: Address to listen on; by default loopback, or every network where `init` named another
-            host.
-        port: TCP port to listen on, 0 takes a free one; by default that of `init`, or 8700.
-        run: Run file (TOML), or a `RunConfig`; its run is created first, unless its name is there.
-        exit_when_finished: End when all runs are finished and their devices know.
-        plain_http: Serve without TLS: behind a proxy on this machine, or where nobody listens in.
-        keep_rounds: Newest rounds of each run whose adapter is kept; first, best and last stay
-            anyway.
-        least_free: Free space on the store's disk, such as `512M`, below which no step opens and no
-            update is taken; 0 for no mark.
-        trusted_proxies: Addresses or networks of proxies whose X-Forwarded-For says who asks; by
-            default nobody is believed.
-        serve_packs: Give the packs that runs train on to devices that fetch them (`client run
-            --packs`); by default devices are told of them, and get them elsewhere.
-        minimum_client: Oldest client that gets work, such as 0.2.0; an older one is told what to
-            install.
+        host: Address to listen on; default: loopback, or all networks if `init` named another host.
+        port: TCP port, 0 for a free one; default: that of `init`, or 8700.
+        run: Run file (TOML), or a `RunConfig`; the run is created first unless its name exists.
+        exit_when_finished: Exit when all runs have finished and their devices know.
+        plain_http: Serve without TLS: behind a proxy on this machine, or on a trusted network.
+        keep_rounds: Newest adapters to keep of each run; its first, best and last are always kept.
+        least_free: Free disk space, such as `512M`, below which no step starts and no update is
+            accepted; 0: no limit.
+        trusted_proxies: Proxy addresses or networks whose X-Forwarded-For is trusted; default:
+            none.
+        serve_packs: Serve the packs of runs to devices that download them (`client run --packs`);
+            by default devices get them elsewhere.
+        minimum_client: Oldest client version that gets work, such as 0.2.0; older ones are told
+            what to install.
         plugins: Folder of Python files with means, optimizers and selections that runs may name.
-        plugin_limit: Seconds that a call of an extension may take before its run pauses; 0 for any
-            time. Other runs wait as long.
-        database: URL of a PostgreSQL database that machines share; by default SQLite's file.
-        blobs: Where adapters and updates lie, as `s3://BUCKET/PREFIX`; by default in the folder.
+        plugin_limit: Seconds that a plugin call may take before its run is paused; 0: no limit.
+            Other runs wait meanwhile.
+        database: URL of a PostgreSQL database shared by several machines; default: SQLite in the
+            folder.
+        blobs: Where adapters and updates are stored, as `s3://BUCKET/PREFIX`; default: the folder.
 
     Raises:
         WrongInput: No store, one that is served already, an address that is taken, or

@@ -76,7 +76,7 @@ def track(
     Args:
         store: A store, served or not.
         to: `NAME:WHERE`, of `smidgen.coordinator.watch.trackers` or another package.
-        run: Run id or name; by default the newest run.
+        run: Run id or name; default: the newest run.
         tell: Told each round that was logged.
 
     Returns:

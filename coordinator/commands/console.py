@@ -14,7 +14,7 @@ from smidgen.edge_client.wire.fleet import check_tags
 
 # Commands get the place that these and the two next options give: `at_store`.
 NewStoreOption = Annotated[
-    StorePlace, typer.Option("--store", help="Folder of the coordinator's store; made if new.")
+    StorePlace, typer.Option("--store", help="Folder of the coordinator's store; created if new.")
 ]
 StoreOption = Annotated[
     StorePlace, typer.Option("--store", help="Folder of a store that `create` made.")
@@ -26,8 +26,8 @@ DatabaseOption = Annotated[
         metavar="URL",
         envvar="SMIDGEN_DATABASE",
         show_default=False,
-        help="PostgreSQL database that several machines share, as postgresql://USER@HOST/NAME; by "
-        "default SQLite, in the folder.",
+        help="PostgreSQL database shared by several machines, as postgresql://USER@HOST/NAME; "
+        "default: SQLite in the folder.",
     ),
 ]
 BlobsOption = Annotated[
@@ -37,7 +37,7 @@ BlobsOption = Annotated[
         metavar="URL",
         envvar="SMIDGEN_BLOBS",
         show_default=False,
-        help="Where adapters and updates lie, as s3://BUCKET/PREFIX; by default in the folder.",
+        help="Where adapters and updates are stored, as s3://BUCKET/PREFIX; default: the folder.",
     ),
 ]
 NewestOption = Annotated[

@@ -97,8 +97,8 @@ def _score(one: Told) -> str:
 
 
 ROUND = (
-    "Whose adapter: of that round, the best by evaluation, or the last closed one; by default the "
-    "one that the run keeps, which is the last unless its run file says otherwise."
+    "Round whose adapter to write: a number, the best by evaluation, or the last closed one; "
+    "default: the one that the run keeps, the last unless its run file says otherwise."
 )
 
 

@@ -33,7 +33,7 @@ from smidgen.edge_client.files import OTHERS
 from smidgen.edge_client.options import options_of
 from smidgen.edge_client.planning.allocator import use_one_arena
 
-TAG = "Tag that a device must have to be asked, such as site=kitchen; may be given again."
+TAG = "Tag that a device must have, such as site=kitchen; may be repeated."
 
 
 @at_store
@@ -54,9 +54,7 @@ def create(
 ) -> None:
     """Create a run; print its id and an enrolment token, which is not shown again.
 
-    Devices that have enrolled before need no token: they are asked if the run wants them.
-
-    Options go before the run file; what neither says has the default named here.
+    Devices that are already enrolled need no token. Options override the run file.
     """
     created = call(tag=tags_of("--tag", tag) if tag else None)
     announce(created, as_json)
@@ -85,14 +83,12 @@ def announce(created: NewRun, as_json: bool) -> None:
     answer(text, plain, as_json)
 
 
-WORKERS = (
-    "Processes of this machine that serve the store together; more than one with --database alone."
-)
+WORKERS = "Processes that serve the store together; more than one needs --database."
 DRAIN = (
-    "Seconds for which it serves on after SIGTERM or Ctrl-C while `/readyz` answers 503, so that a "
-    "proxy that asks leaves it out before it ends; a second signal ends it at once."
+    "Seconds to go on serving after SIGTERM or Ctrl-C while `/readyz` answers 503, so that a proxy "
+    "can take it out first; a second signal ends it at once."
 )
-LOG_FORMAT = "The log's lines, on stderr: for people, or one JSON object each for a collector."
+LOG_FORMAT = "Log lines on stderr: for people, or one JSON object each for a log collector."
 
 
 @at_store
@@ -118,7 +114,7 @@ def serve_command(
 ) -> None:
     """Serve all runs of a store until Ctrl-C.
 
-    The store must be there; with --run it is made. TLS where `init` has made certificates.
+    The store must exist, unless --run is given. Uses TLS if `init` has made certificates.
     """
     log_to_stderr(log_format)
     os.umask(OTHERS)

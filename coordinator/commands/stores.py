@@ -23,32 +23,40 @@ if TYPE_CHECKING:
 
 
 HOST = (
-    "Name or address of this machine, of which devices are told the first; may be repeated. By "
-    "default its address on the network, and its name."
+    "Name or address of this machine; devices get the first; may be repeated. Default: its network "
+    "address and its name."
 )
-PORT = "Port that devices are told and `serve` listens on; by default 8700."
-DAYS = "How long the certificate is valid, 1 to 3650 days; by default 365."
-CERT = "Take this certificate (PEM, with those between it and its CA) instead of making one."
-KEY = "With --cert, its private key (PEM, without a password)."
-CA = "With --cert, the CA (PEM) that devices believe alone; without, those of their system."
-RENEW = "Make another certificate by the same CA, or take another --cert; devices go on."
+CERT = "Use this certificate (PEM, with intermediates) instead of making one."
+CA = "With --cert, the only CA (PEM) that devices trust; default: those of their system."
 
 
 @at_store
 def init_command(
     store: NewStoreOption,
     host: Annotated[list[str] | None, typer.Option(help=HOST)] = None,
-    port: Annotated[int | None, typer.Option(help=PORT)] = None,
-    days: Annotated[int | None, typer.Option(help=DAYS)] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port that `serve` will listen on; default 8700.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(help="Days that the certificate is valid, 1 to 3650; default 365.")
+    ] = None,
     cert: Annotated[Path | None, typer.Option(help=CERT)] = None,
-    key: Annotated[Path | None, typer.Option(help=KEY)] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="With --cert, its private key (PEM, without a password).")
+    ] = None,
     ca: Annotated[Path | None, typer.Option(help=CA)] = None,
-    renew: Annotated[bool, typer.Option("--renew", help=RENEW)] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Make a new certificate of the same CA, or use another --cert.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a coordinator that other machines can use; print the line to paste on a device.
+    """Set up a coordinator for other machines; print the line to paste on a device.
 
-    The store gets a CA, a certificate, and tokens of an operator and for devices, which are not
+    The store gets a CA, a certificate, an operator token and an enrolment token, which are not
     shown again.
     """
     from smidgen.coordinator.api.init import (

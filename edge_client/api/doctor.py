@@ -84,15 +84,15 @@ def doctor(
     processes of their own; it takes seconds on a PC, and may take minutes on a small board.
 
     Args:
-        bases: Folders, GGUF files, hub names or `embedded`, each planned for.
-        coordinator: The coordinator's URL; empty: none is asked.
-        ca: Whom to believe over https: the authority's `sha256:HEX`, a file with its certificate,
-            or `system`; empty: what the state folder holds.
-        plain_http: Speak plain HTTP to another machine.
-        engine: `torch`, `onnx`, or `auto` for both as far as they are installed.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
-        state: State folder; `~/.local/state/smidgen/HOST` by default.
+        bases: Base models to plan for: folders, GGUF files, hub names or `embedded`.
+        coordinator: URL of the coordinator to reach; default: none.
+        ca: Certificate authority to trust: its `sha256:HEX`, a certificate file, or `system`;
+            default: the one in the state folder.
+        plain_http: Allow unencrypted HTTP to another machine.
+        engine: `torch`, `onnx`, or `auto`: those that are installed.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
+        state: State folder; default `~/.local/state/smidgen/HOST`.
         tell: Told in a line what is about to be looked at, where that takes long.
 
     Raises:

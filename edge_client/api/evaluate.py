@@ -48,25 +48,25 @@ def evaluate(
     language by language where the file names any; the same words of the same texts are masked.
 
     Args:
-        data: Folder with a test.*, or a file of texts with labels or tags; of masked words of any.
-        adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
-        task: A task.toml or the name of a ready-made task, where the adapter is not an export; by
-            default the task.toml beside the texts. An export keeps to its own, whose labels one
-            that is named must have.
-        base: Folder, GGUF file, hub name or `embedded`.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
-            the words', by name or number.
-        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
-            number.
-        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
-        encoding: Encoding of the file, such as `latin-1`; UTF-8 by default.
-        prior: A file of texts, about equally many of each label: what the adapter says of texts
-            anyway, which is taken off each answer.
-        out: File for each text's answer: .csv or .jsonl; of tags .jsonl or .conll.
+        data: Folder with a test.*, or a file of texts with labels or tags; for masked words, any
+            texts.
+        adapter: Exported adapter folder, or one saved by PEFT itself; default: the base alone.
+        task: A task.toml or the name of a ready-made task; default: the task.toml next to the
+            texts. An exported adapter has its own task; one given here must have the same labels.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
+        text_column: Column with the text, or two for pairs, `a,b`; default `text`. In CoNLL, the
+            column of the words, by name or number.
+        label_column: Column with the label; default `label`. In CoNLL, the column of the tags, by
+            name or number.
+        delimiter: Separator of CSV and TSV columns, such as `;` or `tab`.
+        encoding: Encoding of the file, such as `latin-1`; default UTF-8.
+        prior: File of texts, about equally many of each label: the adapter's average bias on them
+            is subtracted from each answer.
+        out: File for the answer to each text: .csv or .jsonl; for tags .jsonl or .conll.
         advance: Called after each text.
 
     Raises:

@@ -71,7 +71,7 @@ def generate(
     tell: Tell = lambda line: None,
     on_piece: OnPiece = lambda number, piece: None,
 ) -> list[GeneratedText]:
-    """Answer texts, or go on with them, by a causal language model and an adapter of it.
+    """Answer or continue texts with a causal language model and an adapter of it.
 
         smidgen.generate(["dim the light"], "adapter", base="model.gguf")[0].text
 
@@ -80,19 +80,19 @@ def generate(
 
     Args:
         texts: The texts.
-        adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
-        personal: A client's state folder instead: with the adapter of its own, or the shared one,
+        adapter: Exported adapter folder, or one saved by PEFT itself; default: the base alone.
+        personal: State folder of a client instead: uses its personal or its shared adapter,
             whichever has the lower perplexity on its test texts.
-        task: A task of kind `chat` or `completion`; an exported adapter has its own. By default
+        task: A task of kind `chat` or `completion`; an exported adapter has its own. The default is
             `chat`.
-        base: Folder, hub name, or a GGUF file.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. Weights are
-            held dense as far as it allows; the rest is made dense anew for each token.
-        new_tokens: Tokens of an answer at most; fewer where the base reads no more.
-        temperature: Logits are divided by it before a token is drawn; 0: the likeliest is taken.
-        top_p: Only the likeliest tokens that together have this probability are drawn from.
-        stop: Words that end an answer, which are left out of it.
-        seed: Equal seeds draw equal tokens.
+        base: Base model: folder, hub name or GGUF file.
+        memory_budget: Memory limit, such as `512M` or `1.5G`; `auto`: 60 % of what is available.
+            Weights that do not fit dense are unpacked again for each token.
+        new_tokens: Maximum tokens of an answer; fewer if the base's context is full.
+        temperature: Sampling temperature; 0: always take the most likely token.
+        top_p: Sample only from the most likely tokens that together have this probability.
+        stop: Words that end an answer; they are not part of it.
+        seed: Random seed; equal seeds draw equal tokens.
         tell: Told, in a line, how fast it will be.
         on_piece: Told the number of a text, from 1, and each piece of its answer as it comes.
 

@@ -62,7 +62,7 @@ def personalize(
     delimiter: str = "",
     encoding: str = "",
 ) -> PersonalAdapter:
-    """Make an adapter of this device's own, and compare it with the shared one on its test texts.
+    """Make a personal adapter from this device's texts, and compare it with the shared one.
 
     Nothing leaves the device, and the shared adapter stays as it is.
 
@@ -71,34 +71,34 @@ def personalize(
     Args:
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         out: PEFT adapter folder to write.
-        task: A task.toml or the name of a ready-made task; by default the task.toml beside the
-            texts, or else what the shared adapter, or the generator, was trained for.
-        base: Folder, GGUF file, hub name or `embedded`.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
-        generator: Folder of the net that a +generator or +rates run gave.
+        task: A task.toml or the name of a ready-made task; default: the task.toml next to the
+            texts, else the task of the shared adapter or of the generator.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
+        generator: Folder of the network that a +generator or +rates run trained.
         method: How ranks are chosen: `fedp2eft` (by the generator), `bt-lora`, `adalora`, `lora`,
-            `uniform`, `random`; by default the first with a generator, and the second without.
-            `fedl2p` goes by learned rates, what a +rates run gave.
-            `head` trains a classification head in their place.
-            `tuned` trains the shared adapter on, and `interpolated` goes back some of that way.
-        rank_budget: R: as many ranks as R times the modules there are, wherever they are needed;
-            by default half the bank's, or as many fewer as `memory_budget` wants.
-        shared: Folder of the shared adapter to compare with; by default the base alone.
-        above: Train it above the shared adapter, which stays as it is; `out` then holds both.
+            `uniform`, `random`; default: `fedp2eft` with a generator, else `bt-lora`. `fedl2p` uses
+            the rates that a +rates run learned; `head` trains a classification head instead;
+            `tuned` continues to train the shared adapter, and `interpolated` goes part of the way
+            back.
+        rank_budget: Total rank, as R times the number of modules, spread as needed; default: half
+            the bank's, or less if `memory_budget` requires it.
+        shared: Folder of the shared adapter to compare with; default: the base alone.
+        above: Train on top of the shared adapter, which stays unchanged; `out` then holds both.
         epochs: Passes over the texts.
         batch: Texts per optimizer step.
-        lr: AdamW's learning rate.
+        lr: Learning rate of AdamW.
         tokens: Longest input in tokens.
-        seed: Root seed; equal arguments give equal adapters.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
-            the words', by name or number.
-        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
-            number.
-        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
-        encoding: Encoding of the texts' files, such as `latin-1`; UTF-8 by default.
+        seed: Random seed; equal arguments give equal adapters.
+        text_column: Column with the text, or two for pairs, `a,b`; default `text`. In CoNLL, the
+            column of the words, by name or number.
+        label_column: Column with the label; default `label`. In CoNLL, the column of the tags, by
+            name or number.
+        delimiter: Separator of CSV and TSV columns, such as `;` or `tab`.
+        encoding: Encoding of the text files, such as `latin-1`; default UTF-8.
 
     Raises:
         WrongInput: Texts, task, base, generator or shared adapter do not fit, no plan fits the

@@ -89,22 +89,22 @@ def plan(
     bits: int | None = None,
     state: Place | None = None,
 ) -> Plans:
-    """Say what each way to train would take in memory and time, and which one is chosen.
+    """Estimate memory and time of each way to train, and say which one is chosen.
 
         smidgen.plan("embedded", memory_budget="512M").chosen
 
     Args:
-        base: Folder, GGUF file, hub name or `embedded`.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
         adapter: Such as `lora:8`, `prompt:8`, `bias`, `head`.
-        task: What is asked, as `train` takes it; by default one of two labels of each text.
-        batch: Texts in one step.
-        tokens: Longest input.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device, which has to be there.
-        bits: As if the base were packed with 4, 8 or 16 bits.
-        state: State folder, whose measured peaks correct the estimates; the usual one if None.
+        task: The task, as for `train`; default: one of two labels for each text.
+        batch: Texts per step.
+        tokens: Longest input in tokens.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine and a CUDA device in this machine.
+        bits: Plan as if the base were packed with 4, 8 or 16 bits.
+        state: State folder whose measured peaks correct the estimates; default: the usual one.
 
     Raises:
         WrongInput: No such base, adapter, task or engine, an adapter that cannot answer the task,

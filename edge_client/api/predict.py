@@ -109,18 +109,18 @@ def predict(
 
     Args:
         texts: The texts; for a task of pairs, tuples of two.
-        adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
-        personal: A client's state folder instead: with the adapter of its own, or the shared one,
+        adapter: Exported adapter folder, or one saved by PEFT itself; default: the base alone.
+        personal: State folder of a client instead: uses its personal or its shared adapter,
             whichever is right more often on its test texts.
-        task: A task.toml or the name of a ready-made task; an export keeps to its own, whose labels
-            one that is named must have.
-        base: Folder, GGUF file, hub name or `embedded`.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
-        prior: A file of texts, about equally many of each label: what the adapter says of texts
-            anyway, which is taken off each answer.
+        task: A task.toml or the name of a ready-made task. An exported adapter has its own task;
+            one given here must have the same labels.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
+        prior: File of texts, about equally many of each label: the adapter's average bias on them
+            is subtracted from each answer.
 
     Raises:
         WrongInput: An empty text or something else than a text, no such adapter, or one of
@@ -209,15 +209,15 @@ def fill(
 
     Args:
         texts: The texts. Of a long one the first tokens are read.
-        adapter: Exported adapter folder, or one that PEFT itself saved; None: the base alone.
-        personal: A client's state folder instead: with the adapter of its own, or the shared one,
+        adapter: Exported adapter folder, or one saved by PEFT itself; default: the base alone.
+        personal: State folder of a client instead: uses its personal or its shared adapter,
             whichever has the lower perplexity on its test texts.
         task: A task that asks for masked words; an exported adapter has its own.
-        base: Folder, GGUF file, hub name or `embedded`.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
         top: Guesses for each mask.
 
     Raises:
@@ -257,11 +257,11 @@ def tag(
         personal: A client's state folder instead: with the adapter of its own, or the shared one,
             whichever finds more on its test texts.
         task: The types of the entities; an exported adapter has its own.
-        base: Folder, GGUF file, hub name or `embedded`.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
 
     Raises:
         WrongInput: An empty text or something else than a text, no such adapter, one of another

@@ -87,50 +87,50 @@ def run_client(
         smidgen.run_client(server.url, "texts", created.token, name="hall").adapter
 
     Args:
-        coordinator: The coordinator's URL.
+        coordinator: URL of the coordinator.
         data: Folder with labelled.csv, unlabelled.csv, test.csv ..., or one file.
         token: Enrolment token; needed once.
-        token_file: File with the token instead, of mode 0600; needed once.
-        until: `finished`: end when the runs it joined are over, and wait while there is none to
-            join; `stopped`: wait for more.
+        token_file: File (mode 0600) that holds the token instead; needed once.
+        until: `finished`: exit when the runs it joined are over; `stopped`: keep waiting for new
+            ones.
         tags: What its owner says of the device, such as `{"site": "kitchen"}`; runs choose by it.
-        ca: Whom to believe over https: the authority's `sha256:HEX`, a file with its certificate,
-            or `system`; needed once.
-        plain_http: Speak plain HTTP to another machine.
-        base: Folder, GGUF file, hub name or `embedded`; the run's base.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
+        ca: Certificate authority to trust: its `sha256:HEX`, a certificate file, or `system`;
+            needed once.
+        plain_http: Allow unencrypted HTTP to another machine.
+        base: Base model of the run: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
         limits: What this device does at most, whatever a run asks: epochs, batch, tokens, lr, rank,
             samples, and seconds for a piece of work, such as `epochs=20,seconds=3600`; what is
             left out keeps the defaults of `smidgen.edge_client.engine.limits.Limits`.
-        state: State folder; `~/.local/state/smidgen/NAME` by default.
-        name: The device's name; the host's by default.
-        cache_size: Disk for what frozen layers give, such as `1G`; `0`: none.
-        packs: Folder for the packs of runs with another base than `base`, which the device then
-            fetches; without, it takes no part in such runs.
-        packs_size: Disk for all packs there, such as `4G`; those that no open run needs make room.
-        pack_mirrors: Folders or addresses where packs are looked for before the run's own mirrors
-            and the coordinator.
-        patience: Seconds the coordinator may be absent at the start.
-        windows: When it may work, in local time, each such as `01:00-05:00`; always by default.
-        on_mains: Work on mains or while charging alone.
-        max_watts: Pause while the whole board draws more.
-        max_celsius: Pause while its hottest zone is hotter; slow down just below.
-        max_load: Pause while other programs keep more processors busy.
-        out: Folder for a finished run's adapter; the state folder's `adapter` by default.
-        personal: Make an adapter of this device's own after each run, of its own texts alone: by
-            the net that the run gave, or on from its adapter as far as texts kept aside say. It
-            lies in the state folder's `personal`.
-        rank_budget: R of that one: as many ranks as R times the modules there are; by default as
-            many as memory allows, at most half the bank's.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
-            the words', by name or number.
-        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
-            number.
-        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
-        encoding: Encoding of the texts' files, such as `latin-1`; UTF-8 by default.
+        state: State folder; default `~/.local/state/smidgen/NAME`.
+        name: Name of the device; default: the host name.
+        cache_size: Disk space to cache the outputs of frozen layers, such as `1G`; `0`: no cache.
+        packs: Folder for packs of runs that use a base other than `base`; the device downloads
+            them. Without it, the device skips such runs.
+        packs_size: Disk space for these packs, such as `4G`; those no open run needs are removed
+            first.
+        pack_mirrors: Folders or URLs to try for packs before the run's own mirrors and the
+            coordinator.
+        patience: Seconds to wait for the coordinator at start-up.
+        windows: Hours in which it may work, in local time, such as `01:00-05:00`; default: always.
+        on_mains: Work only on mains power or while charging.
+        max_watts: Pause while the board draws more power than this.
+        max_celsius: Pause while the hottest zone is above this; slow down just below it.
+        max_load: Pause while other programs keep more processors busy than this.
+        out: Folder for the adapter of a finished run; default: `adapter` in the state folder.
+        personal: After each run, also make a personal adapter from this device's texts, in
+            `personal` of the state folder.
+        rank_budget: Total rank of the personal adapter, as R times the number of modules; default:
+            what memory allows, at most half the bank's.
+        text_column: Column with the text, or two for pairs, `a,b`; default `text`. In CoNLL, the
+            column of the words, by name or number.
+        label_column: Column with the label; default `label`. In CoNLL, the column of the tags, by
+            name or number.
+        delimiter: Separator of CSV and TSV columns, such as `;` or `tab`.
+        encoding: Encoding of the text files, such as `latin-1`; default UTF-8.
 
     Raises:
         WrongInput: Wrong token, a coordinator that is not to be believed, another base, texts that

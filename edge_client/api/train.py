@@ -147,32 +147,32 @@ def train(
     Args:
         data: Folder with labelled.csv, test.csv ..., or one file.
         out: PEFT adapter folder to write.
-        task: A task.toml or the name of a ready-made task; by default the task.toml beside the
+        task: A task.toml or the name of a ready-made task; default: the task.toml next to the
             texts.
-        base: Folder, GGUF file, hub name or `embedded`.
-        engine: `torch`, `onnx`, or `auto` for torch where it is installed.
-        device: `cpu`, or `cuda` for the torch engine on a CUDA device.
-        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available now. On a card
-            with memory of its own, of that.
-        adapter: `lora:8`, `prompt:8`, `bias`, one of them with `+head`, or `head`; `lora:8` also
-            with a form such as `+dora`. By default `lora:8`, of tagging `lora:8+head`.
-        prompt_init: Text a soft prompt starts from.
-        rounds: Rounds of training, on this device alone; the optimizer starts afresh in each.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
+        engine: `torch`, `onnx`, or `auto`: torch if it is installed.
+        device: `cpu`, or `cuda` with the torch engine.
+        memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
+            discrete card of its memory.
+        adapter: `lora:8`, `prompt:8`, `bias`, any of them with `+head`, or `head`; `lora:8` also
+            with a variant such as `+dora`. The default is `lora:8`, for tagging `lora:8+head`.
+        prompt_init: Text that a soft prompt is initialized from.
+        rounds: Rounds of training on this device; the optimizer is reset in each.
         epochs: Passes over the texts per round.
         batch: Texts per optimizer step.
-        lr: The optimizer's learning rate.
+        lr: Learning rate of the optimizer.
         tokens: Longest input in tokens.
         optimizer: `adamw` or `sgd`.
-        momentum: Of SGD, 0 to below 1.
-        proximal: mu of FedProx: how strongly a round is pulled back to the weights it began with;
-            0: not at all.
-        seed: Root seed; equal arguments give equal adapters.
-        text_column: Column with the text, or two of a pair, `a,b`; `text` by default. Of CoNLL
-            the words', by name or number.
-        label_column: Column with the label; `label` by default. Of CoNLL the tags', by name or
-            number.
-        delimiter: Between the columns of CSV and TSV, such as `;` or `tab`.
-        encoding: Encoding of the texts' files, such as `latin-1`; UTF-8 by default.
+        momentum: Momentum of SGD, 0 to below 1.
+        proximal: FedProx mu: how strongly a round is pulled back to the weights it started from; 0:
+            off.
+        seed: Random seed; equal arguments give equal adapters.
+        text_column: Column with the text, or two for pairs, `a,b`; default `text`. In CoNLL, the
+            column of the words, by name or number.
+        label_column: Column with the label; default `label`. In CoNLL, the column of the tags, by
+            name or number.
+        delimiter: Separator of CSV and TSV columns, such as `;` or `tab`.
+        encoding: Encoding of the text files, such as `latin-1`; default UTF-8.
         tell: Told the plan and each round in a line.
 
     Raises:

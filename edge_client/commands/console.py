@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from smidgen.edge_client.engine.opening import DEVICE_HELP, ENGINE_HELP
 
 BaseOption = Annotated[
-    str, typer.Option("--base", help="Folder, GGUF file, hub name, or `embedded`.")
+    str, typer.Option("--base", help="Base model: folder, GGUF file, hub name or `embedded`.")
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help=ENGINE_HELP)]
 DeviceOption = Annotated[str, typer.Option("--device", help=DEVICE_HELP)]
@@ -24,7 +24,7 @@ BudgetOption = Annotated[
     str,
     typer.Option(
         "--memory-budget",
-        help="Such as 512M or 1.5G; auto: 60 % of what is available now. With "
+        help="Memory limit, such as 512M or 1.5G; auto: 60 % of what is available. With "
         "--device cuda, of the card's memory.",
     ),
 ]
@@ -33,28 +33,31 @@ DataOption = Annotated[
 ]
 TaskOption = Annotated[
     Path | None,
-    typer.Option("--task", help="task.toml or a ready-made one; by default that in --data."),
+    typer.Option("--task", help="task.toml or a ready-made one; default: that in --data."),
 ]
 TextColumnOption = Annotated[
     str,
     typer.Option(
-        help="Column with the text, or two of a pair: `a,b`; by default `text`. Of CoNLL the "
-        "words', by name or number."
+        help="Column with the text, or two for pairs, `a,b`; default `text`. In CoNLL, the column "
+        "of the words, by name or number."
     ),
 ]
 LabelColumnOption = Annotated[
     str,
     typer.Option(
-        help="Column with the label; `label` by default. Of CoNLL the tags', by name or number."
+        help="Column with the label; default `label`. In CoNLL, the column of the tags, by name or "
+        "number."
     ),
 ]
 DelimiterOption = Annotated[
-    str, typer.Option(help="Between the columns of CSV and TSV, such as ; or tab.")
+    str, typer.Option(help="Separator of CSV and TSV columns, such as ; or tab.")
 ]
 EncodingOption = Annotated[
-    str, typer.Option(help="Encoding of the texts' files, such as latin-1; UTF-8 by default.")
+    str, typer.Option(help="Encoding of the text files, such as latin-1; default UTF-8.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
+]
 
 
 @contextmanager

@@ -43,7 +43,7 @@ WRITERS = {
     "doccano": (doccano.writing, ".jsonl"),
 }
 VERSION = '"model_version": "smidgen'  # by which a file of ours is known
-WRITE = "Write --out as an annotation tool imports it, to correct there: label-studio or doccano."
+WRITE = "Write --out for import into an annotation tool: label-studio or doccano."
 
 WriteOption = Annotated[str, typer.Option("--write", metavar="TOOL", help=WRITE)]
 
@@ -85,12 +85,12 @@ class Asked:
 
     Attributes:
         state: State folder of a client that has stopped.
-        run_id: Run id; by default the newest.
-        data: The device's texts, to show them.
-        revoke: Id of a text whose label is taken back for good.
-        out: JSONL file of the surest labels; needs the texts.
-        confidence: Least confidence of a label written there.
-        write: Write it as an annotation tool imports it, to correct there: label-studio or doccano.
+        run_id: Run id; default: the newest.
+        data: The device's texts, to show beside their labels.
+        revoke: Id of a text whose label to withdraw for good.
+        out: JSONL file to write the most confident labels to; needs `data`.
+        confidence: Minimum confidence of a label that is written.
+        write: Write `out` for import into an annotation tool: label-studio or doccano.
         dialect: How the files of the texts are written down.
     """
 
@@ -113,7 +113,7 @@ def labels(
     encoding: EncodingOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """List how this device has read its unlabelled texts; take a label back; write them out."""
+    """List this device's pseudo-labels; withdraw one; write them to a file."""
     dialect = Dialect(text_column, label_column, delimiter, encoding)
     tell_labels(call(dialect=dialect), json_output)
 

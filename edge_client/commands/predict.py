@@ -43,12 +43,12 @@ from smidgen.edge_client.texts.examples import Example, Found, every_row, stream
 from smidgen.edge_client.texts.parts import ANY, Wanted, read_as, wanted_by
 
 FROM = (
-    "Texts to answer: csv, tsv, jsonl, or txt with one per line; to be tagged also conll, iob or "
-    "bio with a word per line; - is stdin, a text per line."
+    "File of texts: csv, tsv, jsonl, or txt with one per line; for tagging also conll, iob or bio; "
+    "- reads stdin, one text per line."
 )
-ANSWERS = "File for the answers: .csv or .jsonl; of tags .jsonl or .conll; of guesses .jsonl."
+ANSWERS = "File for the answers: .csv or .jsonl; for tags .jsonl or .conll; for guesses .jsonl."
 STDIN = Path("-")
-TOPMOST = f"Words guessed for each [MASK], of tasks that ask for masked words; {TOP} by default."
+TOPMOST = f"Guesses for each [MASK], in tasks that ask for masked words; default {TOP}."
 
 
 @options_of(label, without=("texts",), personal={"metavar": "STATE"})
@@ -68,10 +68,10 @@ def predict(
     write: WriteOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Answer texts with an adapter, or with the base alone: whatever its task asks.
+    """Answer texts with an adapter, or with the base alone, as the task asks.
 
-    Label them (also zero-shot); tag their words and find the entities, however long a text is; or
-    guess the words behind the [MASK]s of a text, and without one tell its perplexity.
+    Labels them (also zero-shot); finds their entities, however long a text is; or guesses the
+    words behind each [MASK], and gives the perplexity of texts without one.
     """
     given = list(texts or [])
     if given == [str(STDIN)]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 LIMITS = (
-    "What this device does at most, whatever a run asks: epochs, batch, tokens, lr, rank, samples, "
-    f"and seconds for a piece of work; {limits_in_words(Limits())} where not said."
+    "Limits of this device, whatever a run asks for: epochs, batch, tokens, lr, rank, samples, and "
+    f"seconds for a piece of work; default: {limits_in_words(Limits()).replace(',', ', ')}."
 )
 
 
@@ -49,18 +49,15 @@ def run(
     call: Callable[..., "Summary"],
     tag: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Said of this device to the operator, such as site=kitchen; may be repeated."
-        ),
+        typer.Option(help="Tag that the operator sees, such as site=kitchen; may be repeated."),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Serve a coordinator's runs, one after the other; their adapters then lie on this device.
+    """Serve a coordinator's runs, one after another, and save their adapters on this device.
 
-    SIGTERM and Ctrl-C end it within seconds; unfinished training goes on where it was, when the
-    client is started again.
+    SIGTERM and Ctrl-C stop it within seconds; when started again, it resumes unfinished training.
 
-    Exit code 1 where nothing could be done, or where work failed three times in a row.
+    Exit code 1 if nothing could be done, or if work failed three times in a row.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(message)s"))
@@ -120,13 +117,13 @@ def _in_words(summary: "Summary") -> str:
 
 @options_of(diagnose, without=("tell",), bases={"name": "base"}, ca={"envvar": "SMIDGEN_CA"})
 def doctor(call: Callable[..., Diagnosis], json_output: JsonOption = False) -> None:
-    """Say whether this device will work, and what to do where it will not.
+    """Check this device; print fixes for what fails.
 
-    Looks at board, system, memory, clocks, disk and clock; loads each engine in a process of its
-    own and lets it make ten steps; plans for each base; reaches for the coordinator without
-    enrolling. Changes nothing, and sends neither token nor key.
+    Checks board, system, memory, clock rates, disk and clock; runs ten steps of each engine in a
+    process of its own; plans for each base; contacts the coordinator without enrolling. Changes
+    nothing, and sends neither token nor key.
 
-    Exit code 1 where something found is an error; warnings and unknowns are 0.
+    Exit code 1 if a check fails; warnings and unknowns are 0.
     """
     found = call(tell=_tell)
     if json_output:

@@ -72,7 +72,7 @@ class Sampling:
         temperature: Logits are divided by it; 0: the likeliest token is taken.
         top_p: Only the likeliest tokens that together have this probability are drawn from
             (Holtzman et al. 2020, arXiv:1904.09751).
-        seed: Equal seeds draw equal tokens.
+        seed: Random seed; equal seeds draw equal tokens.
     """
 
     temperature: float = 0.0

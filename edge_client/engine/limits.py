@@ -35,8 +35,8 @@ class Limits:
 
     Attributes:
         epochs: Passes over the texts.
-        batch: Texts in one step.
-        tokens: Longest input.
+        batch: Texts per step.
+        tokens: Longest input in tokens.
         lr: Learning rate.
         seconds: Of computing; looked at between steps.
         rank: Of LoRA; of a run with more this device takes this much, if the run allows it.

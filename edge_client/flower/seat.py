@@ -57,7 +57,7 @@ class SeatRecipe:
 
     Attributes:
         adapter: The adapter whose tensors travel, such as `lora:8@q,v`.
-        base: Folder, GGUF file, hub name or `embedded`.
+        base: Base model: folder, GGUF file, hub name or `embedded`.
         task: Name of a ready-made task or a file; empty: the task.toml beside the texts.
         training: How a round is trained.
     """

@@ -301,7 +301,7 @@ def make(
         at: How engines are opened.
         way: How it comes to be.
         texts: The device's; those with a label are trained on, test texts tell which is better.
-        seed: Root seed; equal arguments give equal adapters.
+        seed: Random seed; equal arguments give equal adapters.
         out: PEFT folder to write.
         given: What its method goes by.
         shared: The adapter to compare it with; None: the base alone.

@@ -88,7 +88,7 @@ class Way:
         bank: Ranks of a module to choose from.
         targets: Short names of the linears that have any.
         epochs: Passes over the texts with the ranks that were kept.
-        batch: Texts in one step.
+        batch: Texts per step.
         lr: Learning rate of A and B.
         scale_lr: That of lambda, where it is trained.
         search_steps: Steps of `bt-lora` on the whole bank.

@@ -20,7 +20,7 @@ class Training:
     Attributes:
         epochs: Passes over the texts that are trained on.
         batch: Texts in one optimizer step.
-        lr: The optimizer's learning rate.
+        lr: Learning rate of the optimizer.
         weight_decay: AdamW's decoupled weight decay; of SGD added to the gradient, as torch does.
         tokens: Longest input in tokens, pattern included; longer texts are cut, patterns never.
         optimizer: `adamw` or `sgd`.

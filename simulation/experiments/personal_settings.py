@@ -33,7 +33,7 @@ class Personal:
         by_output: Whether B's columns count in those by their mean over outputs.
         level: Whether lambdas only choose ranks, and all that are kept count alike.
         epochs: Passes over a client's texts with the ranks that were kept.
-        batch: Texts in one step.
+        batch: Texts per step.
         start: Rounds after which a client's own begins, while the others go on together (`tuned`,
             `interpolated`); None: after all.
         above: A shared adapter, such as `lora:8`, that all train together in the experiment's
