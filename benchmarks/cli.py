@@ -1,19 +1,12 @@
 """`python -m benchmarks`: the papers' tables beside ours, our comparisons, and making a base."""
 
-import typer
-
 from benchmarks.commands.hostile import hostile_command
 from benchmarks.commands.paper import paper_command
 from benchmarks.commands.papers import papers_command
 from benchmarks.commands.pretrain import pretrain
+from smidgen.edge_client.options import Commands
 
-app = typer.Typer(
-    help="The papers' tables beside ours, comparisons, and making a base; from a checkout.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("The papers' tables beside ours, comparisons, and making a base; from a checkout.")
 app.command("papers")(papers_command)
 app.command("paper")(paper_command)
 app.command("hostile")(hostile_command)

@@ -3,8 +3,6 @@
 With `--json` the last line of stdout is one JSON object.
 """
 
-import typer
-
 from smidgen.coordinator.commands import devices
 from smidgen.coordinator.commands.access import operators_app, tokens_app
 from smidgen.coordinator.commands.runs import (
@@ -21,14 +19,9 @@ from smidgen.coordinator.commands.runs import (
 from smidgen.coordinator.commands.serve import create, serve_command
 from smidgen.coordinator.commands.status import status
 from smidgen.coordinator.commands.stores import backup, init_command, move, prune, verify
+from smidgen.edge_client.options import Commands
 
-app = typer.Typer(
-    help="Run on a server: create runs, serve them to devices, export the adapter.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("Run on a server: create runs, serve them to devices, export the adapter.")
 app.command("init")(init_command)
 app.command()(create)
 app.command("serve")(serve_command)

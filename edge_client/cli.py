@@ -3,22 +3,15 @@
 Modules are imported on demand; torch only when there is work to compute.
 """
 
-import typer
-
 from smidgen.edge_client.commands.base import base
 from smidgen.edge_client.commands.labels import labels
 from smidgen.edge_client.commands.patterns import patterns, tasks
 from smidgen.edge_client.commands.predict import evaluate, generate_command, predict
 from smidgen.edge_client.commands.run import doctor, run
 from smidgen.edge_client.commands.train import personalize_command, plan, train_alone
+from smidgen.edge_client.options import Commands
 
-app = typer.Typer(
-    help="Run on a device: join a run, train alone, use an adapter.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("Run on a device: join a run, train alone, use an adapter.")
 app.command()(run)
 app.command("train")(train_alone)
 app.command("personalize")(personalize_command)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import typer
 from typer.core import TyperGroup
 
 from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.options import Commands
 from smidgen.simulation.commands.data import data
 from smidgen.simulation.commands.experiments import run_command, waiting, zero_compute
 from smidgen.simulation.commands.split import split
@@ -18,7 +18,7 @@ BENCHMARKS = (
 )
 
 
-class Commands(TyperGroup):
+class Experiments(TyperGroup):
     """Says of what is a benchmark that it is not in the package, and where it is."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -30,14 +30,7 @@ class Commands(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
-app = typer.Typer(
-    cls=Commands,
-    help="Experiments on your own machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("Experiments on your own machine.", cls=Experiments)
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,
     "data": data,

@@ -28,6 +28,7 @@ from smidgen.coordinator.storage.credentials import (
 )
 from smidgen.coordinator.storage.errors import StoreError
 from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.options import Commands
 from smidgen.edge_client.tables import Column, Table, show, span
 
 TOKEN_COLUMNS = (
@@ -51,17 +52,9 @@ USES = "Devices that may enrol with it; by default any number."
 EXPIRES = "How long it lets devices in, such as 90min, 12h or 7d; by default for ever."
 TAG = "Tag of the devices that enrol with it, such as site=kitchen; may be given again."
 
-tokens_app = typer.Typer(
-    help="Enrolment tokens: what lets new devices in.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-operators_app = typer.Typer(
-    help="Who may look at this coordinator (viewer) and change it (operator), by token.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+tokens_app = Commands("Enrolment tokens: what lets new devices in.")
+operators_app = Commands(
+    "Who may look at this coordinator (viewer) and change it (operator), by token."
 )
 
 

@@ -17,6 +17,7 @@ from smidgen.coordinator.commands.status import seen_ago
 from smidgen.coordinator.fleet.clock import now_of
 from smidgen.coordinator.storage import devices as device_rows
 from smidgen.edge_client.errors import demand
+from smidgen.edge_client.options import Commands
 from smidgen.edge_client.tables import Column, Table, seconds, show, size, span
 from smidgen.edge_client.wire.fleet import check_tags
 from smidgen.edge_client.wire.reports import SAID
@@ -48,12 +49,7 @@ ANSWERS = (
 )
 DeviceArgument = Annotated[str, typer.Argument(help="Device id or name.", metavar="DEVICE")]
 
-app = typer.Typer(
-    help="Devices that enrolled with this coordinator.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = Commands("Devices that enrolled with this coordinator.")
 
 
 @app.command("list")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
@@ -15,16 +14,10 @@ from smidgen.edge_client.api.pack import pack as make_pack
 from smidgen.edge_client.bases.writer import Progress
 from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.errors import Stopped
-from smidgen.edge_client.options import options_of
+from smidgen.edge_client.options import Commands, options_of
 from smidgen.edge_client.tables import size
 
-app = typer.Typer(
-    help="Make a base pack, which devices map instead of loading.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("Make a base pack, which devices map instead of loading.")
 
 
 @app.command()

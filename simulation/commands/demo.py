@@ -17,6 +17,7 @@ from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.engine.opening import installed_engine
 from smidgen.edge_client.errors import Stopped, demand
 from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.options import Commands
 from smidgen.edge_client.planning.sizes import AUTO
 from smidgen.edge_client.tables import Column, Table, share, show, size, tell
 from smidgen.edge_client.tasks.ready_tasks import find_task
@@ -32,11 +33,7 @@ from smidgen.simulation.demo.messages import HOMES, write_client_folders
 from smidgen.simulation.demo.setting import Setting, Step
 from smidgen.simulation.population.folders import split_of
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands()
 
 SENTENCE = "parcel left with the neighbour at no 14"  # for the demo's own task
 MARK = ".smidgen-demo"

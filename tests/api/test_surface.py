@@ -68,6 +68,7 @@ ONLY_PYTHON = {
 }
 # A command that answers each kind of task has options that one kind alone needs.
 OTHER_KINDS = {"predict": {"top"}, "tag": {"top", "prior"}, "fill": {"prior"}}
+NO_KEYWORDS = ("json_output", "as_json", "help_all")
 FILES = {"file", "out", "write", "text_column", "delimiter", "encoding"}  # a list has none
 ONLY_COMMAND = {
     **{name: {"texts", *FILES, *more} for name, more in OTHER_KINDS.items()},
@@ -82,7 +83,7 @@ def options(name: str) -> dict[str, Any]:
     command: Any = typer.main.get_command(import_module(smidgen.COMMANDS[first][0]).app)
     for word in rest:
         command = command.commands[word]
-    return {p.name: p for p in command.params if p.name not in ("json_output", "as_json", "help")}
+    return {p.name: p for p in command.params if p.name not in NO_KEYWORDS}
 
 
 @pytest.mark.parametrize("name", smidgen.__all__)

@@ -33,7 +33,8 @@ def test_help_names_the_default_that_holds(name: str) -> None:
 
 
 def test_help_says_what_to_give_and_what_it_does() -> None:
-    words = " ".join(smidgen("coordinator", "create", "--help").stdout.replace("│", " ").split())
+    text = smidgen("coordinator", "create", "--help-all").stdout
+    words = " ".join(text.replace("│", " ").split())
     assert "Share of its texts a device may label before round 1, above 0 to 1" in words
     assert f"default {DEFAULTS['deadline_s']:g}" in arguments_of(create_run)["deadline"]
     assert f"default {DEFAULTS['keep_last']:g}" in arguments_of(create_run)["keep_last"]
