@@ -1,9 +1,13 @@
 """Finds the parts of a device's texts: `labelled.*`, `unlabelled.*` and `test.*` in one folder.
 
+A copy of a data set's repository will do: its files are called by their split (`train.csv`,
+`data/train-00000-of-00001.parquet`), as `datasets` finds and writes them.
+
 Which files are considered depends on the kind of task, so that one folder may serve several; their
 first bytes decide the format (`formats.registry.holds`).
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,8 +179,15 @@ def find_part(folder: Path, part: str, files: Files = ANY.files) -> Path | None:
         DataError: There are two.
     """
     found = _all(folder, part, files)
+    if not found and not any(_all(folder, one, files) for one in ("labelled", "unlabelled")):
+        found = [path for path in _of_split(folder, part) if _is_of(path, part, files)]
     if len(found) > 1:
-        raise DataError(f"{folder} holds both {found[0].name} and {found[1].name}; keep one")
+        names = f"{found[0].name} and {found[1].name}"
+        raise DataError(
+            f"{folder} holds {SPLITS_OF.get(part, part)} in {len(found)} files; join them"
+            if "-of-" in names
+            else f"{folder} holds both {names}; keep one"
+        )
     return found[0] if found else None
 
 
@@ -191,6 +202,16 @@ def _folders(folder: Path, part: str) -> list[Path]:
     """The folders that may hold a part: one called so, or a split that `datasets` saved."""
     splits = [folder / SPLITS_OF[part]] if part in SPLITS_OF and is_split(folder) else []
     return [one for one in dict.fromkeys((folder / part, *splits)) if one.is_dir()]
+
+
+def _of_split(folder: Path, part: str) -> list[Path]:
+    """The files of a split in a copy of a data set's repository."""
+    name = SPLITS_OF.get(part, part)
+    inside = [one for place in (folder, folder / "data") for one in sorted(place.glob(f"{name}*"))]
+    called = re.compile(
+        rf"{name}(-\d{{5}}-of-\d{{5}})?({'|'.join(map(re.escape, endings()))})(\.gz)?"
+    )
+    return [path for path in inside if called.fullmatch(path.name) and path.is_file()]
 
 
 def is_split(folder: Path) -> bool:

@@ -51,6 +51,7 @@ BY_HAND = {
     "apt-get": "installs as root",
     "podman": "needs an image to build on",
     ".": "is the shell's own",
+    "hf": "talks to a hub; tried in tests/end_to_end/test_hub.py",
     "docker": "needs a daemon; services are run in tests/end_to_end/test_containers.py",
     "mv": "moves a store; restoring is tried in tests/coordinator/upkeep/test_copying.py",
     "cp": "the same",
