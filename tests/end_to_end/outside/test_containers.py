@@ -19,7 +19,7 @@ from tests.jetson.test_build_wheelhouse import index_or_skip
 from tests.jetson.wheelhouses import as_root
 
 yaml = pytest.importorskip("yaml")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 USER = 10001
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), as_root]
