@@ -171,6 +171,10 @@ def model_card(
         "With smidgen, which finds task and adapter in this folder:\n",
         _listed([_command(base_name, task)]),
         *_with_peft(spec, base_name, task, is_causal=is_causal),
+        "In PEFT, ask texts one by one, or in batches of one length: padding on the left comes "
+        "between the soft prompt and a shorter text, which is answered otherwise then.\n"
+        if spec.prompt_tokens and is_causal
+        else "",
         LLAMA if has_gguf else "",
         ASKED_SO if has_gguf and task.patterns else "",
         *_limits(task),

@@ -182,6 +182,13 @@ def test_the_card_says_that_and_why_peft_does_not_load_it(hub_task: Task) -> Non
     assert 'smidgen.predict(["a text"], ".", base="./base")' in text
 
 
+@pytest.mark.parametrize("adapter", ["prompt:4", "lora:4"])
+def test_the_card_of_a_decoders_soft_prompt_warns_of_padding(hub_task: Task, adapter: str) -> None:
+    text = model_card(adapter, "org/base", hub_task, CARD, is_causal=True)
+    assert ("ask texts one by one" in text) == (adapter == "prompt:4")
+    assert "one by one" not in model_card("prompt:4", "org/base", hub_task, CARD)
+
+
 def test_what_is_not_known_is_not_told(hub_task: Task) -> None:
     text = model_card("head", "embedded", hub_task, Card())
     assert "base_model:" not in text and "pipeline_tag: text-classification" in text
