@@ -370,7 +370,7 @@ class Story:
             self.told.met[kind] += 1
         except StoreError:  # it has no effect any more
             return
-        except (OSError, SQLAlchemyError, Failed):
+        except (OSError, SQLAlchemyError, Failed, machines.Killed):  # it died while it was asked
             self.loop.call_later(30.0, self._order, order, kind)
             return
         if kind == "paused":
