@@ -138,7 +138,8 @@ class Blocking:
         self._ticket += 1
         mine = self._ticket
         if seconds is not None:
-            self._loop.call_later(seconds, self._resume, mine, False)
+            # Less than the loop tells apart would be no time at all, for ever.
+            self._loop.call_later(max(seconds, LEAST_S), self._resume, mine, False)
         return bool(self._hub.switch())
 
     def wake(self) -> None:

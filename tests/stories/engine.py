@@ -23,7 +23,7 @@ from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction
 from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.metering import memory
 from smidgen.edge_client.metering import work as work_metering
-from smidgen.edge_client.planning import allocator
+from smidgen.edge_client.planning import allocator, resources
 from smidgen.edge_client.planning.budget import Budget
 from smidgen.edge_client.planning.planner import Option, options
 from smidgen.edge_client.planning.resources import read_facts
@@ -155,4 +155,5 @@ def stood_in() -> None:
     )
     put(allocator, is_glibc_linux=lambda: False)
     put(work_metering, _reading=lambda read: None, _faults=lambda: (0, 0))
+    put(resources, meminfo=cache(resources.meminfo))
     put(memory, read_memory=cache(memory.read_memory), reset_peak_rss=lambda: False)

@@ -322,7 +322,7 @@ class Host(Machine):
         """Let nothing of a dead process run on."""
         mine = asyncio.current_task(), self._above
         while others := [task for task in asyncio.all_tasks() if task not in mine]:
-            for task in sorted(others, key=lambda task: int(task.get_name().split("-")[1])):
+            for task in sorted(others, key=_place_of):
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
 
@@ -348,6 +348,11 @@ class Host(Machine):
         except (Failed, WrongInput, OSError) as error:
             self.said = f"{type(error).__name__}: {error}"
             self.down_s = again_s(self.lives)
+
+
+def _place_of(task: asyncio.Task[Any]) -> str:
+    """When a task began, among all; groups of tasks give names of their own."""
+    return task.get_name().rpartition("-")[2].zfill(12)
 
 
 def again_s(lives: int) -> float:

@@ -8,9 +8,11 @@ limits on the coordinator's. What is replaced is the socket. A request and its a
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any, Protocol
 
 import httpcore
+import httpx
 
 from smidgen.coordinator.serving.http.header_limits import BoundedHttp
 from tests.stories.clock import chance, of_greenlet, put
@@ -246,3 +248,6 @@ def connected() -> None:
             raise httpcore.ConnectError("connection refused") from error
 
     put(httpcore.SyncBackend, connect_tcp=connect)
+    parsed = cache(httpx._urlparse.urlparse)  # of few URLs, again and again
+    for place in (httpx._urls, httpx._urlparse):
+        put(place, urlparse=parsed)
