@@ -36,6 +36,7 @@ from smidgen.edge_client.files import (
     close_to_others,
     discard,
     from_json,
+    make_latest,
     oldest_first,
     sync_folder,
     told_of,
@@ -275,9 +276,15 @@ class Joined:
         self.folder = folder
 
     def keep(self, terms: Terms) -> None:
-        """Keep the terms of a run that this device joins; its end is understood by them."""
+        """Keep the terms of a run that this device joins; its end is understood by them.
+
+        Raises:
+            OSError: The disk is full or read-only; not where a full one holds them already.
+        """
         path = self._file(terms.run_id)
-        write_atomically(path, sealed(encode(terms)), PRIVATE, is_latest=True)
+        if _terms_in(path) != terms:
+            write_atomically(path, sealed(encode(terms)), PRIVATE)
+        make_latest(path)
         discard(path.with_suffix(HOME))
 
     def terms(self, run_id: str) -> Terms | None:

@@ -191,6 +191,7 @@ class Device(Machine):
         if self.is_revoked or self.has_missed_it:
             self._on_end()
             return
+        self._code = None
         if self.is_dying:
             pause_s = self.down_s
             self.swap()
@@ -198,6 +199,11 @@ class Device(Machine):
             self.loop.call_later(pause_s, self.start)
         else:
             self._on_end()
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it waits to be started again."""
+        return self._code is None
 
     @property
     def is_revoked(self) -> bool:
@@ -260,7 +266,7 @@ class Device(Machine):
             head = request.partition(b"\r\n\r\n")[0].decode("latin-1")
             lines = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:])
             self.receipts[head.split("/")[3]] = lines["repr-digest"]
-        if request.startswith(b"POST /v1/runs/"):
+        if request.startswith(b"POST /v1/runs/") and b'"state":"joined"' in request:
             self.has_joined = True
 
 

@@ -485,6 +485,7 @@ class Story:
     def _look_at_files(self) -> None:
         """No folder grows, and neither texts nor keys nor tokens lie where they do not belong."""
         keys = {device.name: key_of(device.name) for device in self.devices}
+        down = {device.name for device in self.devices if device.is_down}  # nobody sweeps there
         logged = "\n".join(self._lines.said).encode()
         for what in (CANARY, self.token, *keys.values()):
             if what.encode() in logged:
@@ -498,7 +499,7 @@ class Story:
             found = [what for what in (CANARY, self.token, *mine) if what.encode() in body]
             self.told.wrong += [f"{path.name} of {of} holds {what[:9]}..." for what in found]
             is_half = path.name.endswith(".part") or path.parent.name == "steps"
-            if is_half and not self.told.met["read-only"]:
+            if is_half and of not in down and not self.told.met["read-only"]:
                 self.told.wrong.append(f"{of} has kept {path.name}")
 
 

@@ -282,10 +282,10 @@ class Homecoming:
                     log.info("run %s was over before; its adapter is in %s", name, found)
                 elif self._settings.is_until_finished:
                     # That may be noted nowhere, or it is of before the run was extended.
-                    here = f", of which {own} holds an adapter," if own.is_dir() else ""
-                    here = here if terms else ", whose terms are damaged,"
+                    has = f", of which {own} holds an adapter," if own.is_dir() else ""
                     error = GaveUp(
-                        f"run {name}{here} is over, or wants this device no more; {MISSED}"
+                        f"run {name}{has if terms else ', whose terms are damaged,'} is over, or "
+                        f"wants this device no more; {MISSED}"
                     )
                     log.error("%s", error)
                     standings.declined[run_id] = Declined(None, error, time.monotonic())
@@ -327,8 +327,9 @@ class Homecoming:
         is_vain = isinstance(error, WireError) or is_lasting(error, None)
         is_lost = isinstance(error, Refused) or (is_vain and tries >= MOST_IN_A_ROW)
         why = f"run {over.run_name} is finished, its adapter not to be had: {error}"
-        missed = GaveUp(f"{why}; {MISSED}" if is_lost else why)
-        self._standings.declined[run_id] = Declined(None, missed, time.monotonic())
+        self._standings.declined[run_id] = Declined(
+            None, GaveUp(f"{why}; {MISSED}" if is_lost else why), time.monotonic()
+        )
         if tries == 1:
             log.error("%s", why)
         if tries > MOST_IN_A_ROW and self._settings.is_until_finished:

@@ -184,6 +184,18 @@ def test_after_a_clock_was_reset_the_steps_that_were_kept_last_are_the_newest(
     assert [file.exists() for file in files] == [False, True, True, True]
 
 
+def test_terms_that_are_kept_already_need_no_room(
+    tmp_path: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    joined, terms = ClientState(tmp_path).joined, terms_for(tiny_base, hub_task)
+    joined.keep(terms)
+    (joined.folder / ".run.json.part").mkdir()  # nothing can be written there any more
+    joined.keep(terms)
+    with pytest.raises(OSError, match="directory"):
+        joined.keep(replace(terms, rounds=4))
+    assert joined.terms("run") == terms
+
+
 def test_after_a_clock_was_reset_the_runs_heard_of_last_keep_terms_and_labels(
     tmp_path: Path, tiny_base: Base, hub_task: Task
 ) -> None:
