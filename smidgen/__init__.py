@@ -163,6 +163,11 @@ COMMANDS = {
         "see it work: four devices and a coordinator on this machine, about 2 minutes",
         "demo",
     ),
+    "new": (
+        "smidgen.edge_client.commands.new",
+        "start a project: a task and folders from your labelled texts, and the next commands",
+        "",
+    ),
     "pack": (
         "smidgen.edge_client.commands.pack",
         "make a base pack of a model, for devices to map",

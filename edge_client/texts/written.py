@@ -1,4 +1,4 @@
-"""Writes texts as files that can be read back: tables of texts, and JSON with tagged words."""
+"""Writes texts as files that can be read back: tables of texts, JSON with tags or messages."""
 
 import csv
 import json
@@ -49,3 +49,15 @@ def write_tagged(path: Path, examples: Sequence[Example]) -> None:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     except UnicodeEncodeError as error:
         raise DataError(f"{path}: a word cannot be written as UTF-8: {error.reason}") from error
+
+
+def write_messages(path: Path, examples: Sequence[Example]) -> None:
+    """Write conversations, which tasks hold as JSON, as JSONL: a row with `messages` for each.
+
+    `read_file` gives equal examples back. Equal examples write equal bytes.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    rows = (f'{{"messages": {one.text}}}\n' for one in examples)
+    path.write_text("".join(rows), encoding="utf-8", newline="\n")

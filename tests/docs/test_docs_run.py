@@ -244,11 +244,23 @@ def test_the_commands_of_the_first_hour_on_one_machine(
     typed(page, "coordinator figures")
     typed(page, "coordinator export")
     assert (tmp_path / "adapter" / "adapter_config.json").is_file()
-    typed(page, "client train")
-    assert "somebody is at the front door" in typed(page, "client predict", place=1).stdout
-    typed(page, "client predict", {"FOLDER": "alone"})
+    typed(page, "client train", place=1)
+    assert "somebody is at the front door" in typed(page, "client predict", place=2).stdout
+    typed(page, "client predict", {"FOLDER": "alone"}, place=1)
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 3
     assert "accuracy" in typed(page, "client evaluate", {"FOLDER": "alone"}).stdout
+
+
+def test_the_first_hour_begins_a_project_from_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "docs/first-hour.md"
+    monkeypatch.chdir(write_device(tmp_path))
+    (tmp_path / "mine" / "labelled.csv").rename(tmp_path / "tickets.csv")
+    typed(page, "new")
+    monkeypatch.chdir(tmp_path / "support")
+    typed(page, "client train")
+    assert "three days late" in typed(page, "client predict").stdout
 
 
 def test_the_run_file_page_makes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +297,7 @@ def test_the_first_hour_from_create_to_labels_with_two_devices(
     folder = tmp_path / "first" / "adapter"
     said = (tmp_path / "logs" / "first.log").read_text()
     assert folder.is_dir() and "finished adapter: first/adapter" in said
-    typed(page, "client predict", {"FOLDER": str(folder)})
+    typed(page, "client predict", {"FOLDER": str(folder)}, place=1)
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 3
 
 

@@ -1,0 +1,179 @@
+"""`smidgen new`: what it writes is what the next commands read, for every kind that it can tell."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smidgen.edge_client.tasks.kind import every_files
+from smidgen.edge_client.tasks.task import Task, read_task
+from smidgen.edge_client.texts.data_folder import check_folder
+from smidgen.edge_client.texts.examples import ClientData, read_folder
+from tests.command_line import Done, smidgen
+
+TOPICS = ("billing", "delivery")
+
+
+def studio(text: str, *results: dict[str, Any]) -> dict[str, Any]:
+    named = [{"from_name": "answer", "to_name": "text", **one} for one in results]
+    annotations = [{"result": named, "was_cancelled": False}] if results else []
+    return {"annotations": annotations, "data": {"text": text, "source": "mail"}}
+
+
+def choices(*labels: str) -> dict[str, Any]:
+    return {"type": "choices", "value": {"choices": labels}}
+
+
+def person(name: str) -> dict[str, Any]:
+    span = {"start": 0, "end": len(name), "text": name, "labels": ["PER"]}
+    return {"type": "labels", "value": span}
+
+
+TICKETS = [studio(f"charged {n} times", choices(TOPICS[n % 2])) for n in range(12)]
+SEVERAL = [studio(f"late {n}", choices(*TOPICS[: 1 + n % 2])) for n in range(12)]
+PEOPLE = [studio(f"Ann left at {n}", person("Ann")) for n in range(6)]
+TURNS = [
+    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": "yes"}]}
+    for n in range(6)
+]
+MARKED = [
+    {"text": f"rash after drug {n}", "head": [0, 4], "tail": [11, 15], "label": "ab"[n % 2]}
+    for n in range(8)
+]
+CSV = "text,label\n" + "".join(f'"parcel, {n}",{TOPICS[n % 2]}\n' for n in range(8))
+FILES = {  # name: what is in it, its kind, and how many texts become labelled, unlabelled, test
+    "export.json": (json.dumps([*TICKETS, studio("not yet")]), "labels", (10, 1, 2)),
+    "several.json": (json.dumps(SEVERAL), "multilabel", (10, 0, 2)),
+    "people.json": (json.dumps([*PEOPLE, studio("Bo came")]), "tagging", (5, 1, 1)),
+    "data.csv": (CSV + "nobody knows,\n", "labels", (6, 1, 2)),
+    "bars.csv": (CSV.replace("billing\n", "billing|refund\n"), "multilabel", (6, 0, 2)),
+    "pairs.jsonl": (
+        "".join(f'{{"text_a": "a{n}", "text_b": "b", "label": {n % 2}}}\n' for n in range(8)),
+        "labels",
+        (6, 0, 2),
+    ),
+    "words.conll": (
+        "".join(f"Ann B-PER\nleft O\n{n} O\n\n" for n in range(5)),
+        "tagging",
+        (4, 0, 1),
+    ),
+    "marked.jsonl": ("".join(json.dumps(one) + "\n" for one in MARKED), "relation", (6, 0, 2)),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def new(name: str, content: str, *more: str) -> Done:
+    Path(name).write_text(content, encoding="utf-8")
+    return smidgen("new", "mine", "--from", name, *more)
+
+
+def project() -> tuple[Task, ClientData]:
+    task = read_task(Path("mine/task.toml"))
+    return task, read_folder(Path("mine/data"), task)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_becomes_a_task_of_its_kind_and_texts(name: str) -> None:
+    content, kind, counts = FILES[name]
+    done = new(name, content, "--json")
+    assert done.exit_code == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    task, data = project()
+    assert task.kind == said["kind"] == kind
+    assert (len(data.labelled), len(data.unlabelled), len(data.test)) == counts
+    assert counts == tuple(said[part] for part in ("labelled", "unlabelled", "test"))
+    check_folder(Path("mine/data"), every_files())
+    has_table = "[labelling]" in Path("mine/run.toml").read_text()
+    assert has_table == (counts[1] > 0 and kind == "labels")
+
+
+@pytest.mark.parametrize("name", [None, "export.json", "data.csv", "people.json"])
+def test_the_commands_of_its_readme_work_as_they_are_pasted(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi")
+    done = smidgen("new", "mine") if name is None else new(name, FILES[name][0])
+    assert done.exit_code == 0, done.stderr
+    folder, next_line = done.stdout.splitlines()[-1].removeprefix("next  cd ").split(" && ")
+    monkeypatch.chdir(folder)
+    blocks = re.findall(r"```sh\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    lines = "".join(blocks).splitlines()
+    assert lines[0] == next_line and [line.split()[2] for line in lines] == [
+        *("train", "predict", "create", "serve")
+    ]
+    for line in lines[:3]:
+        done = smidgen(*shlex.split(line)[1:])
+        assert done.exit_code == 0, f"{line}: {done.stderr}"
+    assert re.search(r"^run r\w+ \(mine\)$", done.stdout, re.MULTILINE)
+    assert f"{lines[3]}\n" in done.stdout
+
+
+def test_a_conversation_is_for_a_causal_base(smollm2: Path) -> None:
+    content = "".join(json.dumps(one) + "\n" for one in TURNS)
+    refused = new("turns.jsonl", content)
+    assert refused.exit_code == 2 and "or give another --base" in refused.stderr
+    assert new("turns.jsonl", content, "--base", str(smollm2)).exit_code == 0
+    task, data = project()
+    assert task.kind == "chat" and (len(data.labelled), len(data.test)) == (5, 1)
+    readme = Path("mine/README.md").read_text()
+    assert f"generate --adapter alone --base {smollm2}" in readme
+
+
+def test_equal_texts_are_not_trained_on_and_tested_on() -> None:
+    rows = "".join(f"parcel {n % 5},{TOPICS[n % 5 % 2]}\n" for n in range(40))
+    assert new("twice.csv", f"text,label\n{rows}").exit_code == 0
+    _, data = project()
+    assert not {one.text for one in data.labelled} & {one.text for one in data.test}
+
+
+def test_columns_are_named_and_rows_that_are_left_out_are_told() -> None:
+    rows = "".join(f"m {n};{TOPICS[n % 2]}\n" for n in range(8))
+    text = f"body;topic\n{rows}m;x;y\n"
+    done = new("mail.csv", text, "--text-column", "body", "--label-column", "topic")
+    assert done.exit_code == 0 and project()[0].labels == TOPICS
+
+
+BAD = {
+    "nothing": ("no.csv", None, "--from no.csv: there is no such file"),
+    "empty": ("a.csv", "", "--from a.csv holds no labelled texts; a table with columns text,label"),
+    "no label": ("a.csv", "text,stars\nx,1\n", "no column `label`; found text, stars"),
+    "texts alone": ("a.txt", "x\ny\n", "a.txt holds no labelled texts"),
+    "one label": ("a.csv", "text,label\nx,1\ny,1\n", "needs two or more different labels"),
+    "no answers": ("a.json", json.dumps([studio("x")]), "holds no labelled texts"),
+    "not JSON": ("a.json", "[{", "not JSON"),
+    "an unknown word": ("a.csv", "text,label\nx,🐟\ny,cat\n", "is unknown to this base's"),
+    "an ending": ("a.xyz", "x", "expected"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(case: str, here: Path) -> None:
+    name, content, said = BAD[case]
+    if content is not None:
+        (here / name).write_text(content, encoding="utf-8")
+    done = smidgen("new", "mine", "--from", name)
+    assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert [one.name for one in here.iterdir()] == [name] * (content is not None)
+
+
+def test_nothing_is_overwritten(here: Path) -> None:
+    for kept in (here / "mine", here / "link"):
+        kept.mkdir() if kept.name == "mine" else kept.symlink_to("nowhere")
+        done = smidgen("new", kept.name)
+        assert done.exit_code == 2 and "is already there; give another name" in done.stderr
+    assert not list((here / "mine").iterdir())
+
+
+def test_a_name_is_that_of_a_run_and_options_are_of_a_file(here: Path) -> None:
+    assert "cannot name a run" in smidgen("new", "x" * 70).stderr
+    assert "cannot name a run" in smidgen("new", "..").stderr
+    assert "describe --from FILE" in smidgen("new", "mine", "--delimiter", ";").stderr
+    assert not list(here.iterdir())
