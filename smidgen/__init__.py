@@ -41,9 +41,10 @@ from smidgen.edge_client.errors import Failed, WrongInput, installing
 
 if TYPE_CHECKING:
     from smidgen.coordinator.api.create import NewRun, RunStatus, create_run, runs
-    from smidgen.coordinator.api.export import ExportedAdapter, export
+    from smidgen.coordinator.api.export import export
     from smidgen.coordinator.api.serve import Server, serve
     from smidgen.coordinator.config import RunConfig
+    from smidgen.coordinator.upkeep.export import ExportedAdapter
     from smidgen.edge_client.api.doctor import Diagnosis, doctor
     from smidgen.edge_client.api.evaluate import evaluate
     from smidgen.edge_client.api.generate import GeneratedText, generate
@@ -116,7 +117,7 @@ _HOMES = {
     "Deal": "smidgen.simulation.population.deal",
     "Diagnosis": "smidgen.edge_client.api.doctor",
     "Experiment": "smidgen.simulation.experiments.experiment",
-    "ExportedAdapter": "smidgen.coordinator.api.export",
+    "ExportedAdapter": "smidgen.coordinator.upkeep.export",
     "FilledText": "smidgen.edge_client.tasks.kinds.guesses",
     "Finding": "smidgen.edge_client.doctor.machine",
     "GeneratedText": "smidgen.edge_client.api.generate",
@@ -195,6 +196,7 @@ _EXTRAS = {"coordinator": "server", "simulation": "simulate"}  # of the folders 
 _NEEDS = {
     "smidgen.coordinator.api.create": ("sqlalchemy",),
     "smidgen.coordinator.api.export": ("sqlalchemy",),
+    "smidgen.coordinator.upkeep.export": ("sqlalchemy",),
     "smidgen.coordinator.api.serve": ("sqlalchemy", "fastapi", "uvicorn"),
 }
 INTERRUPTED = 130

@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smidgen.coordinator.api.export import ranges
 from smidgen.coordinator.api.stores import AtStore, Place, new_store, open_store
 from smidgen.coordinator.config import ConfigError, RunConfig, read_run_config
 from smidgen.coordinator.plugins import know_folder
@@ -22,6 +21,7 @@ from smidgen.coordinator.storage.place import place_of
 from smidgen.coordinator.storage.runs import NewRun as NewRun
 from smidgen.coordinator.storage.runs import Start, config_of, find_run, status_of
 from smidgen.coordinator.storage.store import Run, Store
+from smidgen.coordinator.upkeep.export import ranges
 from smidgen.edge_client.adapters.initial import fitting
 from smidgen.edge_client.adapters.peft_folder import is_exported, read_peft_folder
 from smidgen.edge_client.adapters.peft_import import read_peft_adapter

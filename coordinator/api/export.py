@@ -1,59 +1,14 @@
 """Taking a run's adapter out of a store, as a folder that PEFT loads."""
 
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from datetime import date
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from smidgen.coordinator.api.stores import AtStore, Place, open_store
-from smidgen.coordinator.rounds.bounds import is_computable
-from smidgen.coordinator.rounds.history import Past, history_of
-from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.storage.place import place_of
-from smidgen.coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
-from smidgen.coordinator.storage.runs import config_of, find_run
-from smidgen.coordinator.storage.store import Run, Store
-from smidgen.edge_client.adapters.card import Card, licence_of
-from smidgen.edge_client.adapters.peft_folder import (
-    Exported,
-    WithBase,
-    check_adapter_folder,
-    write_peft_folder,
-)
-from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
-from smidgen.edge_client.bases.base import Base, BaseName, open_base
-from smidgen.edge_client.bases.gguf.model import ARCHITECTURES
-from smidgen.edge_client.errors import Failed, WrongInput, demand
-from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.wire.tensors import decode_adapter
-
-
-@dataclass(frozen=True)
-class ExportedAdapter:
-    """A run's adapter in a folder of its own.
-
-    Attributes:
-        folder: The PEFT folder.
-        run_id: The run.
-        round_index: The round whose adapter it is; 0: the untrained one.
-        adapter_sha256: Of its bytes in the store.
-        rounds: Rounds of training that have closed.
-        lacks: What is left out since the run's base is not here, in words; empty: nothing.
-    """
-
-    folder: Path
-    run_id: str
-    round_index: int
-    adapter_sha256: str
-    rounds: int
-    lacks: str = ""
-
-    @property
-    def is_trained(self) -> bool:
-        return self.round_index > 0
+from smidgen.coordinator.upkeep.export import ExportedAdapter, export_from
+from smidgen.edge_client.adapters.peft_folder import WithBase, check_adapter_folder
+from smidgen.edge_client.bases.base import BaseName
 
 
 def export(
@@ -100,116 +55,12 @@ def export(
     folder = Path(out)
     check_adapter_folder("--out", folder)
     with closing(open_store(place_of(store, database, blobs))) as opened:
-        chosen = find_run(opened, run)
-        config = config_of(chosen)
-        state, past = history_of(chosen.adapter_sha256, opened.journal(chosen.run_id))
-        index, sha256 = kept_of(config, state)
-        if round_index is not None:
-            index, sha256 = _round_of(opened, past, state.round_index, round_index)
-        there = opened.blobs.present()
-        demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
-        opened_base = _base_of(chosen, str(base), is_needed=with_base is not None)
-        exported = Exported(
-            adapter=config.adapter,
-            base_name=base_name or chosen.base_reference,
-            base_id=chosen.base_id,
-            architecture=chosen.architecture,
-            task=config.task,
+        return export_from(
+            opened,
+            folder,
+            run=run,
+            round_index=round_index,
+            base=str(base),
+            base_name=base_name,
+            with_base=with_base,
         )
-        card = _card(opened, chosen, index)
-        card = replace(card, licence=licence_of(opened_base) if opened_base else "")
-        if past.best and sha256 == past.best_sha256 and index in card.accuracies:
-            # Its round may have been evaluated again, with an adapter that the run went back to.
-            best = {index: past.best[1].accuracy}
-            card = replace(card, accuracies=dict(card.accuracies) | best)
-        body = opened.read(sha256)
-        demand(
-            all(is_computable(tensor) for tensor in decode_adapter(body).values()),
-            f"--round {index}: its adapter holds numbers that nothing can compute with; take "
-            "another round's, such as --round best",
-        )
-        write_peft_folder(folder, exported, body, card, opened_base, with_base=with_base)
-    lacks = "" if opened_base else _lacks(chosen, parse_adapter(config.adapter), config.task)
-    return ExportedAdapter(folder, chosen.run_id, index, sha256, state.round_index, lacks)
-
-
-def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
-    if spec.net:
-        return ""
-    has_lora = spec.rank and not spec.prompt_tokens
-    has_gguf = has_lora and run.architecture in ARCHITECTURES.values()
-    parts = {"adapter.gguf": has_gguf, "tokens of label words": task.labels and not spec.head}
-    named = " and ".join(name for name, is_had in parts.items() if is_had)
-    where = f"the run's base {run.base_reference} is not here; name it by --base, or this lacks "
-    return named and where + named
-
-
-def _base_of(run: Run, named: str, *, is_needed: bool) -> Base | None:
-    """The run's base, of whose shape and tokenizer an export tells; None: it is not here.
-
-    Raises:
-        WrongInput: It is named or needed, and not here or another one by now.
-    """
-    option = "--base" if named else "--with-base"
-    try:
-        base = open_base(named or run.base_reference)
-    except (WrongInput, Failed) as error:
-        where = "" if named else "; name it by --base"
-        demand(not (named or is_needed), f"{option}: {error}{where}")
-        return None
-    is_same = base.base_id == run.base_id
-    demand(
-        is_same or not (named or is_needed),
-        f"{option}: {named or run.base_reference} is not the run's base, {run.base_id[:12]}"
-        f", but {base.base_id[:12]}",
-    )
-    return base if is_same else None
-
-
-def _round_of(store: Store, past: Past, last: int, asked: int | str) -> tuple[int, str]:
-    """The round that was asked for, and its adapter, which is there.
-
-    Raises:
-        WrongInput: It is not; names those that are.
-    """
-    if asked == "best":
-        demand(past.best is not None, "--round best: no round was evaluated on any text yet")
-    present = store.blobs.present()
-    named = {"last": last, "best": past.best_round or 0}
-    adapters = {index: past.adapter_of(index) for index in past.adapters}
-    adapters |= {last: past.adapters[last]} if asked == "last" else {}
-    there = [index for index, name in adapters.items() if name in present]
-    kept = f"adapters are there of rounds {ranges(there)}"
-    index = named[asked] if isinstance(asked, str) and asked in named else int(asked)
-    is_closed = index <= last
-    demand(is_closed, f"--round {asked}: no such round has closed; {kept}")
-    demand(index in there, f"--round {asked}: its adapter was pruned; {kept}")
-    return index, adapters[index]
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in words: `0, 3, 5 to 9`."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return ", ".join(
-        f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in found
-    )
-
-
-def _card(store: Store, run: Run, rounds: int) -> Card:
-    table = rows(store, run.run_id)
-    losses = losses_by_round(table)
-    f1 = {index: one.strict for index, one in entities_by_round(table).items()}
-    return Card(
-        rounds=rounds,
-        devices=len({row["device_id"] for row in table}),
-        accuracies={index: one for index, one in accuracies(table).items() if index <= rounds},
-        date=date.today().isoformat(),
-        version=metadata.version("smidgen"),
-        entity_f1={index: one for index, one in f1.items() if index <= rounds and one is not None},
-        losses={index: one for index, one in losses.items() if index <= rounds},
-    )

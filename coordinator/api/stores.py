@@ -112,10 +112,8 @@ def _run_told(store: Store, run: Run, fleet: Mapping[str, Device], now_s: float)
         and wants(config, run.secret, fleet[key])
     ]
     newest = by_round(rows(store, run.run_id, max(0, state.round_index - 1)))
-    losses = [round_told(index, table, config.task)["loss"] for index, table in newest.items()]
-    known = [loss for loss in losses if loss is not None]
-    standing = Standing(run, config, state, joined, here)
-    return run_told(standing, known[-1] if known else None)
+    rounds = [round_told(index, table, config.task) for index, table in newest.items()]
+    return run_told(Standing(run, config, state, len(joined), here), rounds)
 
 
 def is_here(device: Device, now_s: float) -> bool:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from smidgen.coordinator.api.export import ExportedAdapter
 from smidgen.coordinator.api.export import export as export_adapter
 from smidgen.coordinator.api.stores import open_store, runs_told
 from smidgen.coordinator.api.track import track
@@ -40,6 +39,7 @@ from smidgen.coordinator.storage.reports import (
 )
 from smidgen.coordinator.storage.runs import config_of, find_run
 from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.export import ExportedAdapter
 from smidgen.coordinator.watch.trackers import Figures
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.options import options_of

@@ -45,6 +45,7 @@ class Presence:
         self._lock = Lock()
         known = seen_since(store.database, -math.inf)
         pause_s = now_s - max(known.values(), default=now_s)
+        self._began_s, self._pause_s = now_s, max(0.0, pause_s)
         self._seen = {device_id: at_s + pause_s for device_id, at_s in known.items()}
         # After a clock was set back, times of another clock would count as later ones.
         self._unsaved = dict(self._seen) if pause_s < 0.0 else {}
@@ -75,8 +76,12 @@ class Presence:
         return is_news
 
     def last_seen_s(self, device_id: str) -> float | None:
-        """Unix time at which a device was last heard of; None for never."""
-        return self._seen.get(device_id)
+        """Unix time at which a device was last heard of; None for never.
+
+        The true one, of before a pause of the coordinator too, which counts for nothing else.
+        """
+        at_s = self._seen.get(device_id)
+        return at_s if at_s is None or at_s > self._began_s else at_s - self._pause_s
 
     def is_here(self, device_id: str, now_s: float) -> bool:
         last_s = self._seen.get(device_id)

@@ -4,11 +4,16 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
+from shutil import make_archive
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse
+from starlette.background import BackgroundTask
 
 from smidgen.coordinator.config import ConfigError, RunConfig, check_steps
 from smidgen.coordinator.operator.asking import After, Limit, page
@@ -54,6 +59,7 @@ from smidgen.coordinator.storage.orders import Order
 from smidgen.coordinator.storage.reports import newest_of_each, newest_of_run, rows
 from smidgen.coordinator.storage.runs import config_of, create_run, failing_of
 from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.export import export_from
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.tasks.ready_tasks import READY
@@ -179,7 +185,7 @@ def standing_of(service: Service, live: Live, now_s: float) -> Standing:
     here = service.alive(run_id, now_s) - live.state.left.keys()
     told = members(service.store.database, run_id)
     joined = [key for key, one in told.items() if one.membership.state != "declined"]
-    return Standing(live.run, live.config, live.state, joined, here)
+    return Standing(live.run, live.config, live.state, len(joined), here)
 
 
 def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
@@ -188,9 +194,7 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
         """Where runs stand, the newest first."""
         lives, now_s = service.runs()[::-1], service.now_s()
         chosen, following = page(lives, lambda live: live.run.run_id, after, limit)
-        told = [
-            run_told(standing_of(service, live, now_s), _loss(history.of(live))) for live in chosen
-        ]
+        told = [run_told(standing_of(service, live, now_s), history.of(live)) for live in chosen]
         return {"runs": told, "next": following}
 
     @viewer.get("/runs/{run_id}", response_model=RunDetail, tags=["runs"])
@@ -202,11 +206,35 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
         return detail_told(standing, history.of(live), failing_of(live.state, newest))
 
 
-def _loss(rounds: list[Told]) -> float | None:
-    return next((one["loss"] for one in reversed(rounds) if one["loss"] is not None), None)
-
-
 def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
+    @viewer.get("/runs/{run_id}/adapter", response_class=FileResponse, tags=["runs"])
+    def adapter(
+        run_id: str,
+        round_index: Annotated[
+            Literal["best", "last"] | None,
+            Query(alias="round", description="Whose adapter; without, the one the run keeps."),
+        ] = None,
+    ) -> FileResponse:
+        """A run's adapter as a zip of the folder that `coordinator export` writes."""
+        service.run(run_id)
+        place = TemporaryDirectory(prefix="smidgen-export-")
+        try:
+            folder = Path(place.name, "adapter")
+            made = export_from(service.store, folder, run=run_id, round_index=round_index)
+            file = make_archive(place.name + "/adapter", "zip", place.name, "adapter")
+        except BaseException as error:
+            place.cleanup()
+            if isinstance(error, WrongInput):
+                raise Refusal(409, str(error)) from error
+            raise
+        name = f"{run_id}-round-{made.round_index}.zip"
+        return FileResponse(
+            file,
+            media_type="application/zip",
+            filename=name,
+            background=BackgroundTask(place.cleanup),
+        )
+
     @viewer.get("/runs/{run_id}/rounds", response_model=Rounds, tags=["runs"])
     def rounds(run_id: str, limit: Limit = 50, after: After = None) -> Told:
         """What each round gave and cost, the newest first."""

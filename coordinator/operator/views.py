@@ -57,29 +57,32 @@ class Standing:
         run: Its row.
         config: Its configuration.
         state: What its journal gives.
-        joined: Ids of the devices that are in it, those that have its adapter at home too.
+        devices: How many devices are in it, those that have its adapter at home too.
         here: Ids of those among them that count for it now.
     """
 
     run: Run
     config: RunConfig
     state: State
-    joined: Collection[str]
+    devices: int
     here: Collection[str]
 
 
-def run_told(standing: Standing, loss: float | None) -> Told:
+def run_told(standing: Standing, rounds: Sequence[Told]) -> Told:
     """Where a run stands; its accuracy or F1 is that of the newest evaluation.
+
+    That is over all answers, as in the rounds: what decisions go by is cut back (`scored`).
 
     Args:
         standing: The run.
-        loss: Of its newest round of training.
+        rounds: Its newest rounds, oldest first, as `round_told` tells them.
     """
     config, state = standing.config, standing.state
-    score, is_masked = (
-        state.scores.get(state.evaluated),
-        kind_of(config.task).measure.has_perplexity,
-    )
+    score, measure = state.scores.get(state.evaluated), kind_of(config.task).measure
+    evaluated = (one for one in rounds if one["round_index"] == state.evaluated)
+    share = next((one[measure.key] for one in evaluated), None)
+    share = score.accuracy if score and share is None else share
+    losses = [one["loss"] for one in rounds if one["loss"] is not None]
     return {
         "run_id": standing.run.run_id,
         "name": config.name,
@@ -91,15 +94,15 @@ def run_told(standing: Standing, loss: float | None) -> Told:
         "paused_at_s": state.paused_at_s,
         "round_index": state.round_index,
         "rounds": rounds_of(config, state),
-        "devices": len(standing.joined),
+        "devices": standing.devices,
         "here": len(standing.here),
         "needed": devices_needed(config, state),
         "step": _step_told(config, state),
         "kind": config.kind,
-        **_score_told(config.task, score.accuracy if score else None, score),
+        **_score_told(config.task, share if score else None, score),
         "accuracy_round": state.evaluated if score else None,
-        "perplexity": perplexity(score.loss) if score and is_masked else None,
-        "loss": loss,
+        "perplexity": perplexity(score.loss) if score and measure.has_perplexity else None,
+        "loss": losses[-1] if losses else None,
     }
 
 
@@ -139,9 +142,8 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
         failing: The task that nobody can do, if there is one.
     """
     run, config = standing.run, standing.config
-    losses = [one["loss"] for one in rounds if one["loss"] is not None]
     kept_round, kept = kept_of(config, standing.state)
-    return run_told(standing, losses[-1] if losses else None) | {
+    return run_told(standing, rounds) | {
         "base": config.base,
         "base_id": run.base_id,
         "adapter": config.adapter,

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from smidgen.coordinator.fleet.presence import ALIVE_S
+from smidgen.coordinator.operator.run_routes import standing_of
 from smidgen.coordinator.operator.views import (
     Standing,
     Told,
@@ -23,6 +24,7 @@ from smidgen.coordinator.operator.views import (
     run_told,
 )
 from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
+from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.scheduling.step import Step
 from smidgen.coordinator.rounds.scoring import Score
 from smidgen.coordinator.serving.device_messages import base_name_of
@@ -67,6 +69,7 @@ class PageHistory:
         told_by: Of each round that is read, how many answers it had, and its score.
         rounds: What it gave and cost.
         trouble: What went wrong in it.
+        took_part: Devices that were in it until it was finished; None while it goes on.
     """
 
     known: tuple[int, Mapping[int, Score]] | None = None
@@ -74,6 +77,7 @@ class PageHistory:
     told_by: dict[int, tuple[int, Score | None]] = field(default_factory=dict)
     rounds: dict[int, Told] = field(default_factory=dict)
     trouble: dict[int, list[Trouble]] = field(default_factory=dict)
+    took_part: int | None = None
 
 
 class Versions:
@@ -187,12 +191,15 @@ class PageState:
     def _run(self, live: Live, now_s: float) -> Told:
         run_id, config, state = live.run.run_id, live.config, live.state
         history = self._histories[run_id]
-        joined = self._service.members.joined(run_id)
+        devices = len(self._service.members.joined(run_id))
+        if state.phase != "finished":
+            history.took_part = None
+        elif history.took_part is None:  # those at home are in memory no more
+            history.took_part = standing_of(self._service, live, now_s).devices
+        devices = devices if history.took_part is None else history.took_part
         here = self._service.alive(run_id, now_s) - state.left.keys()
-        losses = [
-            one["loss"] for _, one in sorted(history.rounds.items()) if one["loss"] is not None
-        ]
-        told = run_told(Standing(live.run, config, state, joined, here), (losses or [None])[-1])
+        rounds = [one for _, one in sorted(history.rounds.items())]
+        told = run_told(Standing(live.run, config, state, devices, here), rounds)
         if told["step"] is not None and state.step is not None:
             told["step"] |= self._missing(state.step)
         return told | {
@@ -200,6 +207,8 @@ class PageState:
             "adapter": config.adapter,
             "tags": dict(config.devices.tags),
             "is_failing": _is_failing(state.step),
+            "kept_round": kept_of(config, state)[0],
+            "best_round": live.past.best_round,
             "trouble": self._trouble(live, history),
         }
 

@@ -53,7 +53,7 @@ export function showTable(runs, chosen, choose) {
       score.dataset.name = measureOf(run).word;
       say(score, scored(run, measureOf(run)));
       say(nats, loss(run.loss));
-      say(here, `${run.here} of ${run.devices}`);
+      say(here, run.phase === "finished" ? `${run.devices} took part` : `${run.here} of ${run.devices}`);
     },
   );
 }
@@ -67,7 +67,12 @@ export function showRun(run, rounds, now_s, isOperator) {
   const asked = Object.entries(run.tags).map(([key, value]) => `${key}=${value}`);
   const facts = [`base ${run.base}`, `adapter ${run.adapter}`, `id ${run.run_id}`];
   if (asked.length) facts.push(`devices with ${asked.join(", ")}`);
+  const best = rounds.find((one) => one.round_index === run.best_round);
+  if (best && best[measureOf(run).key] !== null) facts.push(`best ${scored(best, measureOf(run))} after round ${best.round_index}`);
   say(find("run-facts"), facts.join(" · "));
+  find("run-adapter").hidden = run.round_index === 0;
+  find("run-adapter").href = `/v1/operator/runs/${run.run_id}/adapter`;
+  say(find("run-adapter"), `Download the adapter (round ${run.kept_round}, a PEFT folder)`);
   const isOver = run.phase === "finished";
   find("actions").hidden = !isOperator;
   find("pause").hidden = isOver || run.phase === "paused";

@@ -79,6 +79,7 @@ EXPECTED: dict[Route, dict[str, int]] = {
     ("GET", f"{API}/runs"): READ,
     ("POST", f"{API}/runs"): CREATED,
     ("GET", f"{API}/runs/{{run_id}}"): READ,
+    ("GET", f"{API}/runs/{{run_id}}/adapter"): READ,
     ("GET", f"{API}/runs/{{run_id}}/rounds"): READ,
     ("GET", f"{API}/runs/{{run_id}}/devices"): READ,
     ("GET", f"{API}/runs/{{run_id}}/answers"): READ,

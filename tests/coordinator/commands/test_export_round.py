@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smidgen.coordinator.api.export import export, ranges
+from smidgen.coordinator.api.export import export
 from smidgen.coordinator.api.keeping import prune
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.events import Answered, RolledBack, StepClosed
@@ -21,6 +21,7 @@ from smidgen.coordinator.storage.orders import adapters_there
 from smidgen.coordinator.storage.reports import add_report
 from smidgen.coordinator.storage.runs import create_run, find_run
 from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.export import ranges
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.messages import Report
 from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter

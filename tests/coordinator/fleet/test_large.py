@@ -68,6 +68,17 @@ def test_whoever_was_never_heard_of_is_not_there(store: Store) -> None:
     assert presence.last_seen_s("another") is None
 
 
+def test_after_a_pause_nobody_counts_as_silent_and_people_see_the_true_contact(
+    store: Store,
+) -> None:
+    first = devices(store.database)[0].device_id
+    saw(store.database, {first: 1_100.0})
+    presence = Presence(store, 9_100.0)  # nobody served for 8,000 s
+    assert presence.is_here(first, 9_100.0) and presence.last_seen_s(first) == 1_100.0
+    presence.saw(first, 9_101.0)
+    assert presence.last_seen_s(first) == 9_101.0
+
+
 def test_a_poll_of_many_that_wait_counts_those_who_are_missing(store: Store) -> None:
     service = Service(store, 1_000.0)
     (live,) = service.runs()

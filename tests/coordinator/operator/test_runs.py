@@ -1,12 +1,17 @@
 """Runs, as the operator's API shows them."""
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import fields
+from io import BytesIO
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
+from smidgen.coordinator.api.export import export
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.operator.run_schemas import NewRun
 from smidgen.coordinator.page.board import PageState
@@ -37,6 +42,52 @@ def test_a_run_says_where_it_stands_and_what_it_gave(start: Start) -> None:
     (member,) = viewer.get(f"/runs/{live.run_id}/devices")["devices"]
     assert (member["name"], member["membership"]) == ("a", "home")
     assert (member["last"]["kind"], member["last"]["round_index"]) == ("evaluate", 1)
+
+
+def test_the_list_tells_the_accuracy_of_the_rounds_and_not_what_decisions_go_by(
+    start: Start,
+) -> None:
+    live = start(min_clients=4)
+    devices = live.join(*"abcd")
+    for device, accuracy in zip(devices, (0.0, 0.5, 0.5, 0.75), strict=True):
+        device.report(Report(device.work().work_id, "done", 4, accuracy=accuracy))
+    wait_for(lambda: live.service.run(live.run_id).state.phase == "train")
+    viewer = person(live.http, live.store, "viewer")
+    (newest,) = viewer.get(f"/runs/{live.run_id}/rounds")["rounds"]
+    (listed,) = viewer.get("/runs")["runs"]
+    assert newest["accuracy"] == listed["accuracy"] == 7 / 16
+    assert live.service.run(live.run_id).state.scores[0].accuracy == 0.5
+
+
+def test_a_run_s_adapter_is_downloaded_as_the_folder_that_export_writes(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    live = start(min_clients=1, rounds=1)
+    live.join("a")[0].until_finished()
+    viewer = person(live.http, live.store, "viewer")
+    for asked, index in (("", 1), ("?round=last", 1), ("?round=best", 1)):
+        answer = viewer.ask(f"/runs/{live.run_id}/adapter{asked}")
+        assert answer.status_code == 200 and answer.headers["content-type"] == "application/zip"
+        assert f'"{live.run_id}-round-{index}.zip"' in answer.headers["content-disposition"]
+        with ZipFile(BytesIO(answer.content)) as found:
+            found.extractall(tmp_path / f"{asked}-got")
+        export(live.store.folder, tmp_path / f"{asked}-made", round_index=index)
+        got, made = (contents(tmp_path / f"{asked}-{name}") for name in ("got/adapter", "made"))
+        assert got == made and "adapter_config.json" in made
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_best_adapter_before_any_evaluation_is_refused(start: Start) -> None:
+    live = start(min_clients=1)
+    viewer = person(live.http, live.store, "viewer")
+    answer = viewer.ask(f"/runs/{live.run_id}/adapter?round=best")
+    assert answer.status_code == 409 and "no round was evaluated" in answer.json()["detail"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def test_an_accuracy_by_a_cohort_has_its_error(start: Start) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from zipfile import ZipFile
 
 import pytest
 
@@ -271,6 +272,26 @@ def test_stop_extend_and_revoke_ask_first_and_are_carried_out(browser: Any, star
     page.get_by_role("button", name="Stop").click()
     page.locator("#ask-yes").click()
     said(page, "#run-said", "Stopped by an operator")
+
+
+@pytest.mark.slow
+def test_after_a_run_the_page_says_who_took_part_and_gives_its_adapter(
+    browser: Any, start: Start, tmp_path: Path
+) -> None:
+    served = start(rounds=1)
+    devices = served.join("a", "b")
+    work_through(served, devices, 1)
+    for device in devices:
+        device.until_finished()
+    page = logged_in(browser, served, served.operator).page
+    said(page, "#run-said", "Finished after 1 round")
+    said(page, "#runs tbody", "2 took part")
+    said(page, "#run-facts", "best 60.0 % after round 1")
+    with page.expect_download() as found:
+        page.get_by_role("link", name="Download the adapter (round 1").click()
+    found.value.save_as(tmp_path / "adapter.zip")
+    with ZipFile(tmp_path / "adapter.zip") as archive:
+        assert "adapter/adapter_config.json" in archive.namelist()
 
 
 @pytest.mark.slow
