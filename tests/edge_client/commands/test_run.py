@@ -45,9 +45,10 @@ def run(base: Base, folder: Path, *arguments: str) -> tuple[Done, list[str]]:
 def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
     tiny_base: Base, tmp_path: Path
 ) -> None:
-    """The adapter arrives damaged; then the run is over."""
+    """The work's adapter arrives damaged; then the run is over, and its own is whole."""
     (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
-    door, adapter = Door(terms_for(tiny_base, TASK)), b"the finished adapter is damaged too"
+    door = Door(terms_for(tiny_base, TASK))
+    whole = encode_adapter(initial_adapter(parse_adapter("lora:2"), tiny_base, 2, seed=3))
     work = Work(
         *(PROTOCOL, "w", "evaluate", "run", 1, tiny_base.base_id),
         *("lora:2", "0" * 64, 1 << 20, TASK),
@@ -62,9 +63,9 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
             told.append(decode(body, Report))
             return 200, encoded(Receipt(True))
         if path.startswith("/v1/adapters"):
-            return 200, adapter
-        given = Next(over=over(sha256(b"whole"))) if told else Next(work=work)
-        return 200, encoded(given)
+            return 200, whole if path.endswith(sha256(whole)) else b"damaged"
+        given = Next(over=over(sha256(whole))) if told else Next(work=work)
+        return 200, IDLE if door.is_home else encoded(given)
 
     with http_server(answer) as url:
         given = ("--coordinator", url, "--data", str(tmp_path), "--base", str(tiny_base.folder))
@@ -73,8 +74,7 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
     assert done.exit_code == 1, done.output
     assert "0 pieces of work done, 1 failed" in done.stdout
     assert "nothing could be done" in done.stderr and told[0].failure == "transfer"
-    # A damaged adapter is given up, for that of another run may wait behind it.
-    assert door.said[:2] == [("run", "joined", None), ("run", "declined", "transfer")]
+    assert door.said[:2] == [("run", "joined", None), ("run", "home", None)]
 
 
 @pytest.mark.parametrize("name", NAMES)
