@@ -17,17 +17,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 install: $(READY)
 
-$(VENV)/bin/python:
+$(VENV)/.made:
 	@$(PYTHON) scripts/python_ok.py
 	@$(PYTHON) -m venv $(VENV)
+	@touch $(VENV)/.made
 
 # Packages by their hashes; pip tells each as it comes.
-$(DEMO_READY): pyproject.toml constraints/demo.txt | $(VENV)/bin/python
+$(DEMO_READY): pyproject.toml constraints/demo.txt | $(VENV)/.made
 	@$(PIP) install --require-hashes -r constraints/demo.txt
 	@$(PIP) install -q --no-deps -e .
 	@touch $(DEMO_READY)
 
-$(READY): pyproject.toml constraints/constraints.txt | $(VENV)/bin/python
+$(READY): pyproject.toml constraints/constraints.txt | $(VENV)/.made
 	@echo "installing torch $(TORCH) (the CPU build where the package index has it) ..."
 	@$(PIP) install -q "torch==$(TORCH)+cpu" -c constraints/constraints.txt 2>/dev/null \
 	  || $(PIP) install -q "torch==$(TORCH)" -c constraints/constraints.txt

@@ -227,6 +227,8 @@ def imports(name: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.module and not node.level, f"{name}: an absolute import is expected"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    bare = {one for one in names if one.split(".")[0] in SEES.keys() - {TREE}}
+    assert not bare, f"{name}: {PREFIX} is left out of {bare}, which is in no wheel"
     return frozenset(name.removeprefix(PREFIX) for name in names)
 
 

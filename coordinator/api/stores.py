@@ -111,7 +111,8 @@ def _run_told(store: Store, run: Run, fleet: Mapping[str, Device], now_s: float)
         and is_here(fleet[key], now_s)
         and wants(config, run.secret, fleet[key])
     ]
-    newest = by_round(rows(store, run.run_id, max(0, state.round_index - 1)))
+    first = max(0, min(state.round_index - 1, state.evaluated))
+    newest = by_round(rows(store, run.run_id, first))
     rounds = [round_told(index, table, config.task) for index, table in newest.items()]
     return run_told(Standing(run, config, state, len(joined), here), rounds)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from smidgen.coordinator.fleet.presence import ALIVE_S
 from smidgen.coordinator.operator.run_routes import standing_of
 from smidgen.coordinator.operator.views import (
     Standing,
@@ -246,7 +245,7 @@ class PageState:
 
     def _device(self, device: Device, lives: Sequence[Live], now_s: float) -> Told:
         seen_s = self._seen(device.device_id)
-        is_here = seen_s is not None and now_s - seen_s < ALIVE_S
+        is_here = self._service.presence.is_here(device.device_id, now_s)
         runs = [self._membership(live, device.device_id) for live in lives]
         told = device_told(device, is_here, [one for one in runs if one is not None], now_s)
         return told | {"last_seen_s": seen_s}

@@ -181,13 +181,10 @@ def find_part(folder: Path, part: str, files: Files = ANY.files) -> Path | None:
     found = _all(folder, part, files)
     if not found and not any(_all(folder, one, files) for one in ("labelled", "unlabelled")):
         found = [path for path in _of_split(folder, part) if _is_of(path, part, files)]
+    if parted := [path.name for path in found if re.search(r"-of-(?!00001\.)\d{5}\.", path.name)]:
+        raise DataError(f"{folder} holds {parted[0]}, a part of a split; join all of its files")
     if len(found) > 1:
-        names = f"{found[0].name} and {found[1].name}"
-        raise DataError(
-            f"{folder} holds {SPLITS_OF.get(part, part)} in {len(found)} files; join them"
-            if "-of-" in names
-            else f"{folder} holds both {names}; keep one"
-        )
+        raise DataError(f"{folder} holds both {found[0].name} and {found[1].name}; keep one")
     return found[0] if found else None
 
 

@@ -2,8 +2,10 @@
 
 import json
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 from smidgen.coordinator.api.export import export
+from smidgen.coordinator.api.stores import runs_told
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.operator.run_schemas import NewRun
 from smidgen.coordinator.page.board import PageState
@@ -47,15 +50,23 @@ def test_a_run_says_where_it_stands_and_what_it_gave(start: Start) -> None:
 def test_the_list_tells_the_accuracy_of_the_rounds_and_not_what_decisions_go_by(
     start: Start,
 ) -> None:
-    live = start(min_clients=4)
+    live = start(min_clients=4, rounds=4, evaluate_every=4)
     devices = live.join(*"abcd")
     for device, accuracy in zip(devices, (0.0, 0.5, 0.5, 0.75), strict=True):
         device.report(Report(device.work().work_id, "done", 4, accuracy=accuracy))
-    wait_for(lambda: live.service.run(live.run_id).state.phase == "train")
     viewer = person(live.http, live.store, "viewer")
-    (newest,) = viewer.get(f"/runs/{live.run_id}/rounds")["rounds"]
-    (listed,) = viewer.get("/runs")["runs"]
-    assert newest["accuracy"] == listed["accuracy"] == 7 / 16
+
+    def has_closed(rounds: int) -> bool:
+        state = live.service.run(live.run_id).state
+        return bool(state.scores) and state.round_index == rounds
+
+    for closed in range(4):  # rounds since that evaluation
+        wait_for(partial(has_closed, closed))
+        (listed,) = viewer.get("/runs")["runs"]
+        (read,) = runs_told(live.store, time.time())
+        assert listed["accuracy"] == read["accuracy"] == 7 / 16
+        for device in devices if closed < 3 else ():
+            device.do(device.work())
     assert live.service.run(live.run_id).state.scores[0].accuracy == 0.5
 
 

@@ -135,14 +135,17 @@ def test_a_set_of_the_hub_is_a_devices_texts(hub: Hub, tmp_path: Path, form: str
     assert (said["num_examples"], said["test_examples"]) == (8, 8)
 
 
-def test_a_split_in_several_files_is_refused(tmp_path: Path) -> None:
-    for number in range(2):
+@pytest.mark.parametrize("there", [1, 2])
+def test_a_split_in_several_files_is_refused(tmp_path: Path, there: int) -> None:
+    for number in range(there):
         (tmp_path / f"train-0000{number}-of-00002.csv").write_text(ROWS)
     (tmp_path / "task.toml").write_text(TASK)
     out = ("--out", str(tmp_path / "out"))
     said = ("--task", str(tmp_path / "task.toml"), "--data", str(tmp_path))
     done = smidgen("client", "train", *said, *out)
-    assert done.exit_code == 2 and "holds train in 2 files; join them" in done.stderr
+    assert (
+        done.exit_code == 2 and "train-00000-of-00002.csv, a part of a split; join" in done.stderr
+    )
 
 
 def test_an_adapter_goes_to_the_hub_and_comes_back(hub: Hub, tmp_path: Path) -> None:
