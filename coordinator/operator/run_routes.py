@@ -3,11 +3,13 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from shutil import make_archive
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Annotated, Any, Literal
+from zipfile import ZipFile
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -207,7 +209,14 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
 
 
 def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
-    @viewer.get("/runs/{run_id}/adapter", response_class=FileResponse, tags=["runs"])
+    one_at_a_time = Lock()
+
+    @viewer.get(
+        "/runs/{run_id}/adapter",
+        response_class=FileResponse,
+        responses={200: {"content": {"application/zip": {"schema": {"type": "string"}}}}},
+        tags=["runs"],
+    )
     def adapter(
         run_id: str,
         round_index: Annotated[
@@ -215,24 +224,34 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
             Query(alias="round", description="Whose adapter; without, the one the run keeps."),
         ] = None,
     ) -> FileResponse:
-        """A run's adapter as a zip of the folder that `coordinator export` writes."""
+        """A run's adapter as a zip of the folder that `coordinator export` writes.
+
+        A base that is on no disk of the server is not fetched for it: then the folder lacks
+        `adapter.gguf` and its card the tokens of label words.
+        """
         service.run(run_id)
-        place = TemporaryDirectory(prefix="smidgen-export-")
-        try:
-            folder = Path(place.name, "adapter")
-            made = export_from(service.store, folder, run=run_id, round_index=round_index)
-            file = make_archive(place.name + "/adapter", "zip", place.name, "adapter")
-        except BaseException as error:
-            place.cleanup()
-            if isinstance(error, WrongInput):
+        with ExitStack() as stack:
+            try:
+                place = Path(stack.enter_context(TemporaryDirectory(prefix="smidgen-export-")))
+                with one_at_a_time:
+                    made = export_from(
+                        service.store,
+                        place / run_id,
+                        run=run_id,
+                        round_index=round_index,
+                        base=None,
+                    )
+                    with ZipFile(place / "zip", "w") as archive:
+                        for path in sorted(made.folder.iterdir()):
+                            archive.write(path, f"adapter/{path.name}")
+            except WrongInput as error:
                 raise Refusal(409, str(error)) from error
-            raise
+            except (Failed, OSError) as error:
+                raise Refusal(507, f"it cannot be written: {error}") from error
+            sent = BackgroundTask(stack.pop_all().close)
         name = f"{run_id}-round-{made.round_index}.zip"
         return FileResponse(
-            file,
-            media_type="application/zip",
-            filename=name,
-            background=BackgroundTask(place.cleanup),
+            place / "zip", media_type="application/zip", filename=name, background=sent
         )
 
     @viewer.get("/runs/{run_id}/rounds", response_model=Rounds, tags=["runs"])

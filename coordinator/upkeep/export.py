@@ -20,7 +20,7 @@ from smidgen.edge_client.adapters.peft_folder import (
     write_peft_folder,
 )
 from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
-from smidgen.edge_client.bases.base import Base, open_base
+from smidgen.edge_client.bases.base import EMBEDDED, Base, open_base
 from smidgen.edge_client.bases.gguf.model import ARCHITECTURES
 from smidgen.edge_client.errors import Failed, WrongInput, demand
 from smidgen.edge_client.tasks.task import Task
@@ -58,7 +58,7 @@ def export_from(
     *,
     run: str | None = None,
     round_index: int | Literal["best", "last"] | None = None,
-    base: str = "",
+    base: str | None = "",
     base_name: str = "",
     with_base: WithBase | None = None,
 ) -> ExportedAdapter:
@@ -69,7 +69,7 @@ def export_from(
         folder: PEFT adapter folder to write.
         run: Run id or name; None: the newest.
         round_index: Whose adapter; None: that which the run keeps.
-        base: Where the run's base is; empty: its name.
+        base: Where the run's base is; empty: its name; None: its name where that is a folder.
         base_name: Name by which PEFT users load it; empty: the run's base.
         with_base: Whether the base comes with it, and how.
 
@@ -85,7 +85,11 @@ def export_from(
         index, sha256 = _round_of(store, past, state.round_index, round_index)
     there = store.blobs.present()
     demand(sha256 in there, f"the adapter of round {index} is gone; `--round N` takes another")
-    opened_base = _base_of(chosen, base, is_needed=with_base is not None)
+    is_here = chosen.base_reference == EMBEDDED or Path(chosen.base_reference).exists()
+    is_asked = base is not None or is_here  # no hub for its sake
+    opened_base = (
+        _base_of(chosen, base or "", is_needed=with_base is not None) if is_asked else None
+    )
     exported = Exported(
         adapter=config.adapter,
         base_name=base_name or chosen.base_reference,

@@ -12,6 +12,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+import sqlalchemy as sql
 
 from smidgen.coordinator.api.export import export
 from smidgen.coordinator.api.stores import runs_told
@@ -19,6 +20,8 @@ from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.operator.run_schemas import NewRun
 from smidgen.coordinator.page.board import PageState
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.storage.schema import RUNS
+from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.messages import Report
@@ -88,6 +91,27 @@ def test_a_run_s_adapter_is_downloaded_as_the_folder_that_export_writes(
         got, made = (contents(tmp_path / f"{asked}-{name}") for name in ("got/adapter", "made"))
         assert got == made and "adapter_config.json" in made
     assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_no_hub_is_asked_and_a_full_disk_is_said_where_an_adapter_is_downloaded(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = start(min_clients=1)
+    viewer = person(live.http, live.store, "viewer")
+    seen = list[str]()
+
+    def opened(name: str) -> None:
+        seen.append(name)
+        raise WrongInput("not here")
+
+    monkeypatch.setattr("smidgen.coordinator.upkeep.export.open_base", opened)
+    live.store.database.write(sql.update(RUNS).values(base_reference="embedded"))
+    assert viewer.ask(f"/runs/{live.run_id}/adapter").status_code == 200 and len(seen) == 1
+    live.store.database.write(sql.update(RUNS).values(base_reference="org/base"))
+    assert viewer.ask(f"/runs/{live.run_id}/adapter").status_code == 200 and len(seen) == 1
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/full/nowhere")
+    answer = viewer.ask(f"/runs/{live.run_id}/adapter")
+    assert answer.status_code == 507 and "cannot be written" in answer.json()["detail"]
 
 
 def test_a_best_adapter_before_any_evaluation_is_refused(start: Start) -> None:
