@@ -126,6 +126,12 @@ def export(
         print(
             f"smidgen coordinator: this is the untrained adapter of round 0{why}", file=sys.stderr
         )
+    if found.best_round not in (None, found.round_index) and round_index is None:
+        print(
+            f"smidgen coordinator: by evaluation round {found.best_round} was best; --round best "
+            "takes its adapter",
+            file=sys.stderr,
+        )
     if found.lacks:
         print(f"smidgen coordinator: {found.lacks}", file=sys.stderr)
     answer(f"adapter of round {found.round_index} of {found.run_id} in {out}", plain, as_json)

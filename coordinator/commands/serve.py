@@ -62,8 +62,10 @@ def create(
         line = ["smidgen", "coordinator", "serve", *store.options]
         line += [] if plugins is None else ["--plugins", str(plugins)]
         print(f"next, here  {shlex.join(line)}")
-        print("on each device:")
-        print(line_of(store, created))
+        device = line_of(store, created)
+        is_local = "http://127.0.0.1" in device
+        print("on this machine (`init` is for others):" if is_local else "on each device:")
+        print(device)
 
 
 def line_of(store: StorePlace, created: NewRun) -> str:

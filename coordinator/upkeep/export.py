@@ -37,6 +37,7 @@ class ExportedAdapter:
         round_index: The round whose adapter it is; 0: the untrained one.
         adapter_sha256: Of its bytes in the store.
         rounds: Rounds of training that have closed.
+        best_round: The round that was best by evaluation; None: none was evaluated.
         lacks: What is left out since the run's base is not here, in words; empty: nothing.
     """
 
@@ -45,6 +46,7 @@ class ExportedAdapter:
     round_index: int
     adapter_sha256: str
     rounds: int
+    best_round: int | None = None
     lacks: str = ""
 
     @property
@@ -111,7 +113,8 @@ def export_from(
     )
     write_peft_folder(folder, exported, body, card, opened_base, with_base=with_base)
     lacks = "" if opened_base else _lacks(chosen, parse_adapter(config.adapter), config.task)
-    return ExportedAdapter(folder, chosen.run_id, index, sha256, state.round_index, lacks)
+    counts = state.round_index, past.best_round
+    return ExportedAdapter(folder, chosen.run_id, index, sha256, *counts, lacks)
 
 
 def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:

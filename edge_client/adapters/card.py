@@ -430,7 +430,7 @@ def _note(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> 
             f"--with-base copied` copies it, and as `{place}` where Python is started."
         )
     if base_name == EMBEDDED:
-        notes.append("`smidgen client base embedded --path` prints where it lies.")
+        notes.append('`ln -s "$(smidgen client base embedded --path)" embedded` puts it there.')
     if spec.prompt_tokens and not is_causal:
         notes.append("PEFT's auto classes have none for soft prompts of masked language models.")
     else:

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
+from os.path import relpath
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -260,6 +262,8 @@ def _tell(
     summary, adapter, (answer, texts) = result.summary(), setting.out / "adapter", following
     up, down = (size(summary[f"bytes_{way}_per_client_round"]) for way in ("up", "down"))
     base = "" if setting.base == EMBEDDED else f" --base {setting.base}"
+    own = relpath(Path(sys.executable).with_name("smidgen"))
+    command = "smidgen" if shutil.which("smidgen") else own  # where no environment is active
     lines = [
         f"per client and round: {up} up, {down} down; peak RSS of a client "
         f"{size(summary['peak_rss_bytes'])}; {summary['seconds']:.0f} s in all",
@@ -267,6 +271,6 @@ def _tell(
         *([f"         {setting.out / PERSONAL}"] if chart and result.personal else []),
         f"figures  {setting.out / 'rounds.jsonl'}",
         f"adapter  {adapter} (a PEFT folder)",
-        f"next     smidgen client {answer} --adapter {adapter}{base} {texts}",
+        f"next     {command} client {answer} --adapter {adapter}{base} {texts}",
     ]
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
