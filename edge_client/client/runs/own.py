@@ -332,18 +332,17 @@ class Homecoming:
         )
         if tries == 1:
             log.error("%s", why)
-        if tries > MOST_IN_A_ROW and self._settings.is_until_finished:
-            return False  # told that it does without, the coordinator says it again
-        if is_lost:
+        is_ending = self._settings.is_until_finished
+        # Told that it does without, a coordinator may say it again.
+        if is_lost and not (is_ending and tries > MOST_IN_A_ROW):
             code: Failure = "transfer" if isinstance(error, TransportError) else code_of(error)
             told = self._say(run_id, Membership("declined", code))
             if told is not None:
                 self._parted(run_id)
             return told is not None
-        if tries >= MOST_IN_A_ROW and self._settings.is_until_finished:
-            return False  # it is there for the next life
+        # Also before the end: other runs may go on, and who is not asked has no rest else.
         time.sleep(min(0.25 * 2.0 ** min(tries, 16), LONGEST_PAUSE_S))
-        return True
+        return not (is_ending and tries >= MOST_IN_A_ROW)  # it is there for the next life
 
     def _say(self, run_id: str, membership: Membership) -> Receipt | None:
         return self._standings.say(self._coordinator, run_id, membership, PARTING_S)

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from errno import ENOSPC
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.failures import ClientError, GaveUp
 from smidgen.edge_client.client.loop import Client
+from smidgen.edge_client.client.runs import own
 from smidgen.edge_client.client.runs.own import MISSED
 from smidgen.edge_client.client.state import FinishedWork as Kept
 from smidgen.edge_client.guest import process
@@ -175,6 +178,26 @@ def test_a_client_that_ends_without_its_runs_adapter_says_so(home: Home, is_dama
     with http_server(turns.answer) as url, pytest.raises(GaveUp, match=why):
         Client(home.settings(url), home.state).run()
     assert [one[1] for one in turns.door.said] == ["declined"] and not terms.exists()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_adapter_that_is_not_had_is_tried_ever_more_seldom_while_another_run_goes_on(
+    home: Home, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone, or its disk is full: six tries, of which the last pauses for 16 s."""
+    weights, pauses = b"an adapter", list[float]()
+    monkeypatch.setattr(own, "take_home", _no_room)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    joins = [Next(terms=home.terms), Next(terms=replace(home.terms, run_id="2"))]
+    ends = [Next(over=over(sha256(weights)))] * 6
+    turns = Turns([*joins, *ends], GONE if is_lost else (200, weights))
+    with http_server(turns.answer) as url, pytest.raises(ClientError, match="does not know"):
+        Client(home.settings(url), home.state).run()
+    assert pauses[-3:] == [4.0, 8.0, 16.0]
+
+
+def _no_room(*_: object) -> str:
+    raise OSError(ENOSPC, "No space left on device")
 
 
 def test_an_adapter_for_which_there_is_no_room_is_fetched_once(home: Home) -> None:
