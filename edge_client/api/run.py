@@ -136,8 +136,8 @@ def run_client(
         WrongInput: Wrong token, a coordinator that is not to be believed, another base, texts that
             do not fit the run, no plan that fits.
         NothingDone: The runs are finished and all that was asked of this device failed.
-        Failed: Nobody answered at the start, work failed three times in a row, or the only run
-            ended and its adapter is not here.
+        Failed: Nobody answered at the start, work failed three times in a row, or a run ended
+            and its adapter is not here.
     """
     from smidgen.edge_client.client.loop import Client
     from smidgen.edge_client.client.packs.shelf import Shelf

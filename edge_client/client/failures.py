@@ -43,7 +43,7 @@ def not_known(url: str, error: Refused) -> ClientError:
 
 
 class GaveUp(Failed):
-    """Too many pieces of work failed one after the other, or the only run ended meanwhile."""
+    """Too many pieces of work failed one after the other, or a run ended without its adapter."""
 
 
 @dataclass

@@ -93,8 +93,8 @@ class Client:
             ClientError: Wrong token, or another protocol; of the only run, another base.
             BudgetError: No plan fits the memory budget, and there is no other run to serve.
             DataError: The device's texts do not fit, and there is no other run to serve.
-            GaveUp: Too many pieces of work of the only run failed one after the other, or it ended
-                and this device does not have its adapter.
+            GaveUp: Too many pieces of work of the only run failed one after the other, or a run
+                ended and this device does not have its adapter.
             TransportError: Nobody answered at the start.
         """
         elsewhere = last_elsewhere(self._settings, self._state)

@@ -12,6 +12,7 @@ from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.client.failures import (
     ERRORS,
     Declined,
+    GaveUp,
     OtherBase,
     RunMembership,
     code_of,
@@ -70,13 +71,15 @@ class Standings:
         return not self.joined and bool(self.finished or self.declined)
 
     def check(self) -> None:
-        """See that this device has the adapter of a run that is over.
+        """See that this device has the adapters of the runs that are over.
 
         Raises:
-            Exception: It could take part in none, or has missed its adapter; the first reason.
+            Exception: It has missed one, or could take part in none; the first reason.
         """
-        if self.declined and self.finished.keys() <= self.declined.keys():
-            raise next(iter(self.declined.values())).error
+        errors = [one.error for one in self.declined.values()]
+        missed = [error for error in errors if isinstance(error, GaveUp)]
+        if missed or (errors and self.finished.keys() <= self.declined.keys()):
+            raise (missed or errors)[0]
 
     def say(
         self,

@@ -180,6 +180,26 @@ def test_a_client_that_ends_without_its_runs_adapter_says_so(home: Home, is_dama
     assert [one[1] for one in turns.door.said] == ["declined"] and not terms.exists()
 
 
+def test_a_client_that_has_one_of_two_adapters_names_the_other(home: Home) -> None:
+    weights = encode_adapter(initial_adapter(parse_adapter("lora:2"), home.base, 3, seed=3))
+    second = replace(home.terms, run_id="2", run_name="second")
+    ends = [over(sha256(weights)), over("0" * 64, "2", "second")]
+    joins = [Next(terms=home.terms), Next(terms=second)]
+    idle = Next(waiting=Waiting("idle"))
+    turns = Turns([*joins, *(Next(over=end) for end in ends), idle])
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        return (
+            (200, weights) if path.endswith(sha256(weights)) else turns.answer(method, path, body)
+        )
+
+    why = f"^run second is finished, its adapter not to be had: .*; {MISSED}$"
+    with http_server(answer) as url, pytest.raises(GaveUp, match=why):
+        Client(home.settings(url), home.state).run()
+    assert [one[:2] for one in turns.door.said[2:]] == [("run", "home"), ("2", "declined")]
+    assert home.state.finished_run("mail").is_dir()
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_an_adapter_that_is_not_had_is_tried_ever_more_seldom_while_another_run_goes_on(
     home: Home, is_lost: bool, monkeypatch: pytest.MonkeyPatch
