@@ -281,9 +281,9 @@ class Joined:
         Raises:
             OSError: The disk is full or read-only; not where a full one holds them already.
         """
-        path = self._file(terms.run_id)
-        if _terms_in(path) != terms:
-            write_atomically(path, sealed(encode(terms)), PRIVATE)
+        path, body = self._file(terms.run_id), b"".join(sealed(encode(terms)))
+        if not path.is_file() or path.read_bytes() != body:
+            write_atomically(path, body, PRIVATE)
         make_latest(path)
         discard(path.with_suffix(HOME))
 
@@ -362,10 +362,12 @@ def unsealed(body: bytes, kind: type[Message], more: bytes = b"") -> Message:
 
 
 def _terms_in(path: Path) -> Terms | None:
-    try:
-        return unsealed(path.read_bytes(), Terms) if path.is_file() else None
-    except WireError:
-        return None
+    body = path.read_bytes() if path.is_file() else b""
+    with suppress(WireError):
+        return unsealed(body, Terms)
+    with suppress(WireError):  # of an older smidgen, without a seal; no damaged one decodes whole
+        return decode(body, Terms)
+    return None
 
 
 def file_name(word: str) -> str:

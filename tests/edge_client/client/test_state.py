@@ -25,7 +25,7 @@ from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.guest.steps import Moments, ResumePoint, StepFile, Steps
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.wire.messages import Report
+from smidgen.edge_client.wire.messages import Report, encode
 from smidgen.edge_client.wire.tensors import sha256
 from tests.edge_client.client.terms import terms_for
 
@@ -194,6 +194,21 @@ def test_terms_that_are_kept_already_need_no_room(
     with pytest.raises(OSError, match="directory"):
         joined.keep(replace(terms, rounds=4))
     assert joined.terms("run") == terms
+
+
+def test_terms_of_an_older_smidgen_are_read_and_sealed_when_they_are_kept_again(
+    tmp_path: Path, tiny_base: Base, hub_task: Task
+) -> None:
+    joined, terms = ClientState(tmp_path).joined, terms_for(tiny_base, hub_task)
+    file = joined.folder / "run.json"
+    file.write_bytes(encode(terms))
+    assert joined.terms("run") == terms
+    joined.keep(terms)
+    body = file.read_bytes()
+    assert joined.terms("run") == terms
+    for place in range(len(body)):
+        file.write_bytes(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :])
+        assert joined.terms("run") is None
 
 
 def test_after_a_clock_was_reset_the_runs_heard_of_last_keep_terms_and_labels(
