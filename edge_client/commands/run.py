@@ -57,7 +57,8 @@ def run(
 
     SIGTERM and Ctrl-C stop it within seconds; when started again, it resumes unfinished training.
 
-    Exit code 1 if nothing could be done, or if work failed three times in a row.
+    Exit code 1 if nothing could be done, if work failed three times in a row, or if the adapter of
+    a finished run is not here.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(message)s"))
