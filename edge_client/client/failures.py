@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from smidgen.edge_client.adapters.spec import AdapterError
 from smidgen.edge_client.bases.architectures import ArchitectureError
@@ -25,6 +26,9 @@ from smidgen.edge_client.wire.fleet import REVOKED, Terms
 from smidgen.edge_client.wire.messages import Report, WireError, Work
 from smidgen.edge_client.wire.reports import Failure
 
+if TYPE_CHECKING:
+    from smidgen.edge_client.client.settings import Summary
+
 MOST_IN_A_ROW = 3  # pieces of work that may fail one after the other
 # What may pass by itself; a device leaves if it has not passed within `Settings.grace_s`.
 PASSING: tuple[Failure, ...] = ("disk", "memory", "budget", "transfer")
@@ -43,7 +47,13 @@ def not_known(url: str, error: Refused) -> ClientError:
 
 
 class GaveUp(Failed):
-    """Too many pieces of work failed one after the other, or a run ended without its adapter."""
+    """Too many pieces of work failed one after the other, or a run ended without its adapter.
+
+    Attributes:
+        summary: What was done before, where that is known.
+    """
+
+    summary: "Summary | None" = None
 
 
 @dataclass

@@ -122,6 +122,9 @@ class Client:
             settle()
             is_stopped = True
             log.info("told to end; what was done is kept in %s", self._state.folder)
+        except GaveUp as error:
+            error.summary = self._summary()
+            raise
         finally:
             tell("STOPPING=1")
             coordinator.close()
@@ -130,9 +133,13 @@ class Client:
             self._worker.close()
             if not is_stopped:  # whoever is told to end is started again
                 self._homecoming.forget()
-        me, runs = self._me, tuple(standings.finished.values())
-        done, adapter = (self._works, self._failures), self._homecoming.folder
-        return Summary(me.device_id, me.name, *done, runs, adapter, is_stopped, self._own.folder)
+        return self._summary(is_stopped=is_stopped)
+
+    def _summary(self, *, is_stopped: bool = False) -> Summary:
+        me, declined = self._me, self._standings.declined
+        had = (name for one, name in self._standings.finished.items() if one not in declined)
+        done, adapter = (self._works, self._failures, tuple(had)), self._homecoming.folder
+        return Summary(me.device_id, me.name, *done, adapter, is_stopped, self._own.folder)
 
     def _serve(self, coordinator: Coordinator) -> None:
         wait_s = 0.0  # at first, to say what is waited for

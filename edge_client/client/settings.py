@@ -91,7 +91,7 @@ class Summary:
         name: What people call it at the coordinator.
         works: Pieces of work done.
         failures: Pieces of work that failed.
-        runs: Names of the runs that were finished meanwhile.
+        runs: Names of the runs that were finished meanwhile, and whose adapter is here.
         adapter: Folder of the last one's adapter; empty where there is none.
         is_stopped: Whether it was told to end, by SIGTERM or Ctrl-C.
         personal: Folder of the adapter of its own; empty where none was made.

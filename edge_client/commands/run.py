@@ -60,30 +60,29 @@ def run(
     Exit code 1 if nothing could be done, if work failed three times in a row, or if the adapter of
     a finished run is not here.
     """
+    from smidgen.edge_client.client.failures import GaveUp
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     os.umask(OTHERS)  # what it keeps of the texts is its owner's
-    failed: NothingDone | None = None
+    failed: NothingDone | GaveUp | None = None
     summary: Summary | None = None
     span = PeakSpan(is_fresh=False)  # work resets the kernel's peak
     with listening():
         try:
             summary = call(tags=tags_of(tag or []))
-        except NothingDone as error:
+        except (NothingDone, GaveUp) as error:
             summary, failed = error.summary, error
         except Ended:  # before it had a name
             pass
         is_interrupted = asked() == signal.SIGINT
     if is_interrupted:
         raise KeyboardInterrupt
-    if summary is None:
-        return
-    if json_output:
-        print(json.dumps(asdict(summary) | {"peak_rss_bytes": span.peak_bytes()}))
-    else:
-        print(_in_words(summary))
+    if summary is not None:
+        said = asdict(summary) | {"peak_rss_bytes": span.peak_bytes()}
+        print(json.dumps(said) if json_output else _in_words(summary))
     if failed is not None:
         raise failed
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -194,8 +195,9 @@ def test_a_client_that_has_one_of_two_adapters_names_the_other(home: Home) -> No
         )
 
     why = f"^run second is finished, its adapter not to be had: .*; {MISSED}$"
-    with http_server(answer) as url, pytest.raises(GaveUp, match=why):
+    with http_server(answer) as url, pytest.raises(GaveUp, match=why) as told:
         Client(home.settings(url), home.state).run()
+    assert told.value.summary is not None and told.value.summary.runs == ("mail",)
     assert [one[:2] for one in turns.door.said[2:]] == [("run", "home"), ("2", "declined")]
     assert home.state.finished_run("mail").is_dir()
 
@@ -207,7 +209,8 @@ def test_an_adapter_that_is_not_had_is_tried_ever_more_seldom_while_another_run_
     """It is gone, or its disk is full: six tries, of which the last pauses for 16 s."""
     weights, pauses = b"an adapter", list[float]()
     monkeypatch.setattr(own, "take_home", _no_room)
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
+    monkeypatch.setattr(own, "time", clock)
     joins = [Next(terms=home.terms), Next(terms=replace(home.terms, run_id="2"))]
     ends = [Next(over=over(sha256(weights)))] * 6
     turns = Turns([*joins, *ends], GONE if is_lost else (200, weights))

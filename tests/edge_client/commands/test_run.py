@@ -1,5 +1,6 @@
 """`smidgen client run` and the device's name, which is a folder's name unless --state is given."""
 
+import json
 import socket
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.edge_client.client.servers import Answer, http_server
 from tests.edge_client.client.terms import IDLE, Door, over, terms_for
 
 TASK = Task("hub", ("weather", "mail"), ("{text} [MASK]",), {"weather": "rain", "mail": "mail"})
+ENDED = encoded(Next(over=over("0" * 64)))
 NAMES = ["hall/left", "..", "h" * 65, "hall\n"]
 
 
@@ -75,6 +77,27 @@ def test_a_run_in_which_nothing_could_be_done_ends_in_exit_code_1(
     assert "0 pieces of work done, 1 failed" in done.stdout
     assert "nothing could be done" in done.stderr and told[0].failure == "transfer"
     assert door.said[:2] == [("run", "joined", None), ("run", "home", None)]
+
+
+def test_a_run_without_its_adapter_ends_in_exit_code_1_and_says_what_was_done(
+    tiny_base: Base, tmp_path: Path
+) -> None:
+    (tmp_path / "labelled.csv").write_text("text,label\nrain,weather\n")
+    door = Door(terms_for(tiny_base, TASK))
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path.startswith("/v1/adapters"):
+            return 404, b'{"detail": "no such adapter"}'
+        ended = IDLE if door.said[-1:] == [("run", "declined", "transfer")] else ENDED
+        return door.answer(path, body) or (200, ended)
+
+    with http_server(answer) as url:
+        given = ("--coordinator", url, "--data", str(tmp_path), "--base", str(tiny_base.folder))
+        state = ("--state", str(tmp_path / "state"), "--until", "finished", "--json")
+        done = smidgen("client", "run", *given, *state, "--token", "token")
+    assert done.exit_code == 1 and "run mail is finished, its adapter not to be had" in done.stderr
+    said = json.loads(done.stdout)
+    assert (said["name"], said["runs"], said["adapter"]) == ("hub", [], "")
 
 
 @pytest.mark.parametrize("name", NAMES)
