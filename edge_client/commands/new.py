@@ -9,6 +9,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -26,7 +27,7 @@ from smidgen.edge_client.commands.console import (
     TextColumnOption,
 )
 from smidgen.edge_client.errors import WrongInput, demand
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect, find
 from smidgen.edge_client.formats.json_rows import MESSAGES
 from smidgen.edge_client.formats.lines import BOUNDS
 from smidgen.edge_client.formats.opened import DataError, Source
@@ -35,15 +36,16 @@ from smidgen.edge_client.formats.registry import holds, read
 from smidgen.edge_client.formats.tags import OUTSIDE
 from smidgen.edge_client.options import Commands
 from smidgen.edge_client.outputs import new_folder
-from smidgen.edge_client.tables import shown
+from smidgen.edge_client.tables import shown, some
 from smidgen.edge_client.tasks.kind import TaskKind, every_kind, kind_named, kind_of
-from smidgen.edge_client.tasks.kinds.multilabel import SEPARATOR
+from smidgen.edge_client.tasks.kinds.multilabel import MANY, SEPARATOR
 from smidgen.edge_client.tasks.registry import DEFAULT
 from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml
 from smidgen.edge_client.texts.accounting import Accounting, tell
 from smidgen.edge_client.texts.examples import (
     ClientData,
     Example,
+    Found,
     every_row,
     joined,
     leave_out,
@@ -154,6 +156,8 @@ def new(
         return
     print(f"task  {kind.name}{': ' * bool(task.labels)}{', '.join(map(shown, task.labels))}")
     print(f"data  {', '.join(f'{count} {part}' for part, count in counts.items())}")
+    if none := sum(one.label == "" for one in (*data.labelled, *data.test)):
+        print(f"      {some(none, 'text')} with an empty list of labels: none of them applies")
     print(f"next  {line}")
 
 
@@ -224,20 +228,38 @@ def texts_in(
         DataError: It cannot be read, or a column is missing.
     """
     wanted, notes = Labels(files=files), accounting.notes
-    open_lines, labelled = set[int](), list[Example]()
+    open_lines, labelled, unlabelled = set[int](), list[Example](), list[Example]()
     for found in every_row(path, wanted, True, notes, dialect, BOUNDS):
-        if found.example is not None:
-            labelled.append(found.example)
-        elif found.reason in ("unanswered", "label") and files.turns is None:
+        if is_open(found, files, dialect):
             open_lines.add(found.line)
+        elif (one := found.example) is not None:
+            labelled.append(replace(one, label=one.label and one.label.strip()))
         else:
             leave_out(accounting, found)
-    again = every_row(path, wanted, False, [], dialect, BOUNDS) if open_lines else ()
-    unlabelled = [
-        one.example for one in again if one.example is not None and one.line in open_lines
-    ]
+    for found in every_row(path, wanted, False, [], dialect, BOUNDS) if open_lines else ():
+        if found.line in open_lines and found.example is not None:
+            unlabelled.append(found.example)
+        elif found.line in open_lines:
+            leave_out(accounting, found)
     accounting.read += len(labelled) + len(unlabelled)
     return labelled, unlabelled
+
+
+def is_open(found: Found, files: Files, dialect: Dialect) -> bool:
+    """Whether nobody has labelled a row's text: a list without a label is an answer, no label not.
+
+    Args:
+        found: What was read where labels were wanted.
+        files, dialect: As `texts_in` takes them.
+    """
+    names = tuple(found.row)
+    columns = (find(names, one) for one in (dialect.label_column or "label", "label", MANY))
+    value = found.row.get(next(filter(None, columns), ""))  # exports call theirs `label`
+    if found.example is not None:
+        is_list = isinstance(value, list) or str(value).lstrip().startswith("[")
+        return found.example.label is not None and not (found.example.label.strip() or is_list)
+    is_null = files.is_several and value is None and found.reason == "not text"
+    return files.turns is None and (is_null or found.reason in ("unanswered", "label"))
 
 
 def checked_task(name: str, kind: TaskKind, texts: Sequence[Example], base: str) -> Task:

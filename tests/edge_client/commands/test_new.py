@@ -116,6 +116,42 @@ def test_the_commands_of_its_readme_work_as_they_are_pasted(
     assert f"{lines[3]}\n" in done.stdout
 
 
+def rows_of(*labels: object) -> str:
+    rows = ({"text": f"parcel {n}", "label": label} for n, label in enumerate(labels))
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", CSV.replace("billing\n", "billing|refund\n") + "one,\ntwo,  \nthree,[]\n"),
+        ("a.jsonl", rows_of(*["a|b", "b", "a"] * 2, "a", "b", None, "", [])),
+    ],
+)
+def test_no_label_is_no_answer_and_a_list_of_none_is_one(name: str, content: str) -> None:
+    done = new(name, content)
+    assert done.exit_code == 0 and "\n      1 text with an empty list of labels" in done.stdout
+    task, data = project()
+    assert task.kind == "multilabel" and len(data.unlabelled) == 2
+    assert [one.label for one in data.labelled + data.test].count("") == 1
+
+
+def test_an_export_whose_labels_are_called_otherwise_says_that_none_applies() -> None:
+    names: list[list[str]] = [["a", "b"], ["a"], []]
+    rows = [{"id": n, "text": f"parcel {n}", "cats": names[n % 3]} for n in range(9)]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    assert new("doccano.jsonl", content, "--label-column", "cats").exit_code == 0
+    task, data = project()
+    assert task.kind == "multilabel" and not data.unlabelled
+
+
+def test_labels_that_differ_in_blanks_are_one() -> None:
+    rows = "".join(f"parcel {n},{'a ' if n % 3 else 'a'}\nbill {n}, b\n" for n in range(4))
+    assert new("a.csv", f"text,label\n{rows}x, \n").exit_code == 0
+    task, data = project()
+    assert task.labels == ("a", "b") and [one.text for one in data.unlabelled] == ["x"]
+
+
 def test_a_conversation_is_for_a_causal_base(smollm2: Path) -> None:
     content = "".join(json.dumps(one) + "\n" for one in TURNS)
     refused = new("turns.jsonl", content)
