@@ -145,7 +145,8 @@ def new(
     if base != EMBEDDED and Path(base).exists():
         base = str(Path(base).resolve())  # the next commands are given in another folder
     kind, every, unlabelled = sample() if source is None else sorted_out(source, dialect)
-    task, data = checked_task(folder.name, kind, every, base), split(every, unlabelled)
+    task = checked_task(folder.name, kind, every, base)
+    data = split(every, unlabelled, kind.files.is_several)
     with new_folder("NAME", folder, "") as part:
         write(part, task, data, base)
     counts = {part: len(getattr(data, part)) for part in PARTS}
@@ -158,6 +159,8 @@ def new(
     print(f"data  {', '.join(f'{count} {part}' for part, count in counts.items())}")
     if none := sum(one.label == "" for one in (*data.labelled, *data.test)):
         print(f"      {some(none, 'text')} with an empty list of labels: none of them applies")
+    if not data.test:
+        print(f"      nothing to test on: each {TESTED}th text of a label is kept, there are fewer")
     print(f"next  {line}")
 
 
@@ -286,16 +289,28 @@ def checked_task(name: str, kind: TaskKind, texts: Sequence[Example], base: str)
     return task
 
 
-def split(texts: Sequence[Example], unlabelled: Sequence[Example]) -> ClientData:
-    """Keep a share of each label's texts for testing; equal texts stay together."""
+def split(texts: Sequence[Example], unlabelled: Sequence[Example], is_several: bool) -> ClientData:
+    """Keep a share of each label's texts for testing; equal texts stay together.
+
+    Args:
+        texts: Those with labels.
+        unlabelled: The others; those that are tested on are left out.
+        is_several: Whether a text may have several labels, whose combinations are often rare: the
+            share is one of all texts.
+    """
+
+    def of(one: Example) -> str:
+        return joined(one).strip().casefold()
+
     seen, is_tested = Counter[str | None](), dict[str, bool]()
     for one in texts:
-        if joined(one) not in is_tested:
-            seen[one.label] += 1
-            is_tested[joined(one)] = seen[one.label] % TESTED == 0
-    test = tuple(one for one in texts if is_tested[joined(one)])
-    labelled = tuple(one for one in texts if not is_tested[joined(one)])
-    return ClientData(labelled, tuple(unlabelled), test)
+        if of(one) not in is_tested:
+            label = None if is_several else one.label
+            seen[label] += 1
+            is_tested[of(one)] = seen[label] % TESTED == 0
+    test = tuple(one for one in texts if is_tested[of(one)])
+    labelled = tuple(one for one in texts if not is_tested[of(one)])
+    return ClientData(labelled, tuple(o for o in unlabelled if not is_tested.get(of(o))), test)
 
 
 def write(folder: Path, task: Task, data: ClientData, base: str) -> None:

@@ -46,7 +46,7 @@ MARKED = [
 CSV = "text,label\n" + "".join(f'"parcel, {n}",{TOPICS[n % 2]}\n' for n in range(8))
 FILES = {  # name: what is in it, its kind, and how many texts become labelled, unlabelled, test
     "export.json": (json.dumps([*TICKETS, studio("not yet")]), "labels", (10, 1, 2)),
-    "several.json": (json.dumps(SEVERAL), "multilabel", (10, 0, 2)),
+    "several.json": (json.dumps(SEVERAL), "multilabel", (9, 0, 3)),
     "people.json": (json.dumps([*PEOPLE, studio("Bo came")]), "tagging", (5, 1, 1)),
     "data.csv": (CSV + "nobody knows,\n", "labels", (6, 1, 2)),
     "bars.csv": (CSV.replace("billing\n", "billing|refund\n"), "multilabel", (6, 0, 2)),
@@ -163,11 +163,27 @@ def test_a_conversation_is_for_a_causal_base(smollm2: Path) -> None:
     assert f"generate --adapter alone --base {smollm2}" in readme
 
 
-def test_equal_texts_are_not_trained_on_and_tested_on() -> None:
-    rows = "".join(f"parcel {n % 5},{TOPICS[n % 5 % 2]}\n" for n in range(40))
+def test_texts_that_are_tested_on_are_in_no_other_part() -> None:
+    rows = "".join(f"{' Pp'[n % 3]}arcel {n % 5},{TOPICS[n % 5 % 2]}\n" for n in range(45))
+    rows += "".join(f'"PARCEL {n} ",\n' for n in range(9))
     assert new("twice.csv", f"text,label\n{rows}").exit_code == 0
     _, data = project()
-    assert not {one.text for one in data.labelled} & {one.text for one in data.test}
+    parts = [
+        {one.text.strip().casefold() for one in part}
+        for part in (data.labelled, data.test, data.unlabelled)
+    ]
+    assert not parts[0] & parts[1] and not parts[1] & parts[2] and "parcel 8" in parts[2]
+
+
+def test_a_share_of_texts_of_several_labels_is_tested_on_however_these_are_combined() -> None:
+    labels = [[f"l{n % 8}", f"l{(n + k) % 8}"] for k in range(1, 4) for n in range(8)]
+    assert new("a.jsonl", rows_of(*labels)).exit_code == 0
+    assert len(project()[1].test) == 6
+
+
+def test_no_text_to_test_on_is_told() -> None:
+    done = new("a.csv", "text,label\none,a\ntwo,b\nthree,b\n")
+    assert done.exit_code == 0 and "nothing to test on: each 4th text" in done.stdout
 
 
 def test_columns_are_named_and_rows_that_are_left_out_are_told() -> None:
