@@ -40,7 +40,7 @@ from smidgen.edge_client.tables import shown, some
 from smidgen.edge_client.tasks.kind import TaskKind, every_kind, kind_named, kind_of
 from smidgen.edge_client.tasks.kinds.multilabel import MANY, SEPARATOR
 from smidgen.edge_client.tasks.registry import DEFAULT
-from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml
+from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml, toml_of
 from smidgen.edge_client.texts.accounting import Accounting, tell
 from smidgen.edge_client.texts.examples import (
     ClientData,
@@ -328,7 +328,7 @@ def write(folder: Path, task: Task, data: ClientData, base: str) -> None:
         write_csv(folder / "data" / "unlabelled.csv", data.unlabelled)
     texts = {
         "task.toml": task_toml(task),
-        "run.toml": RUN.format(json.dumps(task.name), json.dumps(base), labelling),
+        "run.toml": RUN.format(toml_of(task.name), toml_of(base), labelling),
         "README.md": README.format(task.name, *commands_of(task, base)),
     }
     for name, text in texts.items():

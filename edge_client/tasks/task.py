@@ -241,26 +241,28 @@ def small_text(path: Path) -> str:
     return body.decode("utf-8")
 
 
+def toml_of(value: object) -> str:
+    """A value as TOML has it, in one line."""
+    # JSON's values are also TOML's, but for one character that TOML wants escaped.
+    if isinstance(value, dict):
+        pairs = (f"{toml_of(key)} = {toml_of(one)}" for key, one in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def task_toml(task: Task) -> str:
     """The text of a `task.toml`; `read_task` of it, written as UTF-8, gives the task back."""
-
-    def text(value: object) -> str:
-        # JSON's values are also TOML's, but for one character that TOML wants escaped.
-        if isinstance(value, dict):
-            return f"{{ {', '.join(f'{text(key)} = {text(one)}' for key, one in value.items())} }}"
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-    kind, lines = find(task.kind), [f"name = {text(task.name)}"]
-    lines += [f"kind = {text(task.kind)}"] * (task.kind != DEFAULT)
-    lines += [f"labels = {text(task.labels)}"] * bool(task.labels)
-    lines += [f"patterns = {text(task.patterns)}"] * bool(task.patterns)
+    kind, lines = find(task.kind), [f"name = {toml_of(task.name)}"]
+    lines += [f"kind = {toml_of(task.kind)}"] * (task.kind != DEFAULT)
+    lines += [f"labels = {toml_of(task.labels)}"] * bool(task.labels)
+    lines += [f"patterns = {toml_of(task.patterns)}"] * bool(task.patterns)
     lines += ["ensemble = true"] * task.ensemble
-    lines += [f"{name} = {text(value)}" for name, value in task.options.items()]
+    lines += [f"{name} = {toml_of(value)}" for name, value in task.options.items()]
     head = "".join(f"{line}\n" for line in lines)
     if task.verbalizer:
-        words = (f"{text(label)} = {text(task.verbalizer[label])}\n" for label in task.labels)
+        words = (f"{toml_of(label)} = {toml_of(task.verbalizer[label])}\n" for label in task.labels)
         return f"{head}\n[verbalizer]\n{''.join(words)}"
     if kind.is_drawn:
-        whole = text(task.masking.whole_words)
+        whole = toml_of(task.masking.whole_words)
         return f"{head}\n[masking]\nshare = {task.masking.share!r}\nwhole_words = {whole}\n"
     return head

@@ -3,11 +3,13 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tasks.kind import every_files
 from smidgen.edge_client.tasks.task import Task, read_task
 from smidgen.edge_client.texts.data_folder import check_folder
@@ -161,6 +163,15 @@ def test_a_conversation_is_for_a_causal_base(smollm2: Path) -> None:
     assert task.kind == "chat" and (len(data.labelled), len(data.test)) == (5, 1)
     readme = Path("mine/README.md").read_text()
     assert f"generate --adapter alone --base {smollm2}" in readme
+
+
+def test_a_base_of_any_name_is_one_that_create_reads(tiny_base: Base, here: Path) -> None:
+    pytest.importorskip("fastapi")
+    folder = shutil.copytree(tiny_base.folder, here / "base 🐟\x7f")
+    task = "text,label\n" + "".join(f"{n},{('weather', 'mail')[n % 2]}\n" for n in range(8))
+    assert new("a.csv", task, "--base", str(folder)).exit_code == 0
+    done = smidgen("coordinator", "create", "mine/run.toml", "--store", "store")
+    assert done.exit_code == 0, done.stderr
 
 
 def test_texts_that_are_tested_on_are_in_no_other_part() -> None:
