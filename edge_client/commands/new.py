@@ -27,6 +27,7 @@ from smidgen.edge_client.commands.console import (
     TextColumnOption,
 )
 from smidgen.edge_client.errors import WrongInput, demand
+from smidgen.edge_client.files import OTHERS
 from smidgen.edge_client.formats.dialect import PLAIN, Dialect, find
 from smidgen.edge_client.formats.json_rows import MESSAGES
 from smidgen.edge_client.formats.lines import BOUNDS
@@ -147,6 +148,7 @@ def new(
     kind, every, unlabelled = sample() if source is None else sorted_out(source, dialect)
     task = checked_task(folder.name, kind, every, base)
     data = split(every, unlabelled, kind.files.is_several)
+    os.umask(OTHERS)  # texts are their owner's
     with new_folder("NAME", folder, "") as part:
         write(part, task, data, base)
     counts = {part: len(getattr(data, part)) for part in PARTS}

@@ -1,6 +1,7 @@
 """`smidgen new`: what it writes is what the next commands read, for every kind that it can tell."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.files import open_to_others
 from smidgen.edge_client.tasks.kind import every_files
 from smidgen.edge_client.tasks.task import Task, read_task
 from smidgen.edge_client.texts.data_folder import check_folder
@@ -225,6 +227,12 @@ def test_bad_input_is_one_line_and_nothing_is_written(case: str, here: Path) -> 
     done = smidgen("new", "mine", "--from", name)
     assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
     assert [one.name for one in here.iterdir()] == [name] * (content is not None)
+
+
+def test_texts_are_closed_to_others(here: Path) -> None:
+    os.umask(0o022)
+    assert new("data.csv", FILES["data.csv"][0]).exit_code == 0
+    assert [*open_to_others(here / "mine")] == []
 
 
 def test_nothing_is_overwritten(here: Path) -> None:
