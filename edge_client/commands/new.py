@@ -89,21 +89,24 @@ on, `test` to measure by, and `unlabelled` where there are such texts. Here, on 
 {2}
 ```
 
-With other devices, each with texts of its own in such a folder `data`, on a server:
+With two or more devices, each with texts of its own in such a folder `data`, on a server that they
+reach:
 
 ```sh
+smidgen coordinator init --store store
 smidgen coordinator create run.toml --store store
 smidgen coordinator serve --store store
 ```
 
-`create` prints the line to paste on each device; put its folder `data` for FOLDER.
+On each device, paste the line that `init` printed, with its folder `data` for FOLDER, and add
+`--until finished`. The first round waits for `min_clients` devices, see `run.toml`.
 """
 
 RUN = """name = {0}
 task = "task.toml"   # beside this file
 base = {1}
 rounds = 10
-min_clients = 1      # devices to wait for before the first round
+min_clients = 2      # devices to wait for before the first round
 {2}"""
 LABELLING = "\n[labelling]  # devices label texts of their own\n"
 Texts: TypeAlias = tuple[TaskKind, list[Example], list[Example]]  # kind, labelled, unlabelled

@@ -104,6 +104,7 @@ def test_the_commands_of_its_readme_work_as_they_are_pasted(
     name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fastapi")
+    pytest.importorskip("cryptography")
     done = smidgen("new", "mine") if name is None else new(name, FILES[name][0])
     assert done.exit_code == 0, done.stderr
     folder, next_line = done.stdout.splitlines()[-1].removeprefix("next  cd ").split(" && ")
@@ -111,13 +112,16 @@ def test_the_commands_of_its_readme_work_as_they_are_pasted(
     blocks = re.findall(r"```sh\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
     lines = "".join(blocks).splitlines()
     assert lines[0] == next_line and [line.split()[2] for line in lines] == [
-        *("train", "predict", "create", "serve")
+        *("train", "predict", "init", "create", "serve")
     ]
-    for line in lines[:3]:
+    for line in lines[:4]:
         done = smidgen(*shlex.split(line)[1:])
         assert done.exit_code == 0, f"{line}: {done.stderr}"
     assert re.search(r"^run r\w+ \(mine\)$", done.stdout, re.MULTILINE)
-    assert f"{lines[3]}\n" in done.stdout
+    assert f"{lines[4]}\n" in done.stdout
+    pasted = r"SMIDGEN_TOKEN=\S+ smidgen client run --coordinator https://.* --data FOLDER\n"
+    assert re.search(pasted, done.stdout)  # with the address that init found
+    assert "\nmin_clients = 2 " in Path("run.toml").read_text()
 
 
 def rows_of(*labels: object) -> str:
