@@ -185,12 +185,13 @@ def sorted_out(path: Path, dialect: Dialect) -> Texts:
     kind, accounting = kind_in(path, dialect), Accounting()
     labelled, unlabelled = texts_in(path, kind.files, dialect, accounting)
     tell(path, accounting)
-    demand(
-        bool(labelled),
-        f"--from {path} holds no labelled texts; a table with columns text,label, tagged words, "
-        "conversations or an annotation tool's export is expected",
-        DataError,
+    said = (
+        "holds no labelled texts; a table with columns text,label, tagged words, conversations or "
+        "an annotation tool's export is expected"
     )
+    if unlabelled:
+        said = f"holds {some(len(unlabelled), 'text')}, and nobody has labelled any; label some"
+    demand(bool(labelled), f"--from {path} {said}", DataError)
     return kind, labelled, unlabelled
 
 
@@ -283,14 +284,14 @@ def checked_task(name: str, kind: TaskKind, texts: Sequence[Example], base: str)
         slots = "{text_a} , {text_b}" if any(one.text_b for one in texts) else "{text}"
         # a causal language model is asked by the second, which ends with the mask
         table["patterns"] = [f"{slots} . this is about [MASK] .", f"{slots}\nTopic: [MASK]"]
+    hint = "change the labels in --from FILE"
     try:
         task = task_from_mapping(table, name)
+        hint += ", or give another --base"
         spec = parse_adapter(usual_adapter(task, "lora:8@q,v"))
         first_adapter(open_base(base), spec, task, "", 0, Training().tokens)  # as `create` does
     except (TaskError, AdapterError) as error:
-        raise WrongInput(
-            f"{error}; change the labels in --from FILE, or give another --base"
-        ) from error
+        raise WrongInput(f"{error}; {hint}") from error
     return task
 
 
