@@ -10,7 +10,7 @@ from smidgen.edge_client.texts.examples import Example
 
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:
-    """Write texts as CSV, without a label column where no text has a label.
+    """Write texts as CSV, with those columns alone in which some text has something.
 
     Where all texts have a label, or none has, `read_file` gives equal examples back, but for texts
     of spaces alone or with NUL, which it leaves out. Equal examples write equal bytes.
@@ -19,9 +19,10 @@ def write_csv(path: Path, examples: Sequence[Example]) -> None:
         DataError: A text is not Unicode; half a surrogate pair, say.
         OSError: The file cannot be written.
     """
-    columns = ["text", "text_b", "label", "language"]
-    if all(example.label is None for example in examples):
-        columns.remove("label")
+    empty = Example("")
+    others = ("text_b", "label", "language")
+    used = [c for c in others if any(getattr(e, c) != getattr(empty, c) for e in examples)]
+    columns = ["text", *used]
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)  # its "\r\n" makes every version quote both characters

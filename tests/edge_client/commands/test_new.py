@@ -95,6 +95,8 @@ def test_a_file_becomes_a_task_of_its_kind_and_texts(name: str) -> None:
     assert (len(data.labelled), len(data.unlabelled), len(data.test)) == counts
     assert counts == tuple(said[part] for part in ("labelled", "unlabelled", "test"))
     check_folder(Path("mine/data"), every_files())
+    heads = [one.read_text().splitlines()[0] for one in Path("mine/data").glob("*.csv")]
+    assert {*heads} <= {"text,text_b,label" if "pairs" in name else "text,label", "text"}
     has_table = "[labelling]" in Path("mine/run.toml").read_text()
     assert has_table == (counts[1] > 0 and kind == "labels")
 
