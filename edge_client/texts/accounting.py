@@ -124,7 +124,10 @@ def missing_column(
         column = f"`{wanted}`" if dialect.text_column else "`text` (or `text_a`)"
     elif labelled and columns.label is None:
         column = f"`{dialect.label_column or 'label'}`"
-    return f"no column {column}; found {named(names)}" if column else ""
+    option = "--text-column" if columns.text is None else "--label-column"
+    is_named = dialect.text_column if columns.text is None else dialect.label_column
+    remedy = "" if is_named else f"; {option} names another"
+    return f"no column {column}; found {named(names)}{remedy}" if column else ""
 
 
 def fault_of(row: Mapping[str, Any], columns: Columns) -> Fault | None:
