@@ -342,7 +342,7 @@ class Homecoming:
             return told is not None
         # Also before the end: other runs may go on, and who is not asked has no rest else.
         time.sleep(min(0.25 * 2.0 ** min(tries, 16), LONGEST_PAUSE_S))
-        # A quarter of a minute: a disk may have room again. After that it is there for the next life.
+        # After a quarter of a minute, in which a disk may have room again, the next life tries.
         return not (is_ending and tries >= 2 * MOST_IN_A_ROW)
 
     def _say(self, run_id: str, membership: Membership) -> Receipt | None:
