@@ -2,20 +2,19 @@
 
 import json
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 from zipfile import ZipFile
 
 import msgspec
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse
-from starlette.background import BackgroundTask
+from fastapi.responses import StreamingResponse
 
 from smidgen.coordinator.config import ConfigError, RunConfig, check_steps
 from smidgen.coordinator.operator.asking import After, Limit, page
@@ -208,12 +207,18 @@ def _add_lists(viewer: APIRouter, service: Service, history: History) -> None:
         return detail_told(standing, history.of(live), failing_of(live.state, newest))
 
 
+def _read(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        file.seek(0)
+        yield from iter(partial(file.read, 1 << 16), b"")
+
+
 def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
     one_at_a_time = Lock()
 
     @viewer.get(
         "/runs/{run_id}/adapter",
-        response_class=FileResponse,
+        response_class=StreamingResponse,
         responses={200: {"content": {"application/zip": {"schema": {"type": "string"}}}}},
         tags=["runs"],
     )
@@ -223,35 +228,38 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
             Literal["best", "last"] | None,
             Query(alias="round", description="Whose adapter; without, the one the run keeps."),
         ] = None,
-    ) -> FileResponse:
+    ) -> StreamingResponse:
         """A run's adapter as a zip of the folder that `coordinator export` writes.
 
         A base that is on no disk of the server is not fetched for it: then the folder lacks
         `adapter.gguf` and its card the tokens of label words.
         """
         service.run(run_id)
-        with ExitStack() as stack:
-            try:
-                place = Path(stack.enter_context(TemporaryDirectory(prefix="smidgen-export-")))
-                with one_at_a_time:
-                    made = export_from(
-                        service.store,
-                        place / run_id,
-                        run=run_id,
-                        round_index=round_index,
-                        base=None,
-                    )
-                    with ZipFile(place / "zip", "w") as archive:
-                        for path in sorted(made.folder.iterdir()):
-                            archive.write(path, f"adapter/{path.name}")
-            except WrongInput as error:
-                raise Refusal(409, str(error)) from error
-            except (Failed, OSError) as error:
-                raise Refusal(507, f"it cannot be written: {error}") from error
-            sent = BackgroundTask(stack.pop_all().close)
-        name = f"{run_id}-round-{made.round_index}.zip"
-        return FileResponse(
-            place / "zip", media_type="application/zip", filename=name, background=sent
+        try:
+            with TemporaryDirectory(prefix="smidgen-export-") as place, one_at_a_time:
+                made = export_from(
+                    service.store,
+                    Path(place, run_id),
+                    run=run_id,
+                    round_index=round_index,
+                    base=None,
+                )
+                file = TemporaryFile()  # noqa: SIM115 - has no name, and ends with whoever reads it
+                with ZipFile(file, "w") as archive:
+                    for path in sorted(made.folder.iterdir()):
+                        archive.write(path, f"adapter/{path.name}")
+        except WrongInput as error:
+            raise Refusal(409, str(error)) from error
+        except (Failed, OSError) as error:  # what they say names a folder of this machine
+            raise Refusal(507, "the adapter cannot be written here: is the disk full?") from error
+        return StreamingResponse(
+            _read(file),
+            media_type="application/zip",
+            headers={
+                "Content-Disposition": "attachment; "
+                f'filename="{run_id}-round-{made.round_index}.zip"',
+                "Content-Length": str(file.tell()),
+            },
         )
 
     @viewer.get("/runs/{run_id}/rounds", response_model=Rounds, tags=["runs"])

@@ -112,6 +112,7 @@ def test_no_hub_is_asked_and_a_full_disk_is_said_where_an_adapter_is_downloaded(
     monkeypatch.setattr(tempfile, "tempdir", "/dev/full/nowhere")
     answer = viewer.ask(f"/runs/{live.run_id}/adapter")
     assert answer.status_code == 507 and "cannot be written" in answer.json()["detail"]
+    assert "/" not in answer.json()["detail"]  # no folder of the coordinator's machine
 
 
 def test_a_best_adapter_before_any_evaluation_is_refused(start: Start) -> None:
