@@ -7,7 +7,7 @@ from smidgen.profiling.commands.rounds import compare_records, rounds
 from smidgen.profiling.commands.training import exact_gradients, predicted_peaks, train_steps
 from smidgen.profiling.commands.wire import soak, wire
 
-app = Commands("Tables and charts of what was measured, and benchmarks.")
+app = Commands("Benchmarks, and tables and charts of their results.")
 
 
 app.command()(rounds)

@@ -19,18 +19,18 @@ BENCHMARKS = (
 
 
 class Experiments(TyperGroup):
-    """Says of what is a benchmark that it is not in the package, and where it is."""
+    """Points to `python -m benchmarks` where a benchmark's name is typed."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in BENCHMARKS:
             raise WrongInput(
-                f"`{cmd_name}` is a benchmark, which the package has not; "
+                f"`{cmd_name}` is a benchmark and not part of the package; "
                 "in a clone of the repository `python -m benchmarks --help` lists them"
             )
         return super().get_command(ctx, cmd_name)
 
 
-app = Commands("Experiments on your own machine.", cls=Experiments)
+app = Commands("Federated experiments on one machine.", cls=Experiments)
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,
     "data": data,

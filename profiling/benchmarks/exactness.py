@@ -59,19 +59,19 @@ class Question:
     """What is compared with the reference.
 
     Attributes:
-        base: Pack, folder, hub name, `embedded`; with random weights a shape's name.
-        is_random: Random weights of a shape such as roberta-large.
-        bits: Bits of the base's weights: 4, 8 or 16; by default its own.
-        adapter: What is trained: `lora:8`, `lora:8@q,v`, `prompt:8` or `bias`; with a head where
-            words are tagged, and there alone.
-        batch: Texts in a step, 1 or more; every one but the first is padded.
+        base: Pack, folder, hub name or `embedded`; with random weights a shape's name.
+        is_random: Use random weights; `--base` is then a shape such as roberta-large.
+        bits: Bits of the base's weights: 4, 8 or 16. Default: as it is.
+        adapter: Adapter: `lora:8`, `lora:8@q,v`, `prompt:8` or `bias`; with `+head` for tagging,
+            and only for it.
+        batch: Texts per step, 1 or more; all but the first are padded.
         tokens: Tokens of the longest text.
-        seed: Seed of texts, adapter and random weights; equal seeds, equal texts.
-        engine: Ours that is compared: `torch` or `onnx`.
-        device: What ours computes on: `cpu`, or `cuda`, the first CUDA device that torch sees; the
-            reference computes on the processor.
-        task: What is asked: `labels`, one of each text; `mlm`, all words at some places of a text;
-            `tagging`, one of nine tags at most of its tokens, by an adapter with +head.
+        seed: Seed for texts, adapter and random weights; equal seeds give equal texts.
+        engine: Engine to check: `torch` or `onnx`.
+        device: Where the engine computes: `cpu`, or `cuda`, the first CUDA device that torch sees;
+            the reference always computes on the processor.
+        task: What is predicted: `labels`, one per text; `mlm`, words at some places of a text;
+            `tagging`, one of nine tags at most tokens.
 
     Raises:
         BenchmarkError: A value is out of range.

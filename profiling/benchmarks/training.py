@@ -89,10 +89,10 @@ class Settings(Case):
     """What is asked for.
 
     Attributes:
-        is_random: Random weights of a shape such as roberta-large; the base is a shape's name then.
-        bits: Bits of the base's weights: 4, 8 or 16; by default its own, or 4 of random ones.
-        cap_bytes: Hard cap around our process, or None.
-        threads: Threads of every process, 1 or more; by default one per core.
+        is_random: Use random weights; `--base` is then a shape such as roberta-large.
+        bits: Bits of the base's weights: 4, 8 or 16. Default: as it is, or 4 with random weights.
+        cap_bytes: Hard memory limit for smidgen's process, or None.
+        threads: Threads per process, 1 or more. Default: one per core.
         isa: What torch is held to, such as `avx2`; empty for all that the processor has.
 
     Raises:

@@ -23,20 +23,20 @@ from smidgen.profiling.records.record import new_session
 
 FLEET_FILE = "fleet.jsonl"
 DATABASE = (
-    "PostgreSQL database of the store, postgresql://USER@HOST/NAME, with nothing in it; the run "
-    "stays there. By default SQLite in a folder."
+    "Empty PostgreSQL database for the store, postgresql://USER@HOST/NAME; the run stays in it. "
+    "Default: SQLite in a folder."
 )
-BLOBS = "Where adapters and updates lie, s3://BUCKET/PREFIX. By default in a folder."
+BLOBS = "Bucket for adapters and updates, s3://BUCKET/PREFIX. Default: a folder."
 MOST_DEVICES, MOST_S = 20_000, 7 * 86_400.0
 
 
 def fleet(
     devices: Annotated[
         list[int] | None,
-        typer.Option(help="Devices of a fleet, 1 or more; may be repeated. By default 1000."),
+        typer.Option(help="Devices in the fleet, 1 or more; repeatable. Default: 1000."),
     ] = None,
     cohort: Annotated[
-        int, typer.Option(help="Most devices that train in a round, and that evaluate; 1 or more.")
+        int, typer.Option(help="Most devices that train, and that evaluate, in a round; 1 or more.")
     ] = 200,
     rounds: Annotated[int, typer.Option(help="Rounds of the run, 1 or more.")] = 20,
     adapter: AdapterOption = "lora:64@q,v",
@@ -49,18 +49,18 @@ def fleet(
     blobs: Annotated[str, typer.Option(metavar="URL", help=BLOBS, envvar="SMIDGEN_BLOBS")] = "",
     within: Annotated[
         float,
-        typer.Option(help="Seconds after which a fleet is ended and what was seen is told."),
+        typer.Option(help="Seconds after which the run is stopped and reported as it stands."),
     ] = 1800.0,
     out: Annotated[
-        Path | None, typer.Option(help=f"Folder of {FLEET_FILE}, which grows by a record per run.")
+        Path | None, typer.Option(help=f"Folder; a record per run is appended to its {FLEET_FILE}.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Let a fleet of light devices take part in a run: real coordinator, real HTTP over TLS.
+    """Load a real coordinator, over HTTP and TLS, with a fleet of devices that do not compute.
 
-    The adapter is one of the embedded base; lora:64@q,v has 0.8 MB. With --database several
-    processes serve it from servers that are there; what they used of the processor is told beside
-    theirs, if they run here. Exit code 1: a request failed or the run was not finished in time.
+    The adapter is for the embedded base; lora:64@q,v takes 0.8 MB. With --database, several
+    coordinator processes share existing servers, whose processor time is shown too if they run on
+    this machine. Exit code 1: a request failed, or the run did not finish in time.
     """
     sizes = devices or [1000]
     for count in sizes:

@@ -69,53 +69,51 @@ from smidgen.profiling.models.run import FILE, Follow, of_one_machine, read_kept
 def models(
     base: Annotated[
         list[str] | None,
-        typer.Option(help="One more row: a pack, folder or hub name; may be repeated."),
+        typer.Option(help="Add a base: a pack, folder or hub name; repeatable."),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help=f"This row alone; may be repeated: {', '.join(BASES)}, or a --base."),
+        typer.Option(help=f"Measure only this base; repeatable: {', '.join(BASES)}, or a --base."),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help=f"This way to train alone; may be repeated: {', '.join(METHODS)}."),
+        typer.Option(help=f"Measure only this method; repeatable: {', '.join(METHODS)}."),
     ] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Memory budget of our engines; may be repeated; by default {', '.join(BUDGETS)}."
+            help=f"Memory budget of smidgen's engines; repeatable. Default: {', '.join(BUDGETS)}."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = Cell.batch,
+    batch: Annotated[int, typer.Option(help="Texts per step, 1 or more.")] = Cell.batch,
     tokens: TokensOption = Cell.tokens,
     adapter: AdapterOption = Cell.adapter,
     isa: IsaOption = "",
     steps: Annotated[
-        int, typer.Option(help="Steps to measure; fewer, but three, where they take long.")
+        int, typer.Option(help="Steps to measure; slow cells take fewer, at least three.")
     ] = Asked.steps,
-    warmup: Annotated[
-        int, typer.Option(help="Steps to take before measuring, 0 or more.")
-    ] = Asked.warmup,
+    warmup: Annotated[int, typer.Option(help="Steps before measuring, 0 or more.")] = Asked.warmup,
     threads: ThreadsOption = None,
     sample: Annotated[
-        int | None, typer.Option(help="Measure only so many cells, drawn by --seed.")
+        int | None, typer.Option(help="Measure only this many cells, drawn by --seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which cells --sample draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for --sample.")] = 0,
     again: Annotated[
         bool, typer.Option("--again", help="Measure each cell twice and show both side by side.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"Folder of {FILE}; the same command goes on where it was stopped."),
+        typer.Option(help=f"Folder for {FILE} and the pages; the same command resumes."),
     ] = None,
     page_only: Annotated[
         bool,
-        typer.Option("--page-only", help="Measure nothing; write the pages of what --out holds."),
+        typer.Option("--page-only", help="Measure nothing; write the pages of what is in --out."),
     ] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Measure which model fits which board, and what training and labelling take; takes long.
+    """Measure which model fits which board: memory and time of training and labelling. Takes hours.
 
-    With --out it writes models.html (which opens offline), .md, .csv and .json beside the records.
+    With --out it writes models.html (opens offline), .md, .csv and .json beside the records.
     """
     path = None if out is None else out / FILE
     if path is not None:
@@ -222,29 +220,29 @@ def estimate_step(
         str, typer.Option(help="A shape such as roberta-large; or a pack, folder or hub name.")
     ],
     board: Annotated[str, typer.Option(help=f"One of {', '.join(BOARDS)}.")],
-    engine: Annotated[str, typer.Option(help="Engine that would compute, torch or onnx.")] = "onnx",
+    engine: Annotated[str, typer.Option(help="Engine on the board, torch or onnx.")] = "onnx",
     bits: Annotated[
-        int | None, typer.Option(help="Bits of the base's weights: 4, 8 or 16; by default its own.")
+        int | None, typer.Option(help="Bits of the base's weights: 4, 8 or 16. Default: as it is.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Texts in a step, 1 or more.")] = 4,
+    batch: Annotated[int, typer.Option(help="Texts per step, 1 or more.")] = 4,
     tokens: TokensOption = 256,
     adapter: AdapterOption = "lora:8@q,v",
     memory_budget: Annotated[
         str,
         typer.Option(
-            help="What the plan may take on the board, such as 512M; auto: 60 % of its memory."
+            help="Memory that the plan may take on the board, such as 512M; auto: 60 % of it."
         ),
     ] = AUTO,
     step_s: Annotated[
         float | None,
         typer.Option(
-            help="Seconds of the same step measured here, as `profile train` prints them: says "
-            "what share of the roof a step reaches. By default a lower bound is given."
+            help="Seconds of the same step on this machine, from `profile train`: gives the share "
+            "of the roofline that a step reaches. Default: print the lower bound."
         ),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Estimate the seconds of a training step on a board that is not here; measures no step."""
+    """Estimate the time of a training step on a board that you do not have; runs no step."""
     there = _board(board)
     demand(engine in ("torch", "onnx"), f"--engine {engine}: torch or onnx", BenchmarkError)
     demand(bits in (None, *BITS), f"--bits {bits} is not one of 4, 8 and 16", BenchmarkError)

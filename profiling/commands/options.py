@@ -20,30 +20,26 @@ BudgetOption = Annotated[
     str,
     typer.Option(
         "--memory-budget",
-        help="Memory that our plan may take, such as 512M or 1.5G (steps of 1024); auto: 60 % of "
-        "what is available. With --device cuda, of the card's memory.",
+        help="Memory that smidgen's plan may take, such as 512M or 1.5G (powers of 1024); auto: "
+        "60 % of what is available. With --device cuda: GPU memory.",
     ),
 ]
 AdapterOption = Annotated[
-    str, typer.Option("--adapter", help="What is trained: lora:8, lora:8@q,v, prompt:8 or bias.")
+    str, typer.Option("--adapter", help="Adapter: lora:8, lora:8@q,v, prompt:8 or bias.")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help=DEVICE_HELP)]
-TokensOption = Annotated[int, typer.Option("--tokens", help="Length of each text in tokens.")]
+TokensOption = Annotated[int, typer.Option("--tokens", help="Tokens per text.")]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", help="Threads of every process, 1 or more; by default one per core."),
+    typer.Option("--threads", help="Threads per process, 1 or more. Default: one per core."),
 ]
-SeedOption = Annotated[
-    int, typer.Option("--seed", help="Seed of texts and random weights; equal seeds, equal texts.")
-]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed for texts and random weights.")]
 IsaOption = Annotated[
     str,
-    typer.Option(
-        "--isa", help=f"Hold torch to an older processor's instructions: {', '.join(ISAS)}."
-    ),
+    typer.Option("--isa", help=f"Limit torch to an older instruction set: {', '.join(ISAS)}."),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]
 
 

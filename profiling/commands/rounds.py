@@ -33,18 +33,18 @@ RATIOS = (
 
 
 def compare_records(
-    before: Annotated[Path, typer.Argument(help="File of records (.jsonl), the base line.")],
-    after: Annotated[Path, typer.Argument(help="File of records to hold against it.")],
+    before: Annotated[Path, typer.Argument(help="Baseline: a file of records (.jsonl).")],
+    after: Annotated[Path, typer.Argument(help="File of records to compare with it.")],
     tolerance: Annotated[
-        float, typer.Option(help="Relative change that is none, such as 0.05; 0 to 1.")
+        float, typer.Option(help="Relative change to ignore, 0 to 1, such as 0.05.")
     ] = 0.05,
     across: Annotated[
         list[str] | None,
-        typer.Option(help=f"Compare although this differs; may be repeated: {', '.join(ACROSS)}."),
+        typer.Option(help=f"Compare although this differs; repeatable: {', '.join(ACROSS)}."),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Compare two files of records: better, worse or noise; exit code 1 if anything is worse."""
+    """Compare two files of records: better, worse or noise. Exit code 1 if anything is worse."""
     demand(0 <= tolerance <= 1, f"--tolerance {tolerance:g} is not between 0 and 1", RecordError)
     for name in across or ():
         demand(name in ACROSS, f"--across {name}: one of {', '.join(ACROSS)}", RecordError)
@@ -130,26 +130,26 @@ PICTURES, RECORDS = (".png", ".svg", ".pdf"), ".jsonl"
 
 def rounds(
     figures: Annotated[
-        Path, typer.Argument(help="File that `smidgen coordinator figures --out FILE` wrote.")
+        Path, typer.Argument(help="File written by `smidgen coordinator figures --out FILE`.")
     ],
     round_index: Annotated[
         int | None,
         typer.Option(
             "--round",
-            help="Show where this round's time went, device by device: phases, memory peaks and "
-            "the device that the others waited for. 0 is the evaluation before any training.",
+            help="Show where this round's time went, per device: phases, memory peaks, and the "
+            "device that the others waited for. 0: the evaluation before training.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Chart to write: a .png, .svg or .pdf file; or .jsonl: all rounds as records for "
-            "`profile compare`."
+            help="Chart to write (.png, .svg or .pdf), or all rounds as records for `profile "
+            "compare` (.jsonl)."
         ),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show what each round of a run gave and cost; with --round, where one round's time went."""
+    """Show each round's accuracy and cost; with --round, where one round's time went."""
     if out is not None:
         check_out_file("--out", out, PICTURES if round_index is not None else (*PICTURES, RECORDS))
         demand(out.parent.is_dir(), f"--out {out}: there is no folder {out.parent}", OutputError)

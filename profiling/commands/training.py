@@ -62,7 +62,7 @@ from smidgen.profiling.peers.ort import ORT_TRAINING
 from smidgen.profiling.records.record import append, last_part, new_session
 
 CGROUP = (
-    "Hard cap around our process, by a memory cgroup, such as 512M; needs root. By default none."
+    "Hard memory limit for smidgen's process, by a cgroup, such as 512M; needs root. Default: none."
 )
 
 
@@ -72,7 +72,7 @@ CGROUP = (
     is_random={"flag": "--random"},
     is_tagging={"flag": "--tagging"},
     engine={"default": AUTO},
-    isa={"help": f"Hold torch to an older processor's instructions: {', '.join(ISAS)}."},
+    isa={"help": f"Limit torch to an older instruction set: {', '.join(ISAS)}."},
 )
 def train_steps(
     call: Callable[..., Settings],
@@ -80,19 +80,19 @@ def train_steps(
     device: str,
     cgroup: Annotated[str | None, typer.Option(help=CGROUP)] = None,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Run every peer that is installed too, without a cap.")
+        bool, typer.Option("--peers", help="Also run every installed peer, without a limit.")
     ] = False,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help=f"Run this peer too; may be repeated: {', '.join(PEERS)}."),
+        typer.Option(help=f"Also run this peer; repeatable: {', '.join(PEERS)}."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"Folder of {TRAIN_FILE}, to which a record of each process is added."),
+        typer.Option(help=f"Folder; a record per process is appended to its {TRAIN_FILE}."),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Train a few steps in a fresh process: seconds, peak memory, and what was predicted."""
+    """Train a few steps in a fresh process: time, peak memory, and the predicted peak."""
     path = added_to(out, TRAIN_FILE)
     with terminable():
         settings = call(
@@ -156,7 +156,7 @@ def _follow(say: Callable[[str], None], name: str) -> Callable[[Line], None]:
 
 @options_of(Question, is_random={"flag": "--random"})
 def exact_gradients(call: Callable[[], Question], json_output: JsonOption = False) -> None:
-    """Compare every plan's gradients with plain PyTorch + PEFT; exit code 1 if one is not exact."""
+    """Compare every plan's gradients with plain PyTorch + PEFT. Exit code 1 if one is not exact."""
     with terminable():
         question = call()
         with working("looking for the base") as say:
@@ -178,24 +178,22 @@ def exact_gradients(call: Callable[[], Question], json_output: JsonOption = Fals
 
 
 def predicted_peaks(
-    out: Annotated[
-        Path, typer.Option(help="Folder of grid.jsonl; the same command goes on where it ended.")
-    ],
+    out: Annotated[Path, typer.Option(help="Folder for grid.jsonl; the same command resumes.")],
     base: Annotated[
         list[str] | None,
-        typer.Option(help=f"A shape or a folder; may be repeated. By default {', '.join(SHAPES)}."),
+        typer.Option(help=f"A shape or a folder; repeatable. Default: {', '.join(SHAPES)}."),
     ] = None,
     bits: Annotated[
         list[int] | None,
-        typer.Option(help="Bits of the weights: 4, 8 or 16; may be repeated. By default all."),
+        typer.Option(help="Bits of the weights: 4, 8 or 16; repeatable. Default: all."),
     ] = None,
     batch: Annotated[
         list[int] | None,
-        typer.Option(help="Texts in a step; may be repeated. By default 1, 4 and 8."),
+        typer.Option(help="Texts per step; repeatable. Default: 1, 4 and 8."),
     ] = None,
     sample: Annotated[
         int | None,
-        typer.Option(help="Run only so many cases, drawn by --seed; by default all of the grid."),
+        typer.Option(help="Run only this many cases, drawn by --seed. Default: the whole grid."),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = AUTO,
     device: DeviceOption = CPU,
@@ -206,7 +204,7 @@ def predicted_peaks(
     seed: SeedOption = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Compare predicted and measured peaks over shapes, bits and batches; takes long."""
+    """Compare predicted and measured peak memory over shapes, bits and batches. Takes hours."""
     check_out_file("--out", out / "grid.jsonl")
     with terminable(), working("looking for the first base") as say:
         common = Settings(

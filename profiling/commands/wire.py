@@ -31,36 +31,38 @@ MOST_RTT_MS, MOST_CLIENTS, MOST_ROUNDS = 10_000.0, 100, 10_000
 
 
 def wire(
-    clients: Annotated[int, typer.Option(help="Clients, 1 or more, all in every round.")] = 2,
+    clients: Annotated[
+        int, typer.Option(help="Clients, 1 or more; all take part in every round.")
+    ] = 2,
     rounds: Annotated[
-        int, typer.Option(help="Rounds to measure, 1 or more; one before them warms up.")
+        int, typer.Option(help="Rounds to measure, 1 or more, after one warm-up round.")
     ] = 20,
     rtt: Annotated[
         list[float] | None,
         typer.Option(
-            help="Milliseconds of round trip that the relay adds, 0 or more; may be repeated. By "
-            "default 0 and 50."
+            help="Round-trip milliseconds that the relay adds, 0 or more; repeatable. Default: 0 "
+            "and 50."
         ),
     ] = None,
     base: Annotated[
         str,
         typer.Option(
-            help="What gives the adapter its tensors: a shape, a pack, a folder or `embedded`."
+            help="Base that sets the adapter's shapes: a shape, pack, folder or `embedded`."
         ),
     ] = "roberta-large",
     adapter: AdapterOption = "lora:8@q,v",
     peer: Annotated[
-        str, typer.Option(help=f"`{FLWR}`: its deployment beside ours, through the same relay.")
+        str, typer.Option(help=f"`{FLWR}`: also measure its deployment, through the same relay.")
     ] = "",
     peer_rounds: Annotated[
-        int, typer.Option(help="Rounds of the peer to measure, 1 or more; each takes long.")
+        int, typer.Option(help="Rounds of the peer, 1 or more; each takes long.")
     ] = 5,
     out: Annotated[
-        Path | None, typer.Option(help=f"Folder of {WIRE_FILE}, which grows by a record per run.")
+        Path | None, typer.Option(help=f"Folder; a record per run is appended to its {WIRE_FILE}.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Time rounds in which nobody computes: real server, real HTTP, a relay that counts."""
+    """Time rounds without compute: real server, real HTTP, a relay that counts bytes."""
     demand(peer in ("", FLWR), f"--peer {peer} is not known here; {FLWR}", BenchmarkError)
     demand_between(
         {
@@ -112,18 +114,20 @@ def _runs(
 
 def soak(
     rounds: Annotated[int, typer.Option(help="Rounds of the run, 4 or more.")] = 2000,
-    clients: Annotated[int, typer.Option(help="Devices, 1 or more, all in every round.")] = 2,
+    clients: Annotated[
+        int, typer.Option(help="Devices, 1 or more; all take part in every round.")
+    ] = 2,
     adapter: AdapterOption = "lora:8@q,v",
     out: Annotated[
-        Path | None, typer.Option(help=f"Folder of {SOAK_FILE}, which grows by a record per run.")
+        Path | None, typer.Option(help=f"Folder; a record per run is appended to its {SOAK_FILE}.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Let a run go on for thousands of rounds without computing, and watch what grows.
+    """Run thousands of rounds without compute and watch memory, files and disk for growth.
 
-    A real coordinator and devices with the client's own transport and state, over real HTTP; the
-    adapter is one of the embedded base. Exit code 1: a process failed, or over 1,000 rounds and
-    more the coordinator's memory grew by more than 5 KiB in a round.
+    A real coordinator, and devices with the client's own transport and state folder, over HTTP; the
+    adapter is for the embedded base. Exit code 1: a process failed, or in a run of 1,000 rounds or
+    more the coordinator's memory grew by more than 5 KiB per round.
     """
     demand_between({"rounds": (4, rounds, 1_000_000), "clients": (1, clients, MOST_CLIENTS)})
     parse_adapter(adapter)

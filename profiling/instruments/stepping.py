@@ -33,22 +33,21 @@ class Case:
             base or of the peer's checkpoint.
         engine: Ours: `torch` or `onnx` (of the command also `auto`, torch where it is installed);
             or the name of a peer.
-        batch: Texts in a step, 1 or more.
-        tokens: Length of each text in tokens, none of them padding.
-        adapter: What is trained: `lora:8`, `lora:8@q,v`, `prompt:8` or `bias`.
-        memory_budget: Memory that our plan may take, such as `512M` or `1.5G` (steps of 1024);
-            `auto`: 60 % of what is available. On a card with memory of its own, of that.
+        batch: Texts per step, 1 or more.
+        tokens: Tokens per text, without padding.
+        adapter: Adapter: `lora:8`, `lora:8@q,v`, `prompt:8` or `bias`.
+        memory_budget: Memory that smidgen's plan may take, such as `512M` or `1.5G` (powers of
+            1024); `auto`: 60 % of what is available. With `--device cuda`: GPU memory.
         steps: Steps to measure, 1 or more; the median is shown.
-        warmup: Steps to take before measuring, 0 or more.
-        seed: Seed of texts and random weights; equal seeds, equal texts.
+        warmup: Steps before measuring, 0 or more.
+        seed: Seed for texts and random weights; equal seeds give equal texts.
         patience_s: Seconds of steps that count after which no further one is begun, once there
             are three; None: all are taken.
-        device: What ours computes on: `cpu`, or `cuda`, the first CUDA device that torch sees;
-            peers compute on the processor.
-        masked: Tokens of each text at which all words of the vocabulary are asked for, as in
-            masked-language modelling (of a decoder: for the next token, at one place less at most);
-            0: each is asked for a label.
-        is_tagging: Ask for one of nine tags at each token of a text, by an adapter with +head.
+        device: Where smidgen computes: `cpu`, or `cuda`, the first CUDA device that torch sees;
+            peers always compute on the processor.
+        masked: Tokens per text to predict over the whole vocabulary, as in masked language
+            modelling (with a decoder the next token, at most one fewer); 0: predict a label.
+        is_tagging: Predict one of nine tags for each token; needs an adapter with +head.
     """
 
     base: str

@@ -48,26 +48,26 @@ def data(
         str, typer.Argument(help=f"{', '.join(NAMES)}, folder:PATH or hub:OWNER/NAME@REVISION.")
     ] = "",
     folder: Annotated[
-        Path | None, typer.Option("--data", help=f"Folder of data sets; else ${VARIABLE}.")
+        Path | None, typer.Option("--data", help=f"Folder of data sets. Default: ${VARIABLE}.")
     ] = None,
-    languages: Annotated[str, typer.Option(help="Languages to read, as in `eng,hau`.")] = "",
-    train: Annotated[Path | None, typer.Option(help="Your labelled file to train on.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Your labelled file to test on.")] = None,
+    languages: Annotated[str, typer.Option(help="Languages to read, such as `eng,hau`.")] = "",
+    train: Annotated[Path | None, typer.Option(help="Your own labelled training file.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Your own labelled test file.")] = None,
     task: Annotated[
-        Path | None, typer.Option(help="task.toml for your files or a hub set.")
+        Path | None, typer.Option(help="task.toml for your files or a hub data set.")
     ] = None,
-    text: Annotated[str, typer.Option(help="Hub: column of the text; several join.")] = "text",
-    text_b: Annotated[str, typer.Option(help="Hub: column of a pair's second text.")] = "",
-    label: Annotated[str, typer.Option(help="Hub: column of the label.")] = "label",
+    text: Annotated[str, typer.Option(help="Hub: text column; several are joined.")] = "text",
+    text_b: Annotated[str, typer.Option(help="Hub: column with a pair's second text.")] = "",
+    label: Annotated[str, typer.Option(help="Hub: label column.")] = "label",
     config: Annotated[str, typer.Option(help="Hub: configuration.")] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Write train.csv, test.csv, task.toml, README.md there.")
+        Path | None, typer.Option(help="Write train.csv, test.csv, task.toml and README.md to it.")
     ] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
+        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
     ] = False,
 ) -> None:
-    """Show a data set: rows by label and language, licence, checksum, what differs."""
+    """Show a data set: rows per label and language, licence, checksum, and known differences."""
     hub_only = {"--text": text != "text", "--text-b": text_b, "--label": label != "label"}
     given: dict[str, object] = {
         "--task": task,
@@ -152,7 +152,7 @@ def _fill(out: Path, data: DataSet) -> None:
 
 
 def _check_together(name: str, train: Path | None, given: Sequence[str]) -> None:
-    """Refuse options that would say nothing beside the others."""
+    """Refuse options that would have no effect beside the others."""
     is_own = train is not None
     is_hub = name.startswith("hub:") and not is_own
     is_known = not (is_own or is_hub or name.startswith("folder:"))
@@ -160,13 +160,13 @@ def _check_together(name: str, train: Path | None, given: Sequence[str]) -> None
         "--task": (is_own or is_hub, "without --train FILE or hub:OWNER/NAME"),
         "--test": (is_own, "without --train FILE"),
         "--languages": (not is_own, "with --train"),
-        "--data": (is_known, "with a set that is not looked for there"),
+        "--data": (is_known, "with a data set that is not in that folder"),
     }
     of_hub = (is_hub and "--task" in given, "without hub:OWNER/NAME and --task FILE")
     for option in given:
         is_read, beside = counts.get(option, of_hub)
         if not is_read:
-            raise DataError(f"{option} says nothing {beside}; leave it out")
+            raise DataError(f"{option} has no effect {beside}; leave it out")
 
 
 def _read_own(name: str, train: Path, test: Path | None, task: Task | None) -> DataSet:

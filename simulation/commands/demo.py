@@ -64,24 +64,22 @@ NO_DECODER = (
 
 @app.command()
 def demo(
-    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8 ...")] = "lora:8",
+    adapter: Annotated[str, typer.Option(help="lora:8, prompt:8 and so on.")] = "lora:8",
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000_000, help="Server steps; by default 10, of --chat 2."),
+        typer.Option(min=1, max=1_000_000, help="Rounds. Default: 10; with --chat 2."),
     ] = None,
     base: Annotated[
-        str, typer.Option(help="Folder, hub name, GGUF file of --chat, or `embedded`.")
+        str, typer.Option(help="Folder, hub name, `embedded`, or with --chat a GGUF file.")
     ] = EMBEDDED,
     chat: Annotated[
         bool,
-        typer.Option(
-            "--chat", help="The homes teach a causal language model their commands, as JSON."
-        ),
+        typer.Option("--chat", help="Teach a causal language model the homes' commands, as JSON."),
     ] = False,
     engine: Annotated[
-        str, typer.Option(help="auto, torch or onnx; a list is dealt to the homes in turn.")
+        str, typer.Option(help="auto, torch or onnx; homes take the entries of a list in turn.")
     ] = AUTO,
-    out: Annotated[Path, typer.Option(help="Folder for all it writes.")] = Path("smidgen-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("smidgen-demo"),
     data: Annotated[Path | None, typer.Option(help="Your own labelled file; needs --task.")] = None,
     test: Annotated[Path | None, typer.Option(help="Labelled test file for --data.")] = None,
     task: Annotated[Path | None, typer.Option(help="task.toml for --data.")] = None,
@@ -91,27 +89,27 @@ def demo(
     ] = 64,
     test_texts: Annotated[
         int,
-        typer.Option(min=1, max=1_000_000, help="Most test texts of --data, all devices together."),
+        typer.Option(min=1, max=1_000_000, help="Most test texts of --data, over all devices."),
     ] = 500,
     epochs: Annotated[int, typer.Option(help="Passes over the texts per round.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Texts per optimizer step.")] = None,
     lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Longest input in tokens; by default 64, of --chat 96.")
+        int | None, typer.Option(help="Longest input in tokens. Default: 64; with --chat 96.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
     personal: Annotated[
         bool,
-        typer.Option("--personal", help="Each device then makes an adapter of its own as well."),
+        typer.Option("--personal", help="Then also train a personal adapter on each device."),
     ] = False,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Last line: one JSON object.")
+        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
     ] = False,
 ) -> None:
     """Start a coordinator and four devices on this machine and train one adapter together.
 
-    Takes about 2 minutes on two cores, with --chat and a model of 135 million parameters about 15;
-    a longer --data or more --rounds take longer.
+    Takes about 2 minutes on two cores, or about 15 with --chat and a model of 135 million
+    parameters; more --data or --rounds take longer.
     """
     console = Console(stderr=json_output)
     notes = check_extras()
@@ -122,7 +120,7 @@ def demo(
     )
     opened = open_base(base)  # before an earlier demo's folder is made empty
     for option, value in {"--task": task, "--test": test}.items():
-        demand(value is None or data is not None, f"{option} says nothing without --data FILE")
+        demand(value is None or data is not None, f"{option} needs --data FILE")
     if chat:
         demand(data is None, "--chat has texts of its own; leave out --data")
         demand(opened.shape.is_decoder, f"--base {base} is none; {NO_DECODER}")

@@ -34,26 +34,30 @@ from smidgen.simulation.experiments.waiting import WAYS, Asked, Compared, compar
 from smidgen.simulation.report.report import Order, Piece, play
 from smidgen.simulation.report.scenario import Cell, Scenario
 
-PLUGINS = "Folder of Python files with means, optimizers and selections that files may name."
+PLUGINS = "Folder of Python files that define means, optimizers or selections for the experiments."
 BaseOption = Annotated[str, typer.Option(help="Folder, hub name, or `embedded`.")]
 DataOption = Annotated[
-    Path | None, typer.Option(help="Folder of data sets; $SMIDGEN_DATA by default.")
+    Path | None, typer.Option(help="Folder of data sets. Default: $SMIDGEN_DATA.")
 ]
-OutOption = Annotated[Path, typer.Option(help="Results; finished experiments are not run again.")]
-SeedsOption = Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds, from 0 on.")]
+OutOption = Annotated[Path, typer.Option(help="Folder of results; finished experiments are kept.")]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, max=1000, help="Number of seeds, counting from 0.")
+]
 JobsOption = Annotated[
     int, typer.Option(min=1, max=1024, help="Experiments at once, one process each.")
 ]
-RayOption = Annotated[str, typer.Option(help="Address of a Ray cluster that trains, or `local`.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Last line of stdout: one JSON object.")]
+RayOption = Annotated[str, typer.Option(help="Train on a Ray cluster: its address, or `local`.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
+]
 
 
 def run_command(
-    files: Annotated[list[Path], typer.Argument(help="TOML experiment files; one row each.")],
+    files: Annotated[list[Path], typer.Argument(help="Experiment files (TOML); one row each.")],
     data: DataOption = None,
     out: OutOption = OUT,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Number of seeds, from each file's own on.")
+        int, typer.Option(min=1, max=1000, help="Number of seeds, counting from the file's own.")
     ] = SEEDS,
     jobs: JobsOption = JOBS,
     device: DeviceOption = CPU,
@@ -61,7 +65,7 @@ def run_command(
     plugins: Annotated[Path | None, typer.Option(help=PLUGINS)] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Run experiments of your own."""
+    """Run your own experiments, described in TOML files."""
     if plugins is not None:
         know_folder(plugins)
     with resumable(out):
@@ -88,17 +92,21 @@ def resumable(out: Path) -> Iterator[None]:
 def waiting(
     clients: Annotated[int, typer.Option(min=3, max=64, help="Homes.")] = Asked.clients,
     slower: Annotated[
-        float, typer.Option(min=1.0, max=1000.0, help="How many times slower one of them is.")
+        float, typer.Option(min=1.0, max=1000.0, help="How many times slower one of the homes is.")
     ] = Asked.slower,
     rounds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Synchronous rounds; the others get as long.")
+        int, typer.Option(min=1, max=1000, help="Synchronous rounds; the others get the same time.")
     ] = Asked.rounds,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="How often all is dealt anew.")] = 3,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
-    ] = False,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=100, help="Number of seeds; each deals the texts anew.")
+    ] = 3,
+    json_output: JsonOption = False,
 ) -> None:
-    """Time to a target beside one slow device: rounds that wait, ask more, or wait for nobody."""
+    """Compare time to a target accuracy with one slow device, on a virtual clock.
+
+    Synchronous rounds wait for it, over-selected rounds take the first answers, and asynchronous
+    rounds wait for nobody.
+    """
     demand(1.0 <= slower <= 1000.0, f"--slower {slower}: 1 to 1000 is expected")  # not NaN
     console = Console(stderr=json_output)
     progress = Console(stderr=True)
@@ -185,18 +193,16 @@ MOST = 1_000_000
 
 def zero_compute(
     clients: Annotated[
-        int, typer.Option(min=11, max=MOST, help="Virtual clients; all take part in every round.")
+        int, typer.Option(min=11, max=MOST, help="Virtual clients; all take part in each round.")
     ] = 1000,
     rounds: Annotated[int, typer.Option(min=1, max=MOST, help="Rounds.")] = 3,
-    peer: Annotated[str, typer.Option(help=f"`{FLWR}`: its simulation beside it.")] = "",
+    peer: Annotated[str, typer.Option(help=f"`{FLWR}`: also measure its simulation.")] = "",
     peer_clients: Annotated[
-        int, typer.Option(min=0, max=MOST, help="Fewer for the peer; 0: as many.")
+        int, typer.Option(min=0, max=MOST, help="Clients of the peer. Default, or 0: as many.")
     ] = 0,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Last line of stdout: one JSON object.")
-    ] = False,
+    json_output: JsonOption = False,
 ) -> None:
-    """Time rounds in which every client only adds 0.01; measure what virtual clients take."""
+    """Time rounds without compute (each client adds 0.01), and measure memory per client."""
     if peer not in ("", FLWR):
         raise BenchmarkError(f"--peer {peer} is not known here; {FLWR}")
     if peer and (reason := missing()):

@@ -38,28 +38,30 @@ OPTIONS = {
 
 def split(
     data: Annotated[list[Path], typer.Argument(help="Labelled files: text,label[,language].")],
-    test: Annotated[list[Path] | None, typer.Option(help="Labelled file to test on.")] = None,
-    task: Annotated[Path | None, typer.Option(help="task.toml; without it, any label.")] = None,
-    clients: Annotated[int | None, typer.Option(help="10; with --by, one per value.")] = None,
-    labels: Annotated[int, typer.Option(help="Labelled texts in all (n); 0: every one.")] = 0,
+    test: Annotated[list[Path] | None, typer.Option(help="Labelled test file; repeatable.")] = None,
+    task: Annotated[Path | None, typer.Option(help="task.toml; without it, any labels.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Clients. Default: 10; with --by, one per value.")
+    ] = None,
+    labels: Annotated[int, typer.Option(help="Labelled texts in all (n); 0: all.")] = 0,
     labelled_clients: Annotated[int, typer.Option(help="Clients with labels (xi); 0: all.")] = 0,
-    gamma: Annotated[float, typer.Option(help="Evenness of labelled texts over them.")] = inf,
-    alpha: Annotated[float, typer.Option(help="Evenness of the labels on a client.")] = inf,
+    gamma: Annotated[float, typer.Option(help="Evenness of labels over the clients.")] = inf,
+    alpha: Annotated[float, typer.Option(help="Evenness of label values on a client.")] = inf,
     beta: Annotated[float, typer.Option(help="Evenness of the clients' sizes.")] = inf,
-    by: Annotated[str | None, typer.Option(help="Column whose values are silos.")] = None,
-    mixture: Annotated[float, typer.Option(help="With --by: 0 apart to 1 mixed.")] = 0.0,
+    by: Annotated[str | None, typer.Option(help="Column; one silo per value.")] = None,
+    mixture: Annotated[float, typer.Option(help="With --by: 0 (separate) to 1 (mixed).")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder that gets one folder per client.")] = Path(
+    out: Annotated[Path, typer.Option(help="Output folder; one folder per client.")] = Path(
         "smidgen-clients"
     ),
     picture: Annotated[
-        Path | None, typer.Option(help="PNG to draw; by default OUT/partition.png.")
+        Path | None, typer.Option(help="PNG to draw. Default: OUT/partition.png.")
     ] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Last line: one JSON object.")
+        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
     ] = False,
 ) -> None:
-    """Deal labelled texts out to client folders: few labels, unevenly, or one silo per language."""
+    """Partition labelled texts into client folders: few labels, skewed, or a silo per language."""
     _check_together(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)
     count = clients if clients is not None else 0 if by else CLIENTS
     # Any column goes by the name of the one that experiments know.
@@ -94,16 +96,16 @@ def split(
 def _check_together(
     by: str | None, labelled_clients: int, mixture: float, **evenness: float
 ) -> None:
-    """Refuse options that would say nothing beside each other."""
+    """Refuse options that would have no effect beside each other."""
     given = [f"--{name}" for name, value in evenness.items() if value != inf]
     given += ["--labelled-clients"] if labelled_clients else []
     if by and given:
-        raise PopulationError(f"{given[0]} says nothing with --by; leave one out")
+        raise PopulationError(f"{given[0]} has no effect with --by; leave one out")
     if mixture and not by:
-        raise PopulationError("--mixture says nothing without --by, such as --by language")
+        raise PopulationError("--mixture needs --by, such as --by language")
     if "--beta" in given and len(given) > 1:
         other = next(name for name in given if name != "--beta")
-        raise PopulationError(f"{other} says nothing with --beta; leave one out")
+        raise PopulationError(f"{other} has no effect with --beta; leave one out")
 
 
 @contextmanager

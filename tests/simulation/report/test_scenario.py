@@ -117,7 +117,7 @@ def test_mean_and_spread() -> None:
     [
         ("run none.toml", "no experiment at none.toml"),
         ("zero-compute --peer fedml", "--peer fedml is not known here; flwr"),
-        ("mfpt nothing", "`mfpt` is a benchmark, which the package has not; in a clone of"),
+        ("mfpt nothing", "`mfpt` is a benchmark and not part of the package; in a clone of"),
         ("pretrain --steps 1", "`python -m benchmarks --help` lists them"),
     ],
 )
