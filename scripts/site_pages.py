@@ -1,8 +1,8 @@
-"""What is made while the site is built, and is in no folder: an mkdocs hook.
+"""What is generated while the site is built: an mkdocs hook.
 
-Whole pages: `reference/commands.md` is what the commands say of themselves, `results/papers.md`
-what `python -m benchmarks papers` wrote beside the results that it kept, `results/models-cells.md`
-what `smidgen profile models --page-only` writes of the records kept.
+Whole pages, whose files in `docs` say where else to look: `reference/commands.md` from the
+commands' help, `results/papers.md` as `python -m benchmarks papers` wrote it beside its results,
+`results/models-cells.md` as `smidgen profile models --page-only` writes it from the kept records.
 
 Parts of a page: a line `{{ NAME }}` stands for what `PARTS` makes of the name, or for a file.
 """
@@ -100,15 +100,6 @@ def filled(markdown: str) -> str:
     return named.sub(lambda part: PARTS.get(part[1], partial(code, part[1]))(), markdown)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Called by mkdocs for each page."""
-    return filled(markdown)
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Called by mkdocs once it has found the pages that are in `docs`."""
-    from mkdocs.structure.files import File
-
-    for name, made in PAGES.items():
-        files.append(File.generated(config, name, content=made()))
-    return files
+    return PAGES.get(page.file.src_uri, partial(filled, markdown))()

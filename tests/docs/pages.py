@@ -13,7 +13,7 @@ FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *SCRIPTS)
 PAGES = [*(ROOT / name for name in FRONT), *sorted(ROOT.glob("docs/**/*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 HOOK = runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))
-MADE = HOOK["PAGES"]  # by their names below docs; made while the site is built
+MADE = HOOK["PAGES"]  # by their names below docs; generated while the site is built
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 
