@@ -1,4 +1,4 @@
-"""The pages that show `import smidgen`: docs/python.md block by block, and the example notebook."""
+"""What shows `import smidgen`: docs/python.md and peft.md block by block, the example notebook."""
 
 import json
 import os
@@ -17,7 +17,9 @@ pytest.importorskip("matplotlib")
 from tests.docs.pages import HOOK
 
 ROOT = Path(__file__).parents[2]
-PAGE = HOOK["filled"]((ROOT / "docs" / "python.md").read_text())
+PAGE = "".join(
+    HOOK["filled"]((ROOT / "docs" / one).read_text()) for one in ("python.md", "peft.md")
+)
 NOTEBOOK = ROOT / "docs" / "examples" / "first_run.ipynb"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

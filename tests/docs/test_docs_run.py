@@ -334,15 +334,14 @@ def test_the_python_of_packs_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_python_of_peft_labels_a_text_with_a_trained_adapter(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    blocks = [one.text for one in of("python", "docs/python")]
-    first = next(place for place, text in enumerate(blocks) if "peft" in text)
+    blocks = [one.text for one in of("python", "docs/peft")]
     data = tmp_path / "texts.csv"
     data.write_text("text,label\n" + "".join(f"this is about {one},{one}\n" for one in LABELS))
     task = ("--task", str(ROOT / "simulation" / "data" / "task.toml"))
     made = smidgen("client", "train", "--data", str(data), *task, "--out", f"{tmp_path}/adapter")
     assert made.exit_code == 0, made.stderr
     (tmp_path / "adapter" / "embedded").symlink_to(ROOT / "edge_client" / "embedded" / "base")
-    shown = in_a_fresh_interpreter("".join(blocks[first : first + 2]), tmp_path / "adapter")
+    shown = in_a_fresh_interpreter("".join(blocks), tmp_path / "adapter")
     assert len(re.findall(r"0\.\d+", shown)) == len(LABELS)
 
 

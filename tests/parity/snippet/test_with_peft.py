@@ -155,7 +155,7 @@ def test_card_and_page_hold_the_very_lines(folders: dict[str, Path]) -> None:
     lines = SNIPPET.read_text()
     assert all(code_in(folder) == lines for folder in folders.values())
     root = Path(__file__).parents[3]
-    page = (root / "docs" / "python.md").read_text()
+    page = (root / "docs" / "peft.md").read_text()
     assert f"\n{{{{ {SNIPPET.resolve().relative_to(root)} }}}}\n" in page
 
 
