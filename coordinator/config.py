@@ -32,6 +32,7 @@ from smidgen.coordinator.rounds.schedule import (
     Schedule,
     check_kind,
     check_net,
+    check_private,
     check_shares,
     check_together,
 )
@@ -45,6 +46,7 @@ from smidgen.edge_client.planning.sizes import BudgetError, parse_size
 from smidgen.edge_client.tasks.ready_tasks import find_task
 from smidgen.edge_client.tasks.task import Task, small_text, task_from_mapping
 from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.registry import made
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.fleet import MOST_MIRRORS, NAME, check_mirror, is_name
@@ -105,6 +107,8 @@ class RunConfig(Schedule):
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
+            if self.privacy is not None:
+                check_private(self)
             check_shares(self.learning, self.over_selection, self.asynchronous is not None)
             if spec.net:
                 is_labelling = self.labelling is not None
@@ -147,6 +151,20 @@ class RunConfig(Schedule):
             f"min_updates {self.min_updates} is more than the cohort of {smallest} that fraction "
             f"{self.fraction} of min_clients {self.min_clients} gives; lower it or raise those",
         )
+        if self.privacy is not None:
+            said = "privacy: rounds that overlap share devices; leave asynchronous out"
+            _demand(self.asynchronous is None, said)
+            delta, least = self.privacy.delta, self.min_clients
+            apart = self.privacy.separation * self.min_updates
+            _demand(
+                least >= apart,
+                f"privacy: separation {self.privacy.separation} leaves 1 in as many devices for a "
+                f"round: min_clients = {apart} or more is expected; it is {least}",
+            )
+            _demand(
+                delta * least < 1.0,
+                f"privacy: delta {delta:g} is not below 1 / min_clients = {1 / least:g}; lower it",
+            )
         if self.asynchronous is not None:
             buffer = self.asynchronous.buffer
             said = "leave steps out" if self.updates.steps else "up and down are float32 alone"
@@ -210,6 +228,7 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     learning = _merged(table, "learning", Learning, {}, origin)
     updates = _merged(table, "updates", Updates, {}, origin)
     asynchronous = _merged(table, "asynchronous", Asynchronous, {}, origin)
+    privacy = _merged(table, "privacy", Privacy, {}, origin)
     is_labelling = flags.pop("labelling", False)
     labelling = _merged(table, "labelling", Labelling, flags, origin)
     devices = _devices(table.get("devices", {}), flags, f"{origin}: [devices]")
@@ -228,6 +247,8 @@ def read_run_config(path: Path | None, overrides: Mapping[str, Any]) -> RunConfi
     merged["devices"] = devices
     if "asynchronous" in table:
         merged["asynchronous"] = asynchronous
+    if "privacy" in table:
+        merged["privacy"] = privacy
     if is_labelling or labelling or "labelling" in table:
         merged["labelling"] = labelling
     if "adapter" not in merged:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -81,7 +81,8 @@ def line_of(store: StorePlace, created: NewRun) -> str:
 
 def announce(created: NewRun, as_json: bool) -> None:
     text = f"run {created.run_id} ({created.name})\nenrolment token {created.token}"
-    plain = {"run_id": created.run_id, "name": created.name, "token": created.token}
+    text += f"\nprivacy {created.privacy}" if created.privacy else ""
+    plain = asdict(created)
     answer(text, plain, as_json)
 
 

@@ -202,6 +202,8 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
             yield f"not asked: {told}"
     else:
         yield f"{title}: {_waiting(one, now_s)}"
+    if one["privacy"]:
+        yield f"privacy: {one['privacy']['said']}"
     if one["trouble"]:
         yield one["trouble"]
     if failing := one["failing"]:
@@ -224,7 +226,8 @@ def _paused(one: Status) -> str:
     if one["step"]:
         done = f"{one['answers']} of {one['asked']} have answered"
         within = f" in {_work(one['step'])}, {done}"
-    by = f" by itself: {one['trouble']}" if one["trouble"].startswith("every device") else ""
+    is_own = one["trouble"].startswith(("every device", "privacy: "))
+    by = f" by itself: {one['trouble']}" if is_own else ""
     return f"paused{by}{within}; `smidgen coordinator resume` lets it go on"
 
 

@@ -163,6 +163,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "fraction": 1.0,
         "min_clients": 2,
         "is_labelling": False,
+        "privacy": None,
         "choice": {
             "tags": {"site": "kitchen"},
             "least_memory_bytes": 0,
@@ -195,7 +196,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Device": DEVICE,
     "DeviceDetail": {**DEVICE, "answers": [ANSWER]},
     "Tags": {"tags": {"site": "kitchen", "language": "de"}},
-    "CreatedRun": {"run_id": "r0a1b2c3d4e", "name": "news", "token": "sEcReT"},
+    "CreatedRun": {"run_id": "r0a1b2c3d4e", "name": "news", "token": "sEcReT", "privacy": ""},
     "Extend": {"rounds": 40},
     "Rollback": {"round_index": 3},
     "Order": {

@@ -7,6 +7,7 @@ from pydantic import Field, create_model
 
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.operator.schemas import Answer, Asked, Model, Round, page_of
+from smidgen.coordinator.rounds.accounting import PrivacySpent
 from smidgen.coordinator.rounds.events import Kind
 from smidgen.coordinator.rounds.schedule import RunSpec, Schedule
 from smidgen.coordinator.rounds.selection import DeviceFilter
@@ -150,6 +151,7 @@ class RunDetail(Run):
         fraction: Share of the devices asked to train in a round.
         min_clients: Devices that the first round waits for.
         is_labelling: Whether devices label texts of their own.
+        privacy: Where its differential privacy stands; None without.
         choice: Which devices it wants.
         failing: Set while nobody can do what is asked.
         totals: Of all rounds; its `round_index` is the newest, its accuracy and loss the newest
@@ -167,6 +169,7 @@ class RunDetail(Run):
     fraction: float
     min_clients: int
     is_labelling: bool
+    privacy: PrivacySpent | None
     choice: DeviceFilter
     failing: Failing | None
     totals: Round | None
@@ -245,11 +248,19 @@ else:
 
 
 class CreatedRun(Model):
-    """A run that was just created, with a token for its devices that is not shown again."""
+    """A run that was just created, with a token for its devices that is not shown again.
+
+    Attributes:
+        run_id: Its id.
+        name: Its name.
+        token: Lets devices in.
+        privacy: What its differential privacy comes to, in words; empty without.
+    """
 
     run_id: str
     name: str
     token: str
+    privacy: str
 
 
 class Extend(Asked):

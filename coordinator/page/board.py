@@ -22,6 +22,7 @@ from smidgen.coordinator.operator.views import (
     round_told,
     run_told,
 )
+from smidgen.coordinator.rounds.accounting import spent
 from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
 from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.scheduling.step import Step
@@ -198,6 +199,7 @@ class PageState:
         devices = devices if history.took_part is None else history.took_part
         here = self._service.alive(run_id, now_s) - state.left.keys()
         rounds = [one for _, one in sorted(history.rounds.items())]
+        privacy = spent(config.privacy, config.rounds, state.heard)
         told = run_told(Standing(live.run, config, state, devices, here), rounds)
         if told["step"] is not None and state.step is not None:
             told["step"] |= self._missing(state.step)
@@ -207,6 +209,7 @@ class PageState:
             "tags": dict(config.devices.tags),
             "is_failing": _is_failing(state.step),
             "kept_round": kept_of(config, state)[0],
+            "privacy": privacy and str(privacy),
             "best_round": live.past.best_round,
             "trouble": self._trouble(live, history),
         }

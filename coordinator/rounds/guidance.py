@@ -4,6 +4,7 @@ A device sees only its own few texts: the model's confidence in each class, and 
 each class there are, come from the coordinator.
 """
 
+import hmac
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -98,7 +99,7 @@ def step_orders(
     )
 
 
-def context_of(schedule: Schedule, state: State, opened: StepOpened) -> ServerContext:
+def context_of(schedule: Schedule, state: State, opened: StepOpened, secret: str) -> ServerContext:
     """What update steps may know as a training step is aggregated."""
     return ServerContext(
         schedule.training,
@@ -106,4 +107,5 @@ def context_of(schedule: Schedule, state: State, opened: StepOpened) -> ServerCo
         opened.population,
         schedule.labelling is not None,
         state.kept.rounds,
+        key=hmac.digest(secret.encode(), b"update steps", "sha256"),
     )

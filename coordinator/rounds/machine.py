@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from statistics import median_low
 
+from smidgen.coordinator.rounds.accounting import eligible, lack_of_privacy
 from smidgen.coordinator.rounds.bounds import (
     FEWEST,
     next_most_examples,
@@ -204,7 +205,7 @@ def bounded(
         state: The state that it was decided on.
         adapter: Reads what the step starts from.
     """
-    if opened.kind != "train":
+    if opened.kind != "train" or config.privacy is not None:  # which bounds updates by itself
         return opened
     least = thresholds_before(config, state, opened.round_index)
     told = trainable(state.texts, state.confidences, least)
@@ -235,7 +236,8 @@ def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
     """
     opened, answers = step.opened, [answer for _, answer in step.updates()]
     norms = [one.norm for one in answers if one.norm is not None]
-    if state.medians.norms or config.training.scaffold or not norms:
+    is_fixed = config.training.scaffold or config.privacy is not None
+    if state.medians.norms or is_fixed or not norms:
         return opened
     bound, most = opened.norm_bound, opened.most_examples
     if config.norm_bound == "adaptive" and bound is not None:
@@ -333,6 +335,10 @@ def _next_step(
         labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
+    if opened is None and config.privacy is not None:
+        known = config.privacy, config.rounds, state.heard, {*state.heard, *alive}
+        lack = lack_of_privacy(*known, state.round_index + 1, config.min_updates)
+        return Paused(now_s, lack) if lack else None
     return _evaluate_anew(config, state, alive, secret, now_s) if opened is None else opened
 
 
@@ -452,6 +458,10 @@ def _train(
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
         size = counted_size(config.fraction, len(names), most)
+        if config.privacy is not None:
+            # So many that others are left for the rounds in which these rest.
+            size = min(size, len({*state.heard, *names}) // config.privacy.separation)
+            names = eligible(config.privacy, config.rounds, state.heard, names, round_index)
         asked = asked_size(size, config.over_selection)
         chosen, why_not = choose(config, state, names, asked, secret, at, least, facts)
         if min(size, len(chosen)) >= config.min_updates:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from smidgen.coordinator.rounds.accounting import multiplier_of
 from smidgen.coordinator.rounds.extensions import split
 from smidgen.coordinator.rounds.learning.optimizers import Decay, ServerRates
 from smidgen.coordinator.rounds.learning.registry import (
@@ -20,6 +21,7 @@ from smidgen.edge_client.codecs import TOPK
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.settings import Updates, steps_of_run
 from smidgen.edge_client.wire.training import ADAMW, Labelling, Training
 
@@ -236,6 +238,27 @@ def check_shares(learning: Learning, over_selection: float, is_asynchronous: boo
     )
 
 
+def check_private(spec: "RunSpec") -> None:
+    """Refuse, all in one line, what differential privacy's account does not hold for.
+
+    Raises:
+        ValueError: Names what to leave out.
+    """
+    learning, updates = spec.learning, spec.updates
+    wrong = {
+        f"mean = {learning.mean}": learning.mean != "fedavg",
+        f"selection = {learning.selection}": learning.selection != "random",
+        f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
+        "scaffold": spec.training.scaffold,
+        "labelling": spec.labelling is not None,
+        f"norm_bound = {spec.norm_bound}": spec.norm_bound not in ("adaptive", 0.0),
+        f"max_examples = {spec.max_examples}": spec.max_examples not in ("adaptive", 0),
+        f"steps = {', '.join(updates.steps)}": bool(updates.steps),
+    }
+    found = [name for name, is_there in wrong.items() if is_there]
+    demand(not found, f"privacy: its epsilon does not hold with them: leave out {', '.join(found)}")
+
+
 def check_decay(learning: Learning, rounds: int) -> None:
     """Refuse more rounds than the learning rate lasts for.
 
@@ -313,6 +336,7 @@ class RunSpec:
         learning: How the coordinator learns from a round.
         updates: In how many bytes updates and steps travel.
         labelling: How devices label their own texts; None if they do not.
+        privacy: Differential privacy of each device; None: none.
         rounds: Server steps until the run is finished.
         evaluate_every: Rounds between evaluations; 0 for only before the first and after the last.
         evaluate_share: Share of its test texts that a device evaluates on, drawn in each round;
@@ -333,6 +357,7 @@ class RunSpec:
     learning: Learning = field(default_factory=Learning)
     updates: Updates = field(default_factory=Updates)
     labelling: Labelling | None = None
+    privacy: Privacy | None = None
     rounds: int = 10
     evaluate_every: int = 1
     evaluate_share: float = 1.0
@@ -413,4 +438,7 @@ class Schedule(RunSpec, ABC):
     @property
     def update_steps(self) -> tuple[str, ...]:
         """What devices' updates go through, step by step."""
-        return steps_of_run(self.training, self.updates, steps_of(self.adapter))
+        private = self.privacy
+        noise = private and (private.clip, multiplier_of(private, self.rounds), private.separation)
+        steps = (":".join(("dp", *map(repr, noise))),) if noise else ()
+        return steps_of_run(self.training, self.updates, steps_of(self.adapter), steps)

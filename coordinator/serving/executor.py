@@ -180,7 +180,7 @@ def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
         adapter,
         decode_memory(remembered or b""),
         state.medians.norms,
-        context=context_of(live.config, state, opened),
+        context=context_of(live.config, state, opened, live.run.secret),
         down=live.config.updates.down,
     )
     if found.lack:

@@ -1,13 +1,15 @@
 """Runs of a store: created from a base and an adapter; and their status, by the store alone."""
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 import msgspec
 
 from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.accounting import signal_to_noise, spent
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.machine import (
     closes_at_s,
@@ -17,7 +19,7 @@ from smidgen.coordinator.rounds.machine import (
     rounds_of,
 )
 from smidgen.coordinator.rounds.scheduling.step import Step
-from smidgen.coordinator.rounds.selection import lack_of_tags
+from smidgen.coordinator.rounds.selection import counted_size, lack_of_tags
 from smidgen.coordinator.rounds.state import State, replay
 from smidgen.coordinator.storage.credentials import draw_secret, insert_token, tokens
 from smidgen.coordinator.storage.devices import Device, Member, devices, members
@@ -35,6 +37,7 @@ from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.updates.registry import sent_shapes
 from smidgen.edge_client.wire.figures import Row
 from smidgen.edge_client.wire.fleet import Terms
 from smidgen.edge_client.wire.messages import (
@@ -45,7 +48,7 @@ from smidgen.edge_client.wire.messages import (
     encode,
     encode_brief,
 )
-from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter, shapes_of
 
 # A run's first adapter, for its base and task; it refuses what does not fit.
 Start: TypeAlias = Callable[[Base, Task], tuple[AdapterSpec, AdapterState]]
@@ -63,11 +66,13 @@ class NewRun:
         name: Its name.
         token: What devices may enrol with, which gives them the run's tags; a secret, which the
             store holds as a hash only.
+        privacy: What its differential privacy comes to, in words; empty without.
     """
 
     run_id: str
     name: str
     token: str = field(repr=False)
+    privacy: str = ""
 
 
 def create_run(store: Store, config: RunConfig, now_s: float, start: Start | None = None) -> NewRun:
@@ -114,7 +119,23 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
         added = insert_token(token, now_s, tags=config.devices.tags)[1]
         # Another process may have made one of this name meanwhile.
         store.add_run(run, added, look=lambda others: _check_name(others, config.name))
-    return NewRun(run.run_id, config.name, token)
+    return NewRun(run.run_id, config.name, token, _privacy_planned(config, state))
+
+
+def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
+    privacy = config.privacy
+    if privacy is None:
+        return ""
+    able = config.min_clients // privacy.separation
+    devices = min(counted_size(config.fraction, config.min_clients, config.max_cohort), able)
+    sent = sent_shapes(config.update_steps, shapes_of(adapter), 1)
+    parameters = sum(math.prod(shape) for shape in sent.values())
+    ratio = signal_to_noise(privacy, config.rounds, devices, parameters)
+    lack = "; below 1 a round is mostly noise: more devices or a smaller adapter" * (ratio < 1.0)
+    return (
+        f"{spent(privacy, config.rounds, {})}; of {devices} updates with {parameters:,} numbers "
+        f"the sum is at most {ratio:.2g} times as long as its noise{lack}"
+    )
 
 
 def _check_length(config: RunConfig) -> None:
@@ -244,6 +265,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
     told = members(store.database, run.run_id)
     names = {device_id: device.name for device_id, device in fleet.items()}
     kept_round, kept = kept_of(config, state)
+    privacy = spent(config.privacy, config.rounds, state.heard)
     return {
         "run_id": run.run_id,
         "name": config.name,
@@ -266,6 +288,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "lost_by_round": past.lost,
         "adapter_sha256": state.adapter_sha256,
         "kept": {"round_index": kept_round, "adapter_sha256": kept},
+        "privacy": privacy and asdict(privacy) | {"said": str(privacy)},
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},
     }
 

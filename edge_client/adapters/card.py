@@ -81,6 +81,7 @@ class Card:
         entity_f1: Strict F1 of entities on the test texts, by round; of tagging.
         losses: Mean cross-entropy on them in nats, by round; of masked words it is shown, as
             perplexity, but where no number holds that.
+        privacy: What differential privacy it has, in words.
     """
 
     rounds: int = 0
@@ -91,6 +92,7 @@ class Card:
     licence: str = ""
     entity_f1: Mapping[int, float] = field(default_factory=dict)
     losses: Mapping[int, float] = field(default_factory=dict)
+    privacy: str = ""
 
 
 def licence_of(base: Base) -> str:
@@ -177,7 +179,7 @@ def model_card(
         else "",
         LLAMA if has_gguf else "",
         ASKED_SO if has_gguf and task.patterns else "",
-        *_limits(task),
+        *_limits(task, card.privacy),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -213,7 +215,7 @@ model = {auto}.from_pretrained(".")
 ```
 """,
         MERGED_OLLAMA if is_causal else "",
-        *_limits(task),
+        *_limits(task, card.privacy),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -234,12 +236,16 @@ def _rounding(bits: int) -> str:
     )
 
 
-def _limits(task: Task) -> list[str]:
+def _limits(task: Task, privacy: str) -> list[str]:
+    """What it is not for, and how far its texts are protected."""
+    said = "no differential privacy was applied"
+    if privacy:
+        said = "differential privacy bounds how much, but for the scores above"
     return [
         "## What it is not\n",
         f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "
         "are any; others were not looked at. An adapter learns from texts, and some of what is in "
-        "them may be guessed from it; no differential privacy was applied.\n",
+        f"them may be guessed from it; {said}.\n",
     ]
 
 
@@ -375,6 +381,7 @@ def _facts(adapter: str, base_name: str, card: Card) -> str:
         "base": base_name if not card.licence else f"{base_name} (licence: {card.licence})",
         "rounds": card.rounds,
         "devices": card.devices,
+        "differential privacy": card.privacy,
         "written": " by smidgen ".join(filter(None, (card.date, card.version))),
     }
     return "".join(f"- {name}: {value}\n" for name, value in facts.items() if value)

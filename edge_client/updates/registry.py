@@ -19,6 +19,7 @@ from smidgen.edge_client.errors import Failed, WrongInput, demand
 from smidgen.edge_client.tables import plain
 from smidgen.edge_client.updates.codec import Codec
 from smidgen.edge_client.updates.forms import Turns
+from smidgen.edge_client.updates.privacy import DeviceNoise
 from smidgen.edge_client.updates.scaffold import Scaffold
 from smidgen.edge_client.updates.step import Correction, DeviceContext, UpdateStep
 
@@ -41,7 +42,9 @@ class Proximal(UpdateStep):
 
 
 GROUP = "smidgen.update_steps"
-OURS: Mapping[str, type[UpdateStep]] = {one.name: one for one in (Proximal, Scaffold, Turns, Codec)}
+OURS: Mapping[str, type[UpdateStep]] = {
+    one.name: one for one in (Proximal, Scaffold, Turns, DeviceNoise, Codec)
+}
 SPEC = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
 
 
@@ -59,7 +62,8 @@ def check_step(spec: str) -> None:
     name = spec.partition(":")[0]
     demand(
         name not in OURS,
-        f"steps: {name} is set by its own name: proximal and scaffold of training, up of updates",
+        f"steps: {name} is set by its own name: proximal and scaffold of training, up of updates, "
+        "the table privacy",
     )
 
 

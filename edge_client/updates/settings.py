@@ -45,7 +45,10 @@ class Updates:
 
 
 def steps_of_run(
-    training: Training, updates: Updates, of_adapter: tuple[str, ...] = ()
+    training: Training,
+    updates: Updates,
+    of_adapter: tuple[str, ...] = (),
+    privacy: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """A run's update steps by name, in the order in which devices go through them.
 
@@ -53,8 +56,9 @@ def steps_of_run(
         training: How devices train.
         updates: What becomes of their updates.
         of_adapter: Steps that the adapter asks for (`updates.forms.steps_of`).
+        privacy: The step of its differential privacy.
     """
     proximal = (f"proximal:{training.proximal!r}",) if training.proximal else ()
     scaffold = ("scaffold",) if training.scaffold else ()
     codec = (f"codec:{updates.up}",) if updates.is_coded else ()
-    return (*proximal, *scaffold, *of_adapter, *updates.steps, *codec)
+    return (*proximal, *scaffold, *of_adapter, *privacy, *updates.steps, *codec)

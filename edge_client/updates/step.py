@@ -76,6 +76,7 @@ class ServerContext:
         is_labelling: Whether the run has pseudo-labels, so that texts may weigh less than one each.
         holders: Devices whose state of a step counts, by the step's name.
         shapes: Of the run's adapter.
+        key: That no device knows, to draw noise by; empty where nothing is aggregated.
     """
 
     training: Training
@@ -84,6 +85,7 @@ class ServerContext:
     is_labelling: bool = False
     holders: Mapping[str, Collection[str]] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
+    key: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,13 @@ import msgspec
 
 from smidgen.coordinator.plugins import check_known
 from smidgen.coordinator.presets import laid_under
-from smidgen.coordinator.rounds.schedule import Learning, RunSpec, check_net, check_together
+from smidgen.coordinator.rounds.schedule import (
+    Learning,
+    RunSpec,
+    check_net,
+    check_private,
+    check_together,
+)
 from smidgen.edge_client.adapters.ranks import LORA_ALPHA
 from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
 from smidgen.edge_client.bases.base import EMBEDDED
@@ -61,7 +67,7 @@ ADDED = {
     "": (
         *("norm_bound", "max_examples", "is_guarded", "hostile", "learning", "ranks", "updates"),
         *("patience", "evaluate_share", "keep", "personal", "is_judged_by_all", "fewer"),
-        *("dev_texts", "pattern", "alone"),
+        *("dev_texts", "pattern", "alone", "privacy"),
     ),
 }
 Paradigm = Literal["federated", "centralised", "local"]
@@ -249,6 +255,8 @@ class Experiment(RunSpec):
         )
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
+            if self.privacy is not None:
+                check_private(self)
             if spec.net:
                 is_labelling = self.labelling is not None
                 check_net(spec.net, self.learning, self.training, is_labelling, keep=self.keep)

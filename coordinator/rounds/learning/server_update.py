@@ -38,6 +38,7 @@ from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.edge_client.codecs import PLAIN, CodecError
 from smidgen.edge_client.updates.clip import Clip
 from smidgen.edge_client.updates.forms import Turns
+from smidgen.edge_client.updates.privacy import DeviceNoise
 from smidgen.edge_client.updates.registry import OURS, made, naming, sent_shapes
 from smidgen.edge_client.updates.step import Contribution, ServerContext, UpdateStep
 from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
@@ -267,6 +268,8 @@ def learn(
     what = "its step"
     if held is not None:
         moved, what = held, "the mean of its updates"
+    if any(isinstance(one, DeviceNoise) for one in steps):
+        norms = ()  # noise is as long as its budget asks for, whatever updates were
     lack = lack_of(after, moved, norms, opened.norm_bound, length, what) if is_guarded else ""
     if not all(np.isfinite(one).all() for one in kept.values()):
         lack = (

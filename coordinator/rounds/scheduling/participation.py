@@ -27,6 +27,7 @@ class Heard:
         took_s: Seconds that it took; None where nobody measured.
         loss: Mean loss that it says it had; None where it has not said.
         tries: How often it was asked after that, and has failed, come late or not answered yet.
+        counted: Rounds in which its training has counted.
     """
 
     round_index: int
@@ -34,6 +35,7 @@ class Heard:
     took_s: float | None = None
     loss: float | None = None
     tries: int = 0
+    counted: int = 0
 
 
 def after_asking(heard: Mapping[str, Heard], asked: StepOpened | AlsoAsked) -> Mapping[str, Heard]:
@@ -53,8 +55,9 @@ def after_training(
     """
     found = dict(heard)
     for name, one in told:
-        loss = heard[name].loss if name in heard else None
-        found[name] = Heard(round_index, one.num_examples, one.took_s, loss)
+        before = heard.get(name, Heard(0, 0))
+        counted = before.counted + 1
+        found[name] = Heard(round_index, one.num_examples, one.took_s, before.loss, counted=counted)
     return found
 
 

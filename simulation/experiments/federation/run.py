@@ -266,7 +266,7 @@ class _Run:
         try:
             remembers, norms = decode_memory(self._carried.server), self._state.medians.norms
             cohort: Iterable[Admitted] = updates()
-            context = context_of(schedule, self._state, opened)
+            context = context_of(schedule, self._state, opened, self._secret)
             if not norms and "adaptive" in (schedule.norm_bound, schedule.max_examples):
                 cohort = list(cohort)  # in a file, in a coordinator
                 assert self._state.step is not None

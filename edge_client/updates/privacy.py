@@ -1,0 +1,160 @@
+"""Differential privacy of devices: updates are clipped, and their mean gets Gaussian noise.
+
+DP-FedAvg (McMahan et al. 2018, arXiv:1710.06963) and, where a device rests between two rounds that
+it counts in, DP-FTRL: noise of neighbouring rounds partly cancels (banded square root factorization
+of prefix sums, Kalinin and Lampert 2024, arXiv:2405.13763; Choquette-Choo et al. 2023,
+arXiv:2306.08153).
+
+Each update counts once, scaled down to `clip`. What is protected is all that a device gives, from
+whoever sees adapters; the coordinator itself sees updates, and which devices take part is no
+secret. With z the noise multiplier and b the separation, round t's sum gets
+
+    n_t = e_t - c_1 n_(t-1) - ... - c_(b-1) n_(t-b+1),   e_t ~ N(0, (z |c| clip)^2),
+    c_0 = 1,   c_j = c_(j-1) (2 j - 1) / (2 j)
+
+A device that counts in k rounds, b or more apart, moves C x by at most sqrt(k) |c| clip, because
+the b-banded columns of C do not overlap: all that it gives is one Gaussian mechanism of multiplier
+z / sqrt(k). `smidgen.coordinator.rounds.accounting` says its epsilon.
+
+Law: the sum and its noise lie on one grid of powers of two, so that no low bit of a float tells
+them apart (Mironov 2012); the grid is 2^-24 of the noise, and its rounding counts as sensitivity.
+
+Law: equal updates after equal rounds get equal noise, so a coordinator that was killed ends in the
+same bytes; other updates get noise that is independent of it, also where a store was restored.
+"""
+
+import hashlib
+import hmac
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.updates.step import Contribution, ServerContext, UpdateStep
+from smidgen.edge_client.wire.tensors import AdapterState
+
+GRID = 2.0**-24  # of the noise's standard deviation
+ROUNDED = 1.0 + 2.0**-20  # of clip: float32's rounding of a mean is within it
+LAST, BEFORE = "round", "before."  # in the server's state: the round that it is of, n_(t-1), ...
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A run's differential privacy, as its run file has it.
+
+    Attributes:
+        epsilon: Budget of each device; the run pauses before the round that would exceed it.
+        clip: Euclidean norm down to which each update is scaled.
+        delta: Probability for which epsilon may fail to hold; well below one in the devices.
+        noise_multiplier: Noise on a round's sum by clip; None: the least with which a device may
+            count as often as the run's rounds and `separation` let it.
+        separation: Rounds from one that a device counts in to the next; above 1 noise of
+            neighbouring rounds partly cancels.
+    """
+
+    epsilon: float
+    clip: float
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    separation: int = 1
+
+    def __post_init__(self) -> None:
+        demand(0.01 <= self.epsilon <= 100.0, "privacy: epsilon: 0.01 to 100; more protects nobody")
+        demand(0.0 < self.clip <= 1e6, "privacy: clip: above 0 to 1000000")
+        demand(1e-15 <= self.delta <= 0.01, "privacy: delta: 1e-15 to 0.01")
+        given = self.noise_multiplier
+        demand(given is None or 0.01 <= given <= 1e4, "privacy: noise_multiplier: 0.01 to 10000")
+        demand(1 <= self.separation <= 1000, "privacy: separation: 1 to 1000")
+
+
+def bands_of(separation: int) -> np.ndarray:
+    """c, the first column of C: (separation,), float64; the square root of prefix sums, cut off."""
+    steps = np.arange(1, separation)
+    found: np.ndarray = np.cumprod(np.concatenate([[1.0], (2.0 * steps - 1.0) / (2.0 * steps)]))
+    return found
+
+
+class DeviceNoise(UpdateStep):
+    """See the module.
+
+    Args:
+        clip: As a text, as are the others.
+        multiplier: z.
+        separation: b.
+    """
+
+    name = "dp"
+
+    def __init__(self, clip: str, multiplier: str, separation: str) -> None:
+        super().__init__()
+        self._clip, self._multiplier = float(clip), float(multiplier)
+        self._bands = bands_of(int(separation))
+        self._devices, self._digest = 0, hashlib.sha256()
+
+    def incoming(
+        self, cohort: Iterable[Contribution], context: ServerContext
+    ) -> Iterator[Contribution]:
+        """Each with weight 1, and no longer than clip."""
+        for one in cohort:
+            self._digest.update(one.device_id.encode())
+            for name in sorted(one.delta):
+                self._digest.update(one.delta[name].tobytes())
+            self._devices += 1
+            yield replace(one, weight=1.0, share=min(1.0, self._clip / max(one.norm, self._clip)))
+
+    def finish(self, mean: AdapterState, context: ServerContext) -> AdapterState:
+        """The mean with noise.
+
+        Raises:
+            Failed: The context has no key that noise could be drawn by.
+        """
+        demand(bool(context.key), "update step dp: no key to draw noise by", Failed)
+        names, devices = sorted(mean), self._devices
+        flat = np.concatenate([mean[name].ravel() for name in names]).astype(np.float64)
+        exact = self._clip * ROUNDED / devices
+        grid = 2.0 ** math.floor(math.log2(self._multiplier * exact * GRID))
+        # Two sums one device apart are as far apart on the grid, and one step more in each number.
+        sensitivity = exact + grid * math.sqrt(flat.size)
+        before = self._before(context.round_index, flat.size)
+        drawn = gaussians(self._key(context, before), flat.size)
+        scale = self._multiplier * float(np.linalg.norm(self._bands))
+        noise = scale * drawn - sum(
+            (c * one for c, one in zip(self._bands[1:], before, strict=False)), np.zeros(flat.size)
+        )
+        self._keep(context.round_index, [noise, *before])
+        noised = np.rint(flat / grid) * grid + np.rint(sensitivity * noise / grid) * grid
+        parts = np.split(noised, np.cumsum([mean[name].size for name in names])[:-1])
+        return {
+            name: part.astype(np.float32).reshape(mean[name].shape)
+            for name, part in zip(names, parts, strict=True)
+        }
+
+    def _key(self, context: ServerContext, before: list[np.ndarray]) -> bytes:
+        for one in before:
+            self._digest.update(one.tobytes())
+        self._digest.update(f"{context.round_index}:{self._devices}".encode())
+        return hmac.digest(context.key, self._digest.digest(), "sha256")
+
+    def _before(self, round_index: int, size: int) -> list[np.ndarray]:
+        """n_(t-1), n_(t-2), ... in units of clip; none after a gap, where noise begins anew."""
+        state = self.state or {}
+        if not state or int(state[LAST]) != round_index - 1:
+            return []
+        kept = [state[f"{BEFORE}{index}"] for index in range(len(state) - 1)]
+        return kept if all(one.size == size for one in kept) else []
+
+    def _keep(self, round_index: int, noises: list[np.ndarray]) -> None:
+        kept = noises[: len(self._bands) - 1]
+        self.state = {f"{BEFORE}{index}": one for index, one in enumerate(kept)}
+        if kept:
+            self.state[LAST] = np.array(round_index, np.int64)
+
+
+def gaussians(key: bytes, count: int) -> np.ndarray:
+    """Standard normal numbers, float64, (count,): SHAKE-256 of a key by Box and Muller."""
+    stream = hashlib.shake_256(key).digest(8 * (count + count % 2))
+    uniform = ((np.frombuffer(stream, "<u8") >> np.uint64(11)) + 1.0) * 2.0**-53
+    radius, angle = np.sqrt(-2.0 * np.log(uniform[::2])), 2.0 * math.pi * uniform[1::2]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

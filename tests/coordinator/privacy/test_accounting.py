@@ -1,0 +1,261 @@
+"""Differential privacy's account: exact epsilons, budgets that pause, rounds between two counts."""
+
+import math
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smidgen.coordinator.config import ConfigError, RunConfig
+from smidgen.coordinator.rounds.accounting import (
+    epsilon_of,
+    gaussian_epsilon,
+    gaussian_multiplier,
+    most_participations,
+    multiplier_of,
+    signal_to_noise,
+    spent,
+)
+from smidgen.coordinator.rounds.events import (
+    Event,
+    Extended,
+    Finished,
+    Paused,
+    RolledBack,
+    StepClosed,
+    Unpaused,
+)
+from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.coordinator.rounds.state import State, evolve
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.privacy import Privacy
+from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.training import Labelling, Training
+from tests.coordinator.rounds.test_machine import aggregated, answered
+
+TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
+PRIVACY = Privacy(epsilon=8.0, clip=0.1)
+CONFIG = RunConfig("run", TASK, rounds=6, min_clients=2, evaluate_every=0, privacy=PRIVACY)
+# dp-accounting 0.6.0, get_epsilon_gaussian: multiplier, delta, epsilon.
+PUBLISHED = (
+    (0.1, 1e-10, 112.84032670423207),
+    (0.5, 1e-5, 9.997256146434315),
+    (1.0, 1e-10, 6.547924066864953),
+    (1.0, 1e-5, 4.377178095681137),
+    (2.0, 1e-3, 1.3522762448025527),
+    (5.0, 1e-5, 0.7255217508577959),
+    (100.0, 1e-10, 0.05309203337800965),
+)
+
+
+@pytest.mark.parametrize(("multiplier", "delta", "epsilon"), PUBLISHED)
+def test_epsilon_is_that_of_dp_accounting(multiplier: float, delta: float, epsilon: float) -> None:
+    assert gaussian_epsilon(multiplier, delta) == pytest.approx(epsilon, rel=1e-9)
+    assert gaussian_multiplier(epsilon, delta) == pytest.approx(multiplier, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_dp_accounting_itself_says_the_same(tmp_path: Path) -> None:
+    """In an environment of its own: it wants older packages than ours."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "-q", "dp-accounting==0.6.0", "numpy<2.5"]
+    if subprocess.run(install, check=False, capture_output=True).returncode:
+        pytest.skip("dp-accounting cannot be installed here")
+    pairs = [(10.0 ** (power / 4), 10.0**-digits) for power in range(-4, 9) for digits in (3, 5, 9)]
+    program = (
+        "import dp_accounting as one\n"
+        f"print([float(one.get_epsilon_gaussian(m, d)) for m, d in {pairs}])\n"
+        # k rounds of the Gaussian mechanism are one of its multiplier by sqrt(k); its RDP
+        # accountant bounds that from above.
+        "rdp = one.rdp.RdpAccountant()\n"
+        "rdp.compose(one.GaussianDpEvent(6.0), 20)\n"
+        "print(rdp.get_epsilon(1e-5))\n"
+    )
+    done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
+    theirs, bound = done.stdout.splitlines()[-2:]
+    ours = [gaussian_epsilon(*pair) for pair in pairs]
+    assert ours == pytest.approx([float(one) for one in theirs.strip("[]").split(",")], rel=1e-7)
+    composed = gaussian_epsilon(6.0 / math.sqrt(20), 1e-5)
+    assert composed < float(bound) < 1.15 * composed
+
+
+@given(
+    st.floats(0.05, 50.0), st.integers(1, 200), st.integers(1, 20), st.sampled_from((1e-9, 1e-5))
+)
+def test_the_planned_rounds_use_the_budget_up_and_no_more(
+    epsilon: float, rounds: int, separation: int, delta: float
+) -> None:
+    privacy = Privacy(epsilon, 1.0, delta, separation=separation)
+    most = most_participations(privacy, rounds)
+    assert most == -(-rounds // separation)
+    assert epsilon_of(privacy, rounds, most) == pytest.approx(epsilon, rel=1e-6)
+    assert epsilon_of(privacy, rounds, most + 1) > epsilon
+    ratio = signal_to_noise(privacy, rounds, 100, 400)
+    noise = multiplier_of(privacy, rounds)
+    if separation == 1:
+        assert ratio == pytest.approx(100 / (noise * 20.0))
+
+
+def run(
+    config: RunConfig, devices: int, operator: tuple[Event, ...] = ()
+) -> tuple[State, list[tuple[int, tuple[str, ...]]]]:
+    """Rounds until it is finished or pauses; who counted in each.
+
+    Args:
+        config: The run.
+        devices: That are there.
+        operator: What happens each time when nothing else is due, in turn.
+    """
+    state, counted = State("first"), list[tuple[int, tuple[str, ...]]]()
+    names, orders = [f"d{index:02}" for index in range(devices)], list(operator)
+    for turn in range(1000):
+        event = decide(config, state, names, "secret", float(turn))
+        if event is None:
+            assert state.step is not None
+            for pair in state.step.members.items():
+                state = evolve(state, answered(*pair))
+            continue
+        if isinstance(event, StepClosed) and event.adapter_sha256 is None:
+            assert state.step is not None
+            counted.append((state.step.opened.round_index, tuple(state.step.members.values())))
+            event = replace(event, adapter_sha256=aggregated(state))
+        state = evolve(state, event)
+        if isinstance(event, Paused | Finished):
+            if not orders:
+                return state, counted
+            state = evolve(state, orders.pop(0))
+    raise AssertionError("it goes on for ever")
+
+
+def test_a_budget_pauses_the_run_before_the_round_that_would_exceed_it() -> None:
+    state, counted = run(replace(CONFIG, rounds=6), 3)
+    assert state.is_finished and len(counted) == 6
+    full = spent(PRIVACY, 6, state.heard)
+    assert full is not None and full.epsilon == pytest.approx(8.0, abs=1e-3)
+    longer = (Extended(9, 0.0),)
+    state, counted = run(replace(CONFIG, rounds=6), 3, longer)
+    assert state.is_paused and len(counted) == 6
+    assert state.trouble.startswith("privacy: epsilon 8 is used up by 3 of 3 devices (6 rounds")
+    state, counted = run(CONFIG, 3, (*longer, Unpaused(0.0), Unpaused(0.0)))
+    assert state.is_paused and len(counted) == 6  # whoever resumes it, hears it again
+
+
+def test_new_devices_go_on_where_others_have_used_their_budget_up() -> None:
+    config = replace(CONFIG, rounds=4, fraction=0.5)
+    state, counted = run(config, 4, (Extended(7, 0.0),))
+    times = Counter(name for _, members in counted for name in members)
+    assert state.is_finished and max(times.values()) <= most_participations(PRIVACY, 4)
+
+
+@given(st.integers(1, 6), st.integers(6, 20), st.integers(1, 3), st.sampled_from((0.2, 0.7, 1.0)))
+def test_devices_rest_between_two_rounds_that_they_count_in(
+    separation: int, devices: int, least: int, fraction: float
+) -> None:
+    privacy = replace(PRIVACY, separation=separation, noise_multiplier=50.0)
+    needed = max(separation * least, 1)
+    if devices < needed or int(fraction * needed + 1e-9) < least:
+        return
+    config = replace(
+        CONFIG,
+        rounds=12,
+        privacy=privacy,
+        min_clients=needed,
+        min_updates=least,
+        fraction=fraction,
+    )
+    state, counted = run(config, devices)
+    assert state.is_finished and len(counted) == 12
+    last: dict[str, int] = {}
+    for round_index, members in counted:
+        for name in members:
+            assert round_index - last.get(name, -separation) >= separation
+            last[name] = round_index
+
+
+def test_as_few_devices_as_separation_needs_come_to_the_end_of_a_run() -> None:
+    config = replace(CONFIG, privacy=replace(PRIVACY, separation=3), min_clients=6, min_updates=2)
+    state, counted = run(config, 6)
+    assert state.is_finished and [len(members) for _, members in counted] == [2] * 6
+
+
+def test_devices_that_all_rest_pause_the_run_with_the_reason() -> None:
+    config = replace(
+        CONFIG, privacy=replace(PRIVACY, separation=2, noise_multiplier=50.0), min_clients=2
+    )
+    state, names = State("first"), ["d0", "d1"]
+    for turn in range(100):
+        event = decide(config, state, names, "secret", float(turn))
+        if isinstance(event, Paused):
+            assert event.reason.startswith("privacy: 1 of 1 devices with budget left rest, separ")
+            return
+        if event is None:
+            assert state.step is not None
+            for pair in state.step.members.items():
+                state = evolve(state, answered(*pair))
+            continue
+        if isinstance(event, StepClosed) and event.adapter_sha256 is None:
+            names = names[:1] if state.round_index == 0 else names
+            heard = {key: one for key, one in state.heard.items() if key == names[0]}
+            state = replace(state, heard=heard)
+            event = replace(event, adapter_sha256=aggregated(state))
+        state = evolve(state, event)
+    raise AssertionError("it goes on for ever")
+
+
+def test_a_run_that_went_back_still_counts_what_was_released() -> None:
+    back = (Extended(9, 0.0), Unpaused(0.0))
+    state, _ = run(CONFIG, 3)
+    state = evolve(state, RolledBack(0, "first", "its operator ordered it", 0.0, True))
+    heard = spent(PRIVACY, 6, state.heard)
+    assert heard is not None and heard.participations == 6 and back
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ({"epsilon": 0.0}, "epsilon: 0.01 to 100"),
+        ({"epsilon": 1e9}, "epsilon: 0.01 to 100"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"clip": 0.0}, "clip: above 0"),
+        ({"clip": float("inf")}, "clip"),
+        ({"delta": 0.5}, "delta"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"separation": 0}, "separation"),
+    ],
+)
+def test_settings_that_protect_nobody_are_refused(wrong: dict[str, Any], names: str) -> None:
+    with pytest.raises(WrongInput, match=f"privacy: {names}"):
+        replace(PRIVACY, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"learning": replace(CONFIG.learning, mean="median"), "min_updates": 2}, "mean = median"),
+        ({"learning": replace(CONFIG.learning, selection="utility")}, "selection = utility"),
+        ({"labelling": Labelling()}, "labelling"),
+        ({"norm_bound": 1.0}, "norm_bound = 1.0"),
+        ({"max_examples": 5}, "max_examples = 5"),
+        ({"updates": Updates(steps=("sign",))}, "steps = sign"),
+        (
+            {"training": Training(optimizer="sgd", lr=0.1, scaffold=True)},
+            "scaffold",
+        ),
+        ({"asynchronous": Asynchronous()}, "leave asynchronous out"),
+        ({"privacy": replace(PRIVACY, delta=0.01), "min_clients": 100}, "not below 1 / min_cl"),
+        ({"privacy": replace(PRIVACY, separation=3)}, "min_clients = 3 or more"),
+    ],
+)
+def test_what_the_account_does_not_hold_for_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"privacy.*{said}"):
+        replace(CONFIG, **settings)
