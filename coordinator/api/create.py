@@ -1,6 +1,6 @@
 """Creating a run in a store, also from an adapter that is there; and where a store's runs stand.
 
-Also the line that is pasted on a device, as `init` and `create` print it.
+Also the line that is pasted on a device, as `create`, `serve` and `tokens new` print it.
 """
 
 import shlex
@@ -95,7 +95,7 @@ def _of_run(store: Store, named: str, run_name: str, said: str) -> Start:
 
 
 def join_line(token: str, url: str, ca: str | None, base: str = EMBEDDED) -> str:
-    """One line for a shell; FOLDER stands for the device's texts.
+    """One line for a shell; FOLDER stands for the device's texts. It ends with the run.
 
     Args:
         token: Lets the device in.
@@ -109,7 +109,8 @@ def join_line(token: str, url: str, ca: str | None, base: str = EMBEDDED) -> str
         words += ["--ca", ca]
     if base != EMBEDDED:
         words += ["--base", _base_there(base)]
-    return f"SMIDGEN_TOKEN={shlex.quote(token)} {shlex.join([*words, '--data', 'FOLDER'])}"
+    words += ["--data", "FOLDER", "--until", "finished"]
+    return f"SMIDGEN_TOKEN={shlex.quote(token)} {shlex.join(words)}"
 
 
 def _base_there(base: str) -> str:

@@ -1,4 +1,4 @@
-"""A coordinator that other machines can use: its store, its certificates, and who may come in."""
+"""A coordinator that other machines can use: its store, its certificates, and its operator."""
 
 import socket
 from collections.abc import Sequence
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from smidgen.coordinator.api.create import join_line
 from smidgen.coordinator.api.ready import PORT
 from smidgen.coordinator.api.stores import AtStore, new_store
-from smidgen.coordinator.storage.credentials import add_operator, draw_secret, insert_token
+from smidgen.coordinator.storage.credentials import add_operator
 from smidgen.coordinator.storage.place import place_of
 from smidgen.coordinator.trust.checks import names_of, own_address, valid_until
 from smidgen.coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
@@ -41,24 +40,15 @@ class Certified:
 
 @dataclass(frozen=True)
 class Initialized:
-    """A new coordinator; its tokens are stored as hashes only.
+    """A new coordinator.
 
     Attributes:
         certified: Its certificate.
-        operator_token: For the page and the operator's API.
-        token: Lets devices enrol.
-        token_until_s: Unix time until which it does.
+        operator_token: For the page and the operator's API; stored as a hash only.
     """
 
     certified: Certified
     operator_token: str
-    token: str
-    token_until_s: float
-
-    @property
-    def line(self) -> str:
-        certified = self.certified
-        return join_line(self.token, certified.url, certified.ca)
 
 
 def init(
@@ -68,7 +58,7 @@ def init(
     days: int | None = None,
     given: Given | None = None,
 ) -> Initialized:
-    """Make a store's certificates, or take given ones, and let an operator and devices in.
+    """Make a store's certificates, or take given ones, and let an operator in.
 
     Args:
         store: Folder of the coordinator's store; made if it is new.
@@ -82,7 +72,6 @@ def init(
         WrongInput: It has certificates, or a value, a name or a given file cannot be used.
     """
     place, now = place_of(store), _now()
-    now_s = now.timestamp()
     folder = place.folder
     _check_numbers(port, days, given)
     check_new(folder)
@@ -93,10 +82,8 @@ def init(
         else:
             trust = take(folder, given, hosts, told, now)
         opened.marks.secure(True)
-        token, until_s = draw_secret(), now_s + 30 * 86_400.0
-        opened.database.write(insert_token(token, now_s, expires_at_s=until_s)[1])
-        operator_token = add_operator(opened, "operator", now_s)
-    return Initialized(_certified(folder, trust), operator_token, token, until_s)
+        operator_token = add_operator(opened, "operator", now.timestamp())
+    return Initialized(_certified(folder, trust), operator_token)
 
 
 def renew_certificate(

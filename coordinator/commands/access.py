@@ -14,7 +14,14 @@ from typing import Annotated
 import typer
 
 from smidgen.coordinator.api.stores import open_store
-from smidgen.coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
+from smidgen.coordinator.commands.console import (
+    JsonOption,
+    StoreOption,
+    answer,
+    at_store,
+    device_lines,
+    tags_of,
+)
 from smidgen.coordinator.operator.views import token_told
 from smidgen.coordinator.storage.credentials import (
     add_operator,
@@ -100,7 +107,10 @@ def new_token(
     tag: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=TAG)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an enrolment token; it is not shown again."""
+    """Make an enrolment token; print the line that starts a device with it.
+
+    It is not shown again.
+    """
     is_count = uses is None or 1 <= uses <= MOST_USES
     demand(is_count, f"--uses {uses}: 1 to {MOST_USES} are expected")
     tags, now_s, secret = tags_of("--tag", tag or ()), time.time(), draw_secret()
@@ -110,8 +120,9 @@ def new_token(
         opened.database.write(added)
     told = {"token_id": token_id, "token": secret, "uses": uses, "expires_at_s": ends_at_s}
     ends = "never expires" if ends_at_s is None else f"expires {_ends(ends_at_s, now_s)}"
-    text = f"enrolment token {secret}\nits id is {token_id}; it {ends}"
-    answer(text, told | {"tags": tags}, as_json)
+    lines = [f"enrolment token {secret}", f"its id is {token_id}; it {ends}"]
+    lines += device_lines(store, secret)
+    answer("\n".join(lines), told | {"tags": tags, "line": lines[-1]}, as_json)
 
 
 def span_s(option: str, text: str) -> float:

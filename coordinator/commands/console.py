@@ -3,12 +3,18 @@
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from smidgen.coordinator.api.create import join_line
+from smidgen.coordinator.api.ready import PORT
+from smidgen.coordinator.api.stores import open_store
 from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.runs import config_of
+from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.wire.fleet import check_tags
 
@@ -70,6 +76,28 @@ def at_store(command: Callable[..., None]) -> Callable[..., None]:
     at_place.__annotations__ = {one.name: one.annotation for one in given}
     at_place.__name__, at_place.__doc__ = command.__name__, command.__doc__
     return at_place
+
+
+def device_lines(store: StorePlace, token: str, url: str = "") -> list[str]:
+    """What starts a device, for a shell: the line, behind one that says what it does.
+
+    Args:
+        store: Whose newest run the device is for.
+        token: Lets it in.
+        url: Where the store is served; empty: as it will be.
+    """
+    from smidgen.coordinator.trust.folder import ca_of, folder_of, is_there, read  # 0.1 s
+
+    with closing(open_store(store)) as opened:
+        base = config_of(runs[-1]).base if (runs := opened.runs()) else EMBEDDED
+    ca = None
+    if is_there(store.folder) and not url.startswith("http:"):
+        trust = read(folder_of(store.folder))
+        url, ca = url or trust.address.url, ca_of(trust)
+    url = url or f"http://127.0.0.1:{PORT}"
+    where = "on this machine (`init` is for others)" if ca is None else "on each device"
+    how = "FOLDER holds its texts, without --until it waits for further runs"
+    return [f"{where}; {how}:", join_line(token, url, ca, base)]
 
 
 def tags_of(option: str, pairs: Iterable[str]) -> dict[str, str]:

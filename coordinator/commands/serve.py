@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from smidgen.coordinator.api.create import NewRun, create_run, join_line
-from smidgen.coordinator.api.ready import PORT, Serving, listening, ready
+from smidgen.coordinator.api.create import NewRun, create_run
+from smidgen.coordinator.api.ready import Serving, listening, ready
 from smidgen.coordinator.api.serve import (
     SOCKET,
     check_workers,
@@ -25,13 +25,23 @@ from smidgen.coordinator.api.serve import (
     serve_together,
 )
 from smidgen.coordinator.api.stores import open_store
-from smidgen.coordinator.commands.console import JsonOption, answer, at_store, tags_of
+from smidgen.coordinator.commands.console import (
+    JsonOption,
+    answer,
+    at_store,
+    device_lines,
+    tags_of,
+)
+from smidgen.coordinator.commands.status import next_step
+from smidgen.coordinator.fleet.clock import now_of
 from smidgen.coordinator.storage.place import StorePlace
 from smidgen.coordinator.storage.runs import config_of, find_run, status_of
 from smidgen.coordinator.watch.logs import log_to_stderr
+from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.files import OTHERS
 from smidgen.edge_client.options import options_of
 from smidgen.edge_client.planning.allocator import use_one_arena
+from smidgen.edge_client.tables import some
 
 TAG = "Tag that a device must have, such as site=kitchen; may be repeated."
 
@@ -52,38 +62,35 @@ def create(
     tag: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=TAG)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a run; print its id and an enrolment token, which is not shown again.
+    """Create a run; print its id and the line that starts a device, which is not shown again.
 
     Devices that are already enrolled need no token. Options override the run file.
     """
     created = call(tag=tags_of("--tag", tag) if tag else None)
-    announce(created, as_json)
-    if not as_json:
-        line = ["smidgen", "coordinator", "serve", *store.options]
-        line += [] if plugins is None else ["--plugins", str(plugins)]
-        print(f"next, here  {shlex.join(line)}")
-        device = line_of(store, created)
-        is_local = "http://127.0.0.1" in device
-        print("on this machine (`init` is for others):" if is_local else "on each device:")
-        print(device)
+    line = ["smidgen", "coordinator", "serve", *store.options]
+    line += [] if plugins is None else ["--plugins", str(plugins)]
+    announce(store, created, as_json, f"next, here  {shlex.join(line)}")
 
 
-def line_of(store: StorePlace, created: NewRun) -> str:
-    from smidgen.coordinator.trust.folder import ca_of, folder_of, is_there, read
+def announce(store: StorePlace, created: NewRun, as_json: bool, *more: str, url: str = "") -> None:
+    """Say what was made and how devices come to it.
 
+    Args:
+        store: Where the run is.
+        created: The run.
+        as_json: Whether to say it to a machine.
+        more: Lines for people, before that for a device.
+        url: See `device_lines`.
+    """
     with closing(open_store(store)) as opened:
-        base = config_of(find_run(opened, created.run_id)).base
-    if not is_there(store.folder):
-        return join_line(created.token, f"http://127.0.0.1:{PORT}", None, base)
-    trust = read(folder_of(store.folder))
-    return join_line(created.token, trust.address.url, ca_of(trust), base)
-
-
-def announce(created: NewRun, as_json: bool) -> None:
-    text = f"run {created.run_id} ({created.name})\nenrolment token {created.token}"
-    text += f"\nprivacy {created.privacy}" if created.privacy else ""
-    plain = asdict(created)
-    answer(text, plain, as_json)
+        config = config_of(find_run(opened, created.run_id))
+    lines = device_lines(store, created.token, url)
+    run = f"run {created.run_id} ({created.name})"
+    base = "" if config.base == EMBEDDED else f" of {config.base}"
+    least = some(config.min_clients, "device")
+    does = f"{config.adapter}{base}, {some(config.rounds, 'round')}, the first with {least}"
+    said = [f"{run}: {does}", *([f"privacy {created.privacy}"] if created.privacy else [])]
+    answer("\n".join([*said, *more, *lines]), asdict(created) | {"line": lines[-1]}, as_json)
 
 
 WORKERS = "Processes that serve the store together; more than one needs --database."
@@ -129,25 +136,35 @@ def serve_command(
     if workers > 1 and bound is None:
         with listening(store, serving, run) as (bound, url, created):
             if created is not None:
-                announce(created, as_json)
-            said = serve_together(bound, sys.argv[1:], workers, partial(_say, url, stop))
+                announce(store, created, as_json, url=url)
+            tell = partial(_say, url, stop, "" if as_json else _next(store))
+            said = serve_together(bound, sys.argv[1:], workers, tell)
             print(said, end="", flush=True)
         return
     if bound is not None:
         end_with_parent(stop)
     with ready(store, serving, run, bound) as prepared:
         if prepared.created is not None:
-            announce(prepared.created, as_json)
-        prepared.serve(partial(_say, prepared.url, stop), stop, exit_when_finished)
+            announce(store, prepared.created, as_json, url=prepared.url)
+        following = "" if as_json or bound is not None else _next(store)
+        prepared.serve(partial(_say, prepared.url, stop, following), stop, exit_when_finished)
         if as_json:
             runs = [status_of(prepared.store, item) for item in prepared.store.runs()]
             print(json.dumps({"url": prepared.url, "runs": runs}, sort_keys=True), flush=True)
 
 
-def _say(url: str, stop: threading.Event) -> None:
+def _next(store: StorePlace) -> str:
+    """What comes next once the store is served, as a line of its own."""
+    with closing(open_store(store)) as opened:
+        newest = [status_of(opened, run) for run in opened.runs()[-1:]]
+    now_s = now_of(store.folder)
+    return f"{next_step(store, newest[0] if newest else None, True, now_s)}\n"
+
+
+def _say(url: str, stop: threading.Event, following: str) -> None:
     """Say where it listens; who has nobody to say it to serves on, but for a child."""
     try:
-        print(f"listening on {url}\n", end="", flush=True)  # whole, beside the log
+        print(f"listening on {url}\n{following}", end="", flush=True)  # whole, beside the log
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if SOCKET in os.environ:  # its parent has ended

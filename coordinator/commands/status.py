@@ -1,6 +1,7 @@
 """`smidgen coordinator status`: where runs stand, and whom they wait for."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,6 +26,7 @@ from smidgen.edge_client.tables import (
     share_within,
     show,
     size,
+    some,
     span,
     tell,
 )
@@ -88,7 +90,7 @@ def status(
         return
     now_s = now_of(store.folder)
     if not is_served and any(one["phase"] != "finished" for one in found.values()):
-        tell(["nobody serves this store now; `smidgen coordinator serve` does"])
+        tell(["nobody serves this store now"])
     tell(lack_of_room(store.folder))
     show(runs_table([*found.values()]))
     for one in found.values():
@@ -97,6 +99,38 @@ def status(
             tell(said_of(one, now_s))
             if one["devices"]:
                 show(devices_table(one, now_s))
+    print(next_step(store, found[newest.run_id], is_served, now_s))
+
+
+def next_step(store: StorePlace, newest: Status | None, is_served: bool, now_s: float) -> str:
+    """What the operator does next, in a line that has the command.
+
+    Args:
+        store: Where the runs are.
+        newest: The run that is looked at; None: there is none yet.
+        is_served: Whether a process serves the store.
+        now_s: See `now_of`.
+    """
+
+    def command(name: str, *more: str) -> str:
+        words = ["smidgen", "coordinator", *name.split(), *store.options, *more]
+        return shlex.join(words)
+
+    if newest is None:
+        return f"next  {command('create', '--task', 'TASK')}"
+    if newest["phase"] == "finished":
+        return f"next  {command('export', '--run', newest['name'], '--out', 'adapter')}"
+    if not is_served:
+        return f"next  {command('serve')}"
+    if newest["phase"] == "paused":
+        return f"next  {command('resume', '--run', newest['name'])}"
+    missing = newest["needed"] - sum(_is_here(one, now_s) for one in newest["devices"])
+    if newest["step"] or missing <= 0:
+        return f"next  wait; {command('status', '--follow')} shows each change"
+    return (
+        f"next  start {some(missing, 'device')} by the line that `create` printed; "
+        f"{command('tokens new')} prints another"
+    )
 
 
 def _follow(store: StorePlace, run: str | None) -> None:

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,10 +53,9 @@ def init_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Set up a coordinator for other machines; print the line to paste on a device.
+    """Set up a coordinator for other machines: a CA, a certificate and an operator token.
 
-    The store gets a CA, a certificate, an operator token and an enrolment token, which are not
-    shown again.
+    The token is not shown again. `create` prints the line to paste on a device.
     """
     from smidgen.coordinator.api.init import (
         init,
@@ -75,20 +73,13 @@ def init_command(
         answer(text, plain_certificate(certified), as_json)
         return
     made = init(store, hosts, port, days, given)
-    until = datetime.fromtimestamp(made.token_until_s, timezone.utc)
     lines = [
         *certificate_lines(made.certified),
-        f"operator     {made.operator_token}",
+        f"operator     {made.operator_token} (signs in to the page at the address)",
         f"next, here   smidgen coordinator create {shlex.join(store.options)} --task TASK",
-        f"on each device, until {until:%Y-%m-%d}:",
-        made.line,
+        "             which prints the line for devices",
     ]
-    plain = plain_certificate(made.certified) | {
-        "operator_token": made.operator_token,
-        "token": made.token,
-        "token_until_s": made.token_until_s,
-        "line": made.line,
-    }
+    plain = plain_certificate(made.certified) | {"operator_token": made.operator_token}
     answer("\n".join(lines), plain, as_json)
 
 

@@ -9,6 +9,7 @@ without torch. LoRA: Hu et al. 2021 (arXiv:2106.09685); soft prompts: Lester et 
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal
 
 from smidgen.edge_client.adapters.ranks import LORA_ALPHA, PART, ModuleRank, parse_ranks, rank_parts
@@ -26,15 +27,6 @@ Net = Literal["", "generator", "rates"]
 NETS: tuple[Net, ...] = ("generator", "rates")
 IN_EVERY_BASE = ("q", "k", "v", "o", "up", "down")
 TARGETS = (*IN_EVERY_BASE, "gate")
-GRAMMAR = (
-    "lora:R, lora:R@q,v,k,o,up,down,gate, prompt:N, bias, one of them with +head, or head; "
-    "lora:R+generator: a net that tells which of R ranks each device needs; "
-    "lora:R+rates: one that tells how fast it trains which part; "
-    f"{', '.join(f'lora:R+{form}' for form in FORMS)}: LoRA of which less is trained and sent; "
-    "lora and bias of the top N layers alone: lora:R/topN, bias/topN; "
-    "modules of another rank or alpha, 0 for none: lora:8/0-3=0/11.v=16:32 "
-    "(R and N from 1 to 9999)"
-)
 ANY_LAYER = r"\d+"
 WORD_HEAD = {"classifier": ("labels", "hidden")}  # of every family alike
 
@@ -147,7 +139,7 @@ def parse_adapter(text: str) -> AdapterSpec:
     """Parse an adapter's name; `str` of the result parses to the same spec.
 
     Raises:
-        AdapterError: Outside the grammar; the message shows it.
+        AdapterError: Outside the grammar; the message names what is near, and where it stands.
     """
     first, *more = text.strip().split("+")
     match = re.fullmatch(
@@ -161,7 +153,7 @@ def parse_adapter(text: str) -> AdapterSpec:
     known = {one for one in ("head", net, form) if one}
     is_known = sorted(known & {*more}) == sorted(more) and not (match and match["head"] and more)
     if not match or not is_known or not set(targets) <= set(TARGETS):
-        raise AdapterError(f"adapter {text!r} is not one of {GRAMMAR}")
+        raise _unknown(text)
     if match["prompt"] and match["top"]:
         raise AdapterError(
             f"adapter {text!r}: a soft prompt lies below all layers; leave /top{match['top']} out"
@@ -185,6 +177,26 @@ def parse_adapter(text: str) -> AdapterSpec:
         ranks=_ranks(text, match["ranks"] or "", targets, rank, top),
         net=net,
         form=form,
+    )
+
+
+def _unknown(text: str) -> AdapterError:
+    number = found[0] if (found := re.search("[1-9][0-9]{0,3}", text)) else "8"
+    lora, prompt = f"lora:{number}", f"prompt:{number}"
+    names = [
+        lora,
+        f"{lora}@q,v",
+        prompt,
+        "bias",
+        "head",
+        *(f"{lora}+{one}" for one in (*NETS, *FORMS)),
+    ]
+    names += [f"{one}+head" for one in (lora, prompt, "bias")]
+    near = get_close_matches(text.strip().lower()[:40], names, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return AdapterError(
+        f"adapter {text[:40]!r} is unknown; {hint}lora:R, prompt:N, bias, head, and more in the "
+        "run file's reference, under Adapters"
     )
 
 

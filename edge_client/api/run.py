@@ -200,10 +200,15 @@ def run_client(
         is_until_finished=until == FINISHED,
     )
     client_state = ClientState(state_folder(state, name), named)  # before packs are made in it
-    shelf = None if packs is None else Shelf(place(packs), packs_bytes)
-    with client_state.locked(), nullcontext() if shelf is None else shelf.locked():
-        verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
-        summary = Client(replace(settings, verify=verify, packs=shelf), client_state).run()
+    with client_state.locked():
+        try:
+            shelf = None if packs is None else Shelf(place(packs), packs_bytes)
+            with nullcontext() if shelf is None else shelf.locked():
+                verify = trusted(settings.url, ca, client_state.folder, patience, plain_http)
+                summary = Client(replace(settings, verify=verify, packs=shelf), client_state).run()
+        except Exception:
+            client_state.undo()
+            raise
     if summary.failures and not summary.works and not summary.is_stopped:
         raise NothingDone(summary)
     return summary
@@ -256,7 +261,7 @@ def read_token(file: Path) -> str:
     except (OSError, ValueError) as error:  # ValueError: a name with NUL
         why = error.strerror if isinstance(error, OSError) else error
         todo = (
-            "write the token that `coordinator init` printed into it, as its owner's alone (0600)"
+            "write the token of the line that `create` printed into it, as its owner's alone (0600)"
         )
         raise WrongInput(f"--token-file {str(file)!r} cannot be read: {why}; {todo}") from error
     demand(

@@ -133,6 +133,15 @@ def enrol(
     return replace(known, device_id=enrolled.device_id, name=enrolled.name)
 
 
+def is_unheard(error: Exception) -> bool:
+    """Whether no coordinator can have let a device in whose enrolment has failed with an error.
+
+    An answer that was lost may have been one that let it in.
+    """
+    is_absent = isinstance(error, Unreachable) and error.is_absent
+    return is_absent or isinstance(error.__cause__, Refused)
+
+
 def facts_of(settings: Settings) -> DeviceFacts:
     """What this device says of itself.
 

@@ -13,9 +13,16 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from smidgen.edge_client.client.enrolment import check_protocol, enrol, identity_of, last_elsewhere
+from smidgen.edge_client.client.enrolment import (
+    check_protocol,
+    enrol,
+    identity_of,
+    is_unheard,
+    last_elsewhere,
+)
 from smidgen.edge_client.client.failures import (
     ERRORS,
+    ClientError,
     Declined,
     GaveUp,
     NotTaken,
@@ -98,6 +105,7 @@ class Client:
             TransportError: Nobody answered at the start.
         """
         elsewhere = last_elsewhere(self._settings, self._state)
+        is_new = self._state.identity() is None
         known = identity_of(self._settings, self._state)
         verify, life, is_stopped = self._settings.verify, draw_life(), False
         url, alive = self._settings.url, self._guest.alive  # who hears no answer is, too
@@ -111,7 +119,12 @@ class Client:
             coordinator, self._settings, state, standings, self._adapters, self._own
         )
         try:
-            self._me = enrol(coordinator, known, self._settings, elsewhere)
+            try:
+                self._me = enrol(coordinator, known, self._settings, elsewhere)
+            except (ClientError, Unreachable) as error:
+                if is_new and is_unheard(error):
+                    self._state.forget_identity()
+                raise
             self._state.keep_identity(self._me)
             tell("READY=1", "STATUS=enrolled")
             deliver_all(coordinator, self._state)

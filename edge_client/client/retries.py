@@ -43,7 +43,7 @@ class Unreachable(TransportError):
 
     Attributes:
         is_further: Whether a part of what was to be moved has arrived since the last try.
-        is_absent: Whether nobody could be connected to.
+        is_absent: Whether nobody could be connected to, in no try.
         is_body_alone: Whether the coordinator was heard just before: what did not get through is
             the body alone.
     """
@@ -122,10 +122,12 @@ def reached(call: Callable[[], Given], patience_s: float) -> Given:
     except Unreachable as error:
         if not error.is_absent:
             raise
-        raise Unreachable(
+        unreachable = Unreachable(
             f"{error}; is the network up, and `smidgen coordinator serve` running there? "
             "--patience SECONDS waits longer"
-        ) from error
+        )
+        unreachable.is_absent = True
+        raise unreachable from error
 
 
 def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
@@ -135,11 +137,12 @@ def patiently(call: Callable[[], Given], give_up_after_s: float) -> Given:
         call: Raises `Unreachable` when it should be tried again.
         give_up_after_s: Seconds after which the last `Unreachable` is raised; infinity for ever.
     """
-    start, failures, is_told = time.monotonic(), 0, False
+    start, failures, is_told, is_absent = time.monotonic(), 0, False, True
     while True:
         try:
             given = call()
         except Unreachable as error:
+            is_absent = error.is_absent = is_absent and error.is_absent
             left_s = give_up_after_s - (time.monotonic() - start)
             if left_s <= 0:
                 raise

@@ -125,6 +125,7 @@ class ClientState:
         try:
             if (held := foreign_in(folder, given)) is not None:
                 raise StateError(f"{in_words(folder, held)}; {TODO}")
+            self._before = {path.name for path in folder.iterdir()} if folder.is_dir() else None
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the texts
             for part in (self._adapters, self._outbox, self.joined.folder):
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -160,6 +161,17 @@ class ClientState:
             self._sweep()
             close_own(self.folder)
             yield
+
+    def undo(self) -> None:
+        """Remove what this start has made, where it came to no identity; who calls it holds it."""
+        if (self.folder / "device.json").exists():
+            return
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name not in (self._before or ()):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if self._before is None:
+                self.folder.rmdir()
 
     def _sweep(self) -> None:
         """Delete what belongs to runs of long ago, and updates whose report is not there.
@@ -256,6 +268,10 @@ class ClientState:
     def _write_identity(self, identity: Identity, name: str = "device.json") -> None:
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / name, body, PRIVATE)
+
+    def forget_identity(self) -> None:
+        """Be nobody again, for no coordinator has heard of the key."""
+        (self.folder / "device.json").unlink()
 
     def base_ids(self) -> set[str]:
         return {terms.base_id for terms in self.joined.all().values() if terms is not None}

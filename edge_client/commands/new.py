@@ -28,7 +28,7 @@ from smidgen.edge_client.commands.console import (
 )
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.files import OTHERS
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect, find
+from smidgen.edge_client.formats.dialect import PLAIN, Dialect
 from smidgen.edge_client.formats.json_rows import MESSAGES
 from smidgen.edge_client.formats.lines import BOUNDS
 from smidgen.edge_client.formats.opened import DataError, Source
@@ -39,7 +39,7 @@ from smidgen.edge_client.options import Commands
 from smidgen.edge_client.outputs import new_folder
 from smidgen.edge_client.tables import shown, some
 from smidgen.edge_client.tasks.kind import TaskKind, every_kind, kind_named, kind_of
-from smidgen.edge_client.tasks.kinds.multilabel import MANY, SEPARATOR
+from smidgen.edge_client.tasks.kinds.multilabel import SEPARATOR
 from smidgen.edge_client.tasks.registry import DEFAULT
 from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml, toml_of
 from smidgen.edge_client.texts.accounting import Accounting, tell
@@ -98,8 +98,8 @@ smidgen coordinator create run.toml --store store
 smidgen coordinator serve --store store
 ```
 
-On each device, paste the line that `init` printed, with its folder `data` for FOLDER, and add
-`--until finished`. The first round waits for `min_clients` devices, see `run.toml`.
+On each device, paste the line that `create` printed, with its folder `data` for FOLDER. The first
+round waits for `min_clients` devices, see `run.toml`.
 """
 
 RUN = """name = {0}
@@ -239,7 +239,7 @@ def texts_in(
     wanted, notes = Labels(files=files), accounting.notes
     open_lines, labelled, unlabelled = set[int](), list[Example](), list[Example]()
     for found in every_row(path, wanted, True, notes, dialect, BOUNDS):
-        if is_open(found, files, dialect):
+        if is_open(found, files):
             open_lines.add(found.line)
         elif (one := found.example) is not None:
             labelled.append(replace(one, label=one.label and one.label.strip()))
@@ -254,21 +254,17 @@ def texts_in(
     return labelled, unlabelled
 
 
-def is_open(found: Found, files: Files, dialect: Dialect) -> bool:
-    """Whether nobody has labelled a row's text: a list without a label is an answer, no label not.
+def is_open(found: Found, files: Files) -> bool:
+    """Whether nobody has labelled a row's text: a list without a label is an answer.
 
     Args:
         found: What was read where labels were wanted.
-        files, dialect: As `texts_in` takes them.
+        files: As `texts_in` takes them.
     """
-    names = tuple(found.row)
-    columns = (find(names, one) for one in (dialect.label_column or "label", "label", MANY))
-    value = found.row.get(next(filter(None, columns), ""))  # exports call theirs `label`
     if found.example is not None:
-        is_list = isinstance(value, list) or str(value).lstrip().startswith("[")
-        return found.example.label is not None and not (found.example.label.strip() or is_list)
-    is_null = files.is_several and value is None and found.reason == "not text"
-    return files.turns is None and (is_null or found.reason in ("unanswered", "label"))
+        label = found.example.label
+        return not files.is_several and label is not None and not label.strip()
+    return files.turns is None and found.reason in ("unanswered", "label")
 
 
 def checked_task(name: str, kind: TaskKind, texts: Sequence[Example], base: str) -> Task:

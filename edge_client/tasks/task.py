@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.opened import NO_TEXT
@@ -92,6 +93,10 @@ class Task:
     def __post_init__(self) -> None:
         self._check_sizes()
         find(self.kind).check(self)
+        for word in self.verbalizer.values() or self.labels:
+            is_word = any(category(letter)[0] not in "PZ" for letter in word)
+            said = f"task {self.name!r}: {word!r} is punctuation alone; choose another label word"
+            demand(is_word, said, TaskError)
         known = find(self.kind).options
         for name in sorted(set(self.options) - set(known)):
             raise TaskError(f"task {self.name!r}: a task of kind {self.kind} has no {name!r:.200}")

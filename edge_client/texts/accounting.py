@@ -1,6 +1,7 @@
 """Row accounting: every row of a file is read, or left out for a reason, and counted.
 
-Law: rows = read + left out, for every reader. Messages about a row quote nothing of its text.
+Law: rows = read + left out, for every reader. Messages about a row quote nothing of its text; a
+label that the task lacks is named on this device, where it is one short word.
 """
 
 import logging
@@ -186,11 +187,13 @@ def not_known(label: str, text: str, labels: Sequence[str]) -> str:
         return f"no label; {f'one of {known}' if labels else 'a label'} is expected"
     if text in labels:
         return f"label is not one of {known}, but the text is; are the columns swapped?"
+    is_short = len(label) <= 24 and len(label.split()) == 1  # else it may be a text, misplaced
+    said = f"label {label!r} is not one of {known}" if is_short else f"label is not one of {known}"
     if alike := find(labels, label):
-        return f"label is not one of {known}; it differs from {named([alike])} in case or spaces"
+        return f"{said}; it differs from {named([alike])} in case or spaces"
     is_list = len(parts := label.split("|")) > 1 and all(one.strip() in labels for one in parts)
     hint = f"; {SEVERAL}" if is_list else f"; {NUMBERS}" if is_number(label) else ""
-    return f"label is not one of {known}{hint}"
+    return f"{said}{hint}"
 
 
 def is_number(label: str) -> bool:

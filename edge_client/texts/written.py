@@ -8,6 +8,8 @@ from pathlib import Path
 from smidgen.edge_client.formats.opened import DataError
 from smidgen.edge_client.texts.examples import Example
 
+NO_LABEL = "[]"  # of a text that was looked at and has no label; an empty cell is one that was not
+
 
 def write_csv(path: Path, examples: Sequence[Example]) -> None:
     """Write texts as CSV, with those columns alone in which some text has something.
@@ -27,7 +29,10 @@ def write_csv(path: Path, examples: Sequence[Example]) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)  # its "\r\n" makes every version quote both characters
             writer.writerow(columns)
-            writer.writerows([getattr(e, column) for column in columns] for e in examples)
+            for one in examples:
+                cells = {column: getattr(one, column) for column in columns}
+                cells |= {"label": NO_LABEL} if one.label == "" else {}
+                writer.writerow(cells.values())
     except UnicodeEncodeError as error:
         raise DataError(f"{path}: a text cannot be written as UTF-8: {error.reason}") from error
 

@@ -154,7 +154,7 @@ def demo(
         if split.left_out:
             said = "test texts are texts that devices train on, and are left out"
             tell([f"{split.left_out} {said}"], console.file)
-    _clear(out)
+    deleted = cleared(out)
     try:
         homes = out / "devices"
         if chat:
@@ -165,7 +165,7 @@ def demo(
         length = (
             f"about {15 if chat else 2} minutes on two cores" if data is None else "some minutes"
         )
-        tell([f"{length}; everything is written to {out}", *notes], console.file)
+        tell([f"{length}; everything is written to {out}", *deleted, *notes], console.file)
         result, cap = _run(setting, folders, console), None if data is None else test_texts
         _show(result, cap, console)
         chart = None if notes else draw(setting, folders, result)
@@ -206,13 +206,19 @@ def _next(is_chat: bool, is_own: bool) -> tuple[str, str]:
     return "predict", f"'{SENTENCE}'" if is_own else "--file YOUR_TEXTS.csv"
 
 
-def _clear(out: Path) -> None:
-    """Make an empty folder of an earlier demo's or a new one; never delete anything else."""
-    if out.exists() and any(out.iterdir()) and not (out / MARK).is_file():
+def cleared(out: Path) -> list[str]:
+    """Make an empty folder of an earlier demo's or a new one; never delete anything else.
+
+    Returns:
+        What was deleted, in words.
+    """
+    is_earlier = (out / MARK).is_file()
+    if out.exists() and any(out.iterdir()) and not is_earlier:
         raise DataError(f"--out {out} holds other files; name a new folder")
     shutil.rmtree(out, ignore_errors=True)  # of the shell's own folder what lies in it
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("made by `smidgen demo`, which may delete this folder\n")
+    return ["the earlier demo there is deleted; --out FOLDER keeps it"] if is_earlier else []
 
 
 def _show(result: Result, cap: int | None, console: Console) -> None:

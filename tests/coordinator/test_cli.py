@@ -322,7 +322,7 @@ def test_a_run_file_is_created_once(tmp_path: Path, tiny_base: Base) -> None:
             said += row
         process.terminate()
         process.communicate(timeout=60)
-        assert said.count("enrolment token") == tokens
+        assert said.count("SMIDGEN_TOKEN=") == tokens
 
 
 def test_status_figures_token_and_export(tmp_path: Path, tiny_base: Base) -> None:
@@ -354,7 +354,7 @@ def test_wrong_input_is_one_line_and_code_2(tmp_path: Path, tiny_base: Base) -> 
             ("serve", *store, "--port", port): f"port {port}",
             ("create", *store): "no task",
             ("create", *store, *task, "--base", "./none"): "no base at ./none",
-            ("create", *store, *task, "--adapter", "lorra"): "adapter 'lorra' is not one of",
+            ("create", *store, *task, "--adapter", "lorra"): "adapter 'lorra' is unknown",
             ("create", *store, *task, "--rounds", "0"): "--rounds 0: 1 to 1000000 is expected",
             (
                 "create",

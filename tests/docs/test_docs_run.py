@@ -240,8 +240,8 @@ def test_the_commands_of_the_first_hour_on_one_machine(
 ) -> None:
     page = "docs/first-hour.md"
     monkeypatch.chdir(write_device(tmp_path))
-    assert " --ca sha256:" in typed(page, "coordinator init").stdout
-    assert "enrolment token" in typed(page, "coordinator create").stdout
+    assert "CA           sha256:" in typed(page, "coordinator init").stdout
+    assert " --ca sha256:" in typed(page, "coordinator create").stdout
     assert "home" in typed(page, "coordinator status").stdout
     typed(page, "coordinator figures")
     typed(page, "coordinator export")
@@ -284,7 +284,7 @@ def test_the_first_hour_from_create_to_labels_with_two_devices(
     monkeypatch.chdir(write_device(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "yours").symlink_to("mine")
-    token = typed(page, "coordinator create").stdout.split("enrolment token ")[1].split()[0]
+    token = typed(page, "coordinator create").stdout.split("SMIDGEN_TOKEN=")[1].split()[0]
     with fleet(tmp_path / "logs", 1) as scene:
         replaced = {"http://127.0.0.1:8700": serve(scene, page)}
         monkeypatch.setenv("SMIDGEN_TOKEN", token)  # as the page's lines set it

@@ -69,6 +69,7 @@ class Scene:
     base: Base
     fleet: Fleet
     token: str = ""
+    line: str = ""
     run_id: str = ""
     task: str = TASK
     write: Callable[[Path, str], None] = write_labelled
@@ -97,6 +98,7 @@ class Scene:
             *arguments,
         )
         self.token, self.run_id = created["token"], created["run_id"]
+        self.line = created["line"]
 
     def fixed_deadlines(self) -> str:
         """A run file by which no step waits less than its deadline, whatever slows answers down."""

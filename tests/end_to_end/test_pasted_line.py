@@ -1,4 +1,4 @@
-"""`coordinator init`, `serve`, and the line that `init` prints, pasted on real devices."""
+"""`coordinator init`, `serve`, and the line that `create` prints, pasted on real devices."""
 
 import shlex
 import time
@@ -36,7 +36,7 @@ def test_three_devices_serve_a_run_by_the_pasted_line(
     made = scene.coordinator_json("init", "--host", own_address() or "127.0.0.1")
     scene.create(1, 3, 1)
     url = scene.serve()
-    line = made["line"].replace(made["url"], url)  # its port is one that is free
+    line = scene.line.replace(made["url"], url)  # its port is one that is free
     for name in ("a", "b"):
         paste(scene, line, name, monkeypatch)
     wait_for(lambda: "here: a, b" in scene.log("coordinator"), scene.fleet.check)

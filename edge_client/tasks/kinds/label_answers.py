@@ -18,6 +18,7 @@ from smidgen.edge_client.tasks.output import Skipped, pieces, write_json
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import Example, Found
+from smidgen.edge_client.texts.written import NO_LABEL
 
 Decide: TypeAlias = "Callable[[np.ndarray], Decision]"  # of a row of log-probabilities
 FORMATS = (".csv", ".jsonl")
@@ -185,7 +186,7 @@ def _row(answer: Answer, task: Task, decide: Decide, is_gold: bool) -> dict[str,
         **({"id": answer.found.id} if answer.found.id else {}),
         "text": example.text,
         **({"text_b": example.text_b} if example.text_b else {}),
-        **told,
+        **{name: label or NO_LABEL for name, label in told.items()},
         "confidence": round(confidence, 4),
         "probabilities": answer.probabilities(task.labels),
     }

@@ -9,6 +9,9 @@ of three ways:
     {"text": "late and cold", "label": ["service", "food"]}    a list
     late and cold,service|food                                 a column, `|` between labels
     late and cold,1,1,0                                        a column of 0 or 1 for each label
+
+A text of which no label is true says `[]`, or 0 for each; an empty cell is one that nobody has
+labelled.
 """
 
 import json
@@ -41,6 +44,7 @@ from smidgen.edge_client.texts.examples import Example, Found
 from smidgen.edge_client.texts.parts import Files
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.edge_client.texts.tokens import Prompt
+from smidgen.edge_client.texts.written import NO_LABEL
 
 SEPARATOR = "|"  # between the labels of one text
 MANY = "labels"  # another name of the column
@@ -60,6 +64,8 @@ def gold_of(row: Mapping[str, Any], columns: Columns, labels: Sequence[str]) -> 
     value = row.get(column) if column is not None else None
     if value is None and column is None:
         return _flagged(row, labels)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return Fault("label", f"no label; {NO_LABEL} says that none applies")
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)

@@ -54,13 +54,16 @@ def test_the_last_line_is_pasted_as_it_is(tmp_path: Path, tiny_base: Base) -> No
     what = ("--task", "agnews", "--base", str(base), "--adapter", "head")
     done = smidgen("coordinator", "create", "--store", store, *what)
     assert done.exit_code == 0, done.stderr
-    _, token, here, _, line = done.stdout.splitlines()
+    run, here, where, line = done.stdout.splitlines()
+    assert run.endswith(f"(ag_news): head of {base}, 10 rounds, the first with 2 devices")
+    assert where.startswith("on this machine (`init` is for others); FOLDER holds its texts")
     assert here == f"next, here  smidgen coordinator serve --store '{store}'"
     url = "http://127.0.0.1:8700"
-    assert shlex.split(line) == [
-        f"SMIDGEN_TOKEN={token.split()[-1]}",
+    token, *words = shlex.split(line)
+    assert token.startswith("SMIDGEN_TOKEN=s") and words == [
         *("smidgen", "client", "run", "--coordinator", url),
         *("--base", f"FOLDER-OF-{tiny_base.folder.resolve().name}", "--data", "FOLDER"),
+        *("--until", "finished"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from smidgen.coordinator.commands.status import devices_table, news_of
+from smidgen.coordinator.commands.status import devices_table, news_of, next_step
+from smidgen.coordinator.storage.dialects.locks import SERVE, FileLocks
 from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.place import StorePlace
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.fleet import Membership
@@ -32,7 +35,8 @@ def status(folder: Path, *options: str) -> str:
 
 
 def on_80_columns(folder: Path, command: str) -> str:
-    return shown("coordinator", command, "--store", str(folder / "store"))
+    said = shown("coordinator", command, "--store", str(folder / "store"))
+    return re.sub("(?m)^next  .*", "", said)  # a command for the shell is not broken
 
 
 def plain(folder: Path) -> dict[str, Any]:
@@ -46,6 +50,32 @@ def test_a_run_says_how_many_devices_it_waits_for(start: Start, tmp_path: Path) 
     live.join("kitchen", "hall")
     said = status(tmp_path)
     assert "waiting for 1 more device (--min-clients 3); here: hall, kitchen" in said
+
+
+def test_each_state_says_what_to_do_next(start: Start, tmp_path: Path) -> None:
+    live, store = start(rounds=1), shlex.quote(str(tmp_path / "store"))
+
+    def following() -> str:
+        with FileLocks(tmp_path / "store").alone(SERVE):  # as the process that serves does
+            return status(tmp_path).splitlines()[-1]
+
+    assert following().startswith("next  start 2 devices by the line that `create` printed; ")
+    assert following().endswith(f"smidgen coordinator tokens new --store {store} prints another")
+    devices = live.join("kitchen", "hall")
+    wait = f"next  wait; smidgen coordinator status --store {store} --follow shows each change"
+    assert following() == wait
+    for place in range(6):
+        devices[place % 2].do(devices[place % 2].work())
+    wait_for(lambda: plain(tmp_path)["phase"] == "finished")
+    assert following().endswith(f"export --store {store} --run mail --out adapter")
+
+
+def test_where_nobody_serves_or_there_is_no_run_that_is_next(start: Start, tmp_path: Path) -> None:
+    start()
+    newest, place = plain(tmp_path), StorePlace(tmp_path)
+    assert " serve " in next_step(place, newest, False, time.time())
+    assert " create " in next_step(place, None, True, time.time())
+    assert " resume " in next_step(place, {**newest, "phase": "paused"}, True, time.time())
 
 
 def opened(live: Live) -> list[Device]:

@@ -16,8 +16,9 @@ def test_a_new_token_says_its_id_and_when_it_expires(
 ) -> None:
     Store(tmp_path).close()
     words = ("--store", str(tmp_path))
-    first, second = smidgen("coordinator", "tokens", "new", *words, *options).stdout.splitlines()
-    assert first.startswith("enrolment token s")
+    done = smidgen("coordinator", "tokens", "new", *words, *options)
+    first, second, _, line = done.stdout.splitlines()
+    assert first.startswith("enrolment token s") and f"TOKEN={first.split()[-1]} smidgen" in line
     found = re.fullmatch(rf"its id is (t[0-9a-f]{{10}}); it {ends}", second)
     assert found is not None
     listed = json.loads(smidgen("coordinator", "tokens", "list", *words, "--json").stdout)

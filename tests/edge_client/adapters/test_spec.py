@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -70,9 +71,23 @@ def test_a_spec_parses_from_its_own_name(spec: AdapterSpec) -> None:
         *("head/top1", "lora:8/top0", "lora:8/top", "lora:8+head/top2", "bias/top-1", "/top2"),
     ],
 )
-def test_a_name_outside_the_grammar_shows_it(text: str) -> None:
-    with pytest.raises(AdapterError, match=r"lora:R, lora:R@q,v,k,o,up,down,gate, prompt:N"):
+def test_a_name_outside_the_grammar_says_where_it_stands(text: str) -> None:
+    with pytest.raises(AdapterError, match=r"lora:R, prompt:N, bias, head, and more in the run"):
         parse_adapter(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        *(("lora8", "lora:8"), ("LoRA:16", "lora:16"), ("lora", "lora:8"), ("biases", "bias")),
+        *(("prompt 20", "prompt:20"), ("lora:8+heads", "lora:8+head"), ("lora:8+fa", "lora:8+ffa")),
+    ],
+)
+def test_what_was_meant_is_named_in_a_short_line(text: str, near: str) -> None:
+    with pytest.raises(AdapterError, match=rf"did you mean {re.escape(near)}\?") as raised:
+        parse_adapter(text)
+    assert len(str(raised.value)) < 160
+    parse_adapter(near)
 
 
 def test_lora_starts_as_the_base_itself(tiny_base: Base) -> None:
@@ -176,7 +191,7 @@ def test_ranks_by_module_have_one_short_name(text: str, name: str) -> None:
         ("lora:8/0=4/0.q=2", "0.q is named twice"),
         ("lora:8/0.x=4", "no linear x; one of q, v, k, o, up, down".replace("q, v, k", "q, k, v")),
         ("bias/0=4", "ranks by module are LoRA's; leave /0=4 out"),
-        ("lora:8/0=10000", "is not one of lora:R"),
+        ("lora:8/0=10000", "is unknown; did you mean"),
     ],
 )
 def test_ranks_that_make_no_sense_are_refused(text: str, said: str) -> None:

@@ -86,7 +86,7 @@ def test_rows_that_cannot_be_scored_are_left_out_and_told(tiny_base: Base, tmp_p
     done = scored(tiny_base, folder, f"{LABELLED}4,grandma is ill,health\n")
     assert "on 3 texts" in done.stdout and "grandma" not in done.output
     assert (
-        "1 of 4 rows left out (1 label): line 5: label is not one of security, weather"
+        "1 of 4 rows left out (1 label): line 5: label 'health' is not one of security, weather"
         in done.stderr
     )
     said = refused(scored(tiny_base, folder, "text,label\nx,y\n"))

@@ -119,9 +119,9 @@ def test_the_commands_of_its_readme_work_as_they_are_pasted(
     for line in lines[:4]:
         done = smidgen(*shlex.split(line)[1:])
         assert done.exit_code == 0, f"{line}: {done.stderr}"
-    assert re.search(r"^run r\w+ \(mine\)$", done.stdout, re.MULTILINE)
+    assert re.search(r"^run r\w+ \(mine\): ", done.stdout, re.MULTILINE)
     assert f"{lines[4]}\n" in done.stdout
-    pasted = r"SMIDGEN_TOKEN=\S+ smidgen client run --coordinator https://.* --data FOLDER\n"
+    pasted = r"SMIDGEN_TOKEN=\S+ smidgen client run --coordinator https://.* --data FOLDER --until"
     assert re.search(pasted, done.stdout)  # with the address that init found
     assert "\nmin_clients = 2 " in Path("run.toml").read_text()
 

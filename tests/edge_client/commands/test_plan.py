@@ -89,7 +89,7 @@ def test_what_the_device_measured_moves_the_prediction(tiny_base: Base, tmp_path
     [
         (("--memory-budget", "lots"), "--memory-budget 'lots' is not a size; expected such as"),
         (("--memory-budget", "20M"), "--memory-budget 20M is below the smallest plan for this"),
-        (("--adapter", "lora"), "adapter 'lora' is not one of"),
+        (("--adapter", "lora"), "adapter 'lora' is unknown; did you mean lora:8?"),
         (("--adapter", "prompt:900"), "adapter prompt:900 leaves no room for a text"),
         (("--batch", "0"), "--batch 0: 1 to 4096 is expected"),
         (("--tokens", "1000000"), "--tokens 1000000: 8 to 8192 is expected"),

@@ -159,7 +159,7 @@ def test_the_file_of_a_token_that_was_used_need_not_be_there(
     gone = ("--token-file", str(tmp_path / "gone"), "--coordinator", "http://127.0.0.1:9")
     done = smidgen("client", "run", *given, *gone)
     assert done.exit_code == 2 and "cannot be read: No such file" in done.output
-    assert "write the token that `coordinator init` printed" in " ".join(done.output.split())
+    assert "write the token of the line that `create` printed" in " ".join(done.output.split())
     done, _names = run(tiny_base, tmp_path, *state)
     assert done.exit_code == 0, done.output
     done = smidgen("client", "run", *given, *gone[:2], "--coordinator", "ftp://host")

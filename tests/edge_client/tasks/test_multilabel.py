@@ -19,6 +19,7 @@ from smidgen.edge_client.tasks.kinds.multilabel import counts_of, losses_of
 from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml
 from smidgen.edge_client.texts.examples import Example, read_file
 from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.texts.written import write_csv
 from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, engine_of
 
@@ -44,15 +45,20 @@ TEXTS = [
 @pytest.mark.parametrize(
     ("name", "body"),
     [
-        ("a.csv", "text,label\nx,family|security\ny,\n"),
+        ("a.csv", "text,label\nx,family|security\ny,[]\nz,\n"),
         ("a.csv", 'text,label\nx,"[""security"", ""family""]"\ny,[]\n'),
         ("a.csv", "text,security,weather,family\nx,1,0,1\ny,0,0,0\n"),
-        ("a.csv", "text,labels\nx,security | family\ny,\n"),
+        ("a.csv", "text,labels\nx,security | family\ny,[]\nz, \n"),
         (
             "a.jsonl",
             '{"text": "x", "labels": ["family", "security"]}\n{"text": "y", "labels": []}\n',
         ),
-        ("a.jsonl", '{"text": "x", "label": "security|family"}\n{"text": "y", "label": ""}\n'),
+        ("a.jsonl", '{"text": "x", "label": "security|family"}\n{"text": "y", "label": []}\n'),
+        (
+            "a.jsonl",
+            '{"text": "z", "label": null}\n{"text": "w", "label": ""}\n'
+            '{"text": "x", "label": "security|family"}\n{"text": "y", "label": "[]"}\n',
+        ),
     ],
 )
 def test_labels_of_a_text_are_read_as_files_have_them(tmp_path: Path, name: str, body: str) -> None:
@@ -173,9 +179,8 @@ def test_answers_are_written_as_files_have_them(tiny_base: Base, tmp_path: Path)
     from tests.command_line import smidgen  # a process of its own
 
     (tmp_path / "task.toml").write_text(task_toml(TASK))
-    rows = "".join(f'{one.text},"{one.label}"\n' for one in TEXTS)
     for part in ("labelled", "test"):
-        (tmp_path / f"{part}.csv").write_text(f"text,label\n{rows}")
+        write_csv(tmp_path / f"{part}.csv", TEXTS)
     known = ("--base", str(tiny_base.folder), "--engine", "onnx", "--json")
     out = str(tmp_path / "adapter")
     told = ("--data", str(tmp_path), "--adapter", "lora:4+head", "--epochs", "40", "--lr", "0.02")

@@ -40,6 +40,21 @@ def test_two_labels_with_one_word_are_refused() -> None:
         Task("t", ("good", "bad"), ("[MASK] {text}",), {"good": "great", "bad": "great"})
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"labels": ["###", "mail"], "patterns": ["[MASK] {text}"]},
+        {"labels": ["a", "b"], "patterns": ["[MASK] {text}"], "verbalizer": {"a": "?!", "b": "b"}},
+        {"labels": ["Drug", "--"], "kind": "tagging"},
+    ],
+)
+def test_a_word_of_punctuation_alone_is_refused(table: dict[str, object]) -> None:
+    with pytest.raises(TaskError, match=r"'(###|\?!|--)' is punctuation alone"):
+        task_from_mapping(table, "here")
+    signs = {"labels": ["+", "-"], "patterns": ["[MASK] {text}"]}  # with words of their own
+    task_from_mapping(signs | {"verbalizer": {"+": "good", "-": "bad"}}, "here")
+
+
 def test_labels_are_their_own_words_by_default() -> None:
     task = task_from_mapping({"labels": ["a", "b"], "patterns": ["[MASK] {text}"]}, "here")
     assert task.words() == ("a", "b")
@@ -145,12 +160,13 @@ def test_a_missing_task_file_says_what_to_do(tmp_path: Path) -> None:
 
 
 UNICODE = st.text(st.characters(codec="utf-8"), max_size=9)
+WORDS_OF_LETTERS = UNICODE.filter(lambda text: any(map(str.isalnum, text)))
 HARD = ['say "no"', "back\\slash", "naïve 😀", "a.b = #'", "new\r\nline \x00\x7f\x85\u2028"]
 
 
 @given(
     UNICODE,
-    st.lists(UNICODE.filter(str.strip), min_size=2, max_size=4, unique=True),
+    st.lists(WORDS_OF_LETTERS, min_size=2, max_size=4, unique=True),
     st.booleans(),
 )
 @example("größe", HARD, True)

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("rich")
 
+from smidgen.simulation.commands.demo import cleared
 from tests.command_line import Done, smidgen
 
 TASK = 'name = "t"\nlabels = ["a", "b"]\npatterns = ["[MASK] : {text}"]\n'
@@ -59,6 +60,8 @@ def test_an_earlier_demo_stays_where_a_new_one_cannot_be_made(own: Path, tmp_pat
     refused(smidgen(*line, str(out / "texts.csv")), "which is read; name another folder")
     refused(smidgen(*line, str(own / "train.csv"), "--labels", "40"), "no text to test on")
     assert held(out) == before
+    assert cleared(out) == ["the earlier demo there is deleted; --out FOLDER keeps it"]
+    assert cleared(tmp_path / "new") == []
 
 
 def test_an_earlier_split_stays_where_a_new_one_cannot_be_made(own: Path, tmp_path: Path) -> None:
