@@ -116,3 +116,10 @@ def test_names_that_are_gone_are_told() -> None:
     assert is_there(wire) and is_there(f"{wire}.seeds.derive_seed")
     assert not is_there(f"{wire}.gone") and not is_there(f"{wire}.seeds.gone")
     assert not is_there(wire.removeprefix("smidgen."))  # no name that Python imports
+
+
+def test_the_guides_stay_below_25000_words() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("  - Reference:")[0]
+    guides = re.findall(r": (\S+\.md)$", menu, re.MULTILINE)
+    words = {name: len((ROOT / "docs" / name).read_text().split()) for name in guides}
+    assert len(words) > 20 and sum(words.values()) <= 25_000, words
