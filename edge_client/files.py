@@ -1,7 +1,6 @@
 """Crash-safe file writes, hashes, locks and permissions."""
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -9,13 +8,16 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
 from smidgen.edge_client.errors import WrongInput
 
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 PRIVATE = 0o600
 OTHERS = 0o077  # the bits of a mode that are not the owner's
 TAKEN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # of a lock that another process holds
@@ -42,7 +44,7 @@ def write_atomically(
         is_latest: Whether it gets a time as by `make_latest`.
     """
     part = path.with_name(f".{path.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.writelines([body] if isinstance(body, bytes | bytearray) else body)
@@ -121,7 +123,9 @@ def write_synced(path: Path, body: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's list of names through to the disk."""
+    """Write a folder's list of names through to the disk, where a system lets folders be opened."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -139,7 +143,32 @@ def file_sha256(path: Path) -> str:
 
 def private(path: str, flags: int) -> int:
     """What `open` takes as its opener for a file that nobody else may read; links are refused."""
-    return os.open(path, flags | os.O_NOFOLLOW, PRIVATE)
+    return os.open(path, flags | NOFOLLOW, PRIVATE)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Let an empty file have so many bytes, which a full disk refuses at once where it can.
+
+    Raises:
+        OSError: There is no room for them.
+    """
+    getattr(os, "posix_fallocate", lambda file, _, length: os.ftruncate(file, length))(
+        descriptor, 0, size
+    )
+
+
+def lock(file: IO[Any]) -> None:
+    """Hold a file alone until it is closed; a system that has no such locks lets everybody.
+
+    Raises:
+        OSError: Another process holds it, or its file system has no locks.
+    """
+    name = next((one for one in ("fcntl", "msvcrt") if find_spec(one)), "")
+    locks: Any = import_module(name) if name else None
+    if name == "fcntl":
+        locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
+    elif name == "msvcrt":
+        locks.locking(file.fileno(), locks.LK_NBLCK, 1)
 
 
 @contextmanager
@@ -159,7 +188,7 @@ def held_alone(
     """
     with open(path, "w", opener=private) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except OSError as error:
             no_lock = f"{path} cannot be locked: {error.strerror}; {todo}"
             raise kind(busy if error.errno in TAKEN else no_lock) from error

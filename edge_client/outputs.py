@@ -339,7 +339,7 @@ def _exchange(one: Path, other: Path) -> bool:
     """Let two folders change names in one step; False where the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):
         return False
     names = os.fsencode(one), os.fsencode(other)
     return bool(rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0)

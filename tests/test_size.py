@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BOUNDS = {"files": 503, "statements": 53_251, "records": 433, "options": 172, "constants": 1_733}
+BOUNDS = {"files": 503, "statements": 53_279, "records": 433, "options": 172, "constants": 1_734}
 BENCHMARKS = {"statements": 2_878}
 
 

@@ -29,7 +29,7 @@ from smidgen.edge_client.bases.manifest import (
 )
 from smidgen.edge_client.bases.quantization import quantize_int8, quantize_nf4, to_bfloat16
 from smidgen.edge_client.errors import Failed
-from smidgen.edge_client.files import file_sha256, sync_folder, write_synced
+from smidgen.edge_client.files import file_sha256, reserve, sync_folder, write_synced
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -156,7 +156,7 @@ def _write_weights(
 ) -> None:
     total, done = sum(math.prod(tensor.shape) for tensor in layout.tensors), 0
     with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, layout.file_bytes)  # a full disk is told at once
+        reserve(file.fileno(), layout.file_bytes)
         file.write(layout.header)
         for tensor in layout.tensors:
             row = 0

@@ -42,7 +42,7 @@ from smidgen.edge_client.metering.power import (
 from smidgen.edge_client.planning.resources import machine_memory
 from smidgen.edge_client.planning.sizes import size_text
 
-TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/stat, a second
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # of /proc/stat, a second
 IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for disks
 
 

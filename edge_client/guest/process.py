@@ -77,7 +77,8 @@ def listening(cut_s: float = CUT_S) -> Iterator[None]:
         cut_s: How long after a signal a step may still take, above 0.
     """
     global _process
-    if threading.current_thread() is not threading.main_thread():
+    is_heard = threading.current_thread() is threading.main_thread()
+    if not is_heard or not hasattr(signal, "setitimer"):  # as on Windows
         yield
         return
     before, _process = _process, _Process(cut_s)

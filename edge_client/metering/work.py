@@ -20,7 +20,6 @@ phase around it.
 """
 
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -116,7 +115,8 @@ class WorkMeter:
         self.accelerator_peak_bytes: int | None = None
         self._traffic = traffic or Traffic()
         self._tcp_before = self._traffic.total()
-        self._faults_before, self._disk_before = _faults(), _reading(_disk_bytes)
+        self._faults_before = _reading(_faults) or (None, None)
+        self._disk_before = _reading(_disk_bytes)
         self._clock = PhaseClock(self._on_outer)
         self._span = PeakSpan()
         self._peak = self._span.peak_bytes()
@@ -159,7 +159,7 @@ class WorkMeter:
     def cost(self) -> Cost:
         """What it has cost up to now; a figure that cannot be is "not available here"."""
         tcp = self._traffic.total().since(self._tcp_before)
-        minor, major = _faults()
+        minor, major = _reading(_faults) or (None, None)
         disk, energy = _reading(_disk_bytes), self._energy
         mode = self._heat[1].power_mode if self._heat else None
         joules = _reading(lambda: energy.joules_since_start) if energy else None
@@ -173,8 +173,8 @@ class WorkMeter:
             peak_anon_bytes=self._anon,
             peak_file_bytes=self._file,
             pss_bytes=self._pss,
-            minor_faults=minor - self._faults_before[0],
-            major_faults=major - self._faults_before[1],
+            minor_faults=_since(minor, self._faults_before[0]),
+            major_faults=_since(major, self._faults_before[1]),
             disk_read_bytes=_since(disk, self._disk_before),
             payload_up_bytes=self.payload_up_bytes,
             payload_down_bytes=self.payload_down_bytes,
@@ -220,7 +220,13 @@ def _higher(a: int | None, b: int | None) -> int | None:
 
 
 def _faults() -> tuple[int, int]:
-    """Minor and major page faults of this process so far."""
+    """Minor and major page faults of this process so far.
+
+    Raises:
+        ModuleNotFoundError: This system does not count them.
+    """
+    import resource
+
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt, used.ru_majflt
 

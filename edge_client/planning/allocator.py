@@ -65,14 +65,14 @@ def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
     Returns:
         Bytes of the mappings that were let go of, whether resident or not.
     """
-    libc, let_go = _libc(), 0
+    let_go = 0
     for line in text(maps).splitlines():
         place, mode, *rest = line.split(maxsplit=5)
         first, last = (int(end, 16) for end in place.split("-"))
         is_file = len(rest) == 4 and rest[3].startswith("/")
         if mode == "r-xp" and is_file:
             address, size = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
-            let_go += 0 if libc.madvise(address, size, DONT_NEED) else size.value
+            let_go += 0 if _libc().madvise(address, size, DONT_NEED) else size.value
     return let_go
 
 

@@ -10,10 +10,12 @@ import platform
 import statistics
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import psutil
 
 from smidgen.edge_client.metering import memory as sysfs
 from smidgen.edge_client.planning.cuda.accelerator import CPU, Accelerator
@@ -183,8 +185,13 @@ def machine_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
 
 
 def meminfo(root: Path) -> dict[str, int]:
-    """Bytes by the kernel's names, such as `MemTotal`; empty where it does not say."""
-    return sysfs.sizes(sysfs.text(root / "proc/meminfo"))
+    """Bytes by Linux's names, such as `MemTotal`; empty where the system does not say."""
+    found = sysfs.sizes(sysfs.text(root / "proc/meminfo"))
+    if not found and root == Path("/"):  # another system, which psutil knows how to ask
+        with suppress(OSError):
+            memory = psutil.virtual_memory()
+            return {"MemTotal": memory.total, "MemAvailable": memory.available}
+    return found
 
 
 # The processor
@@ -218,7 +225,9 @@ def usable_cores(root: Path = Path("/")) -> int:
     """Processors this process may run on; a quota of one and a half counts as two."""
     quotas = [_quota(folder) for _, folder in cgroup_folders(root, "cpu")]
     limits = [math.ceil(quota) for quota in quotas if quota is not None]
-    return max(1, min([len(os.sched_getaffinity(0)), *limits]))
+    is_linux = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
+    return max(1, min([cores, *limits]))
 
 
 def _quota(folder: Path) -> float | None:
@@ -253,4 +262,6 @@ def measured_flops(size: int = 768, repeats: int = 5) -> float:
 
 
 def memory_bytes() -> int:
+    if not hasattr(os, "sysconf"):
+        return int(psutil.virtual_memory().total)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -12,7 +12,6 @@ An adapter is on disk before its row, and its predecessor is removed after it; s
 resumes where its last complete row ends, and a finished one is not run again.
 """
 
-import fcntl
 import json
 import math
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from smidgen.edge_client.errors import WrongInput
-from smidgen.edge_client.files import from_json, write_atomically
+from smidgen.edge_client.files import from_json, lock, write_atomically
 from smidgen.edge_client.wire.tensors import sha256
 from smidgen.simulation.experiments.experiment import Experiment
 from smidgen.simulation.experiments.federation.devices import Round, Standing
@@ -62,7 +61,7 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / "lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._lock)
         except BlockingIOError as error:
             self._lock.close()
             raise RecordError(f"another process runs the experiment in {folder}") from error

@@ -15,6 +15,7 @@ from weakref import finalize
 import numpy as np
 
 from smidgen.edge_client.engine.engine import EngineError
+from smidgen.edge_client.files import reserve
 from smidgen.edge_client.texts.vocabulary import disk_folder
 from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
 
@@ -37,7 +38,7 @@ class Spill:
             EngineError: There is no room for them, or no folder.
         """
         with self._putting_aside() as descriptor:
-            os.posix_fallocate(descriptor, 0, max(size, 1))
+            reserve(descriptor, max(size, 1))
 
     def write(self, at: int, x: np.ndarray) -> None:
         """Put an array aside, from byte `at` of the file on.
@@ -58,7 +59,7 @@ class Spill:
             if self._file is None:
                 self._file = TemporaryFile(dir=folder)  # noqa: SIM115
                 self._closing = finalize(self, self._file.close)
-                with suppress(OSError):  # a file system that takes no advice
+                with suppress(OSError, AttributeError):  # who takes no advice
                     os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             yield self._file.fileno()
         except OSError as error:
