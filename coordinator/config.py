@@ -38,11 +38,10 @@ from smidgen.coordinator.rounds.schedule import (
 )
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
 from smidgen.coordinator.rounds.selection import DeviceFilter, cohort_size
-from smidgen.edge_client.adapters.ranks import LORA_ALPHA
-from smidgen.edge_client.adapters.spec import parse_adapter, usual_adapter
+from smidgen.edge_client.adapters.spec import LORA_ALPHA, parse_adapter, usual_adapter
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.errors import Failed, WrongInput, demand
-from smidgen.edge_client.planning.sizes import BudgetError, parse_size
+from smidgen.edge_client.planning.plan import BudgetError, parse_size
 from smidgen.edge_client.tasks.ready_tasks import find_task
 from smidgen.edge_client.tasks.task import Task, small_text, task_from_mapping
 from smidgen.edge_client.updates.forms import steps_of

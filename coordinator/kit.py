@@ -10,9 +10,11 @@ or in the `PluginError` that would pause a run.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject, SearchStrategy
 
 from smidgen.coordinator.rounds.extensions import (
     CheckedMean,
@@ -29,10 +31,6 @@ from smidgen.edge_client.updates.step import Contribution
 from smidgen.edge_client.wire.reports import Confidences
 from smidgen.edge_client.wire.reports import counted as counted_texts
 from smidgen.edge_client.wire.tensors import AdapterState
-
-if TYPE_CHECKING:
-    from hypothesis import settings
-    from hypothesis.strategies import DataObject, SearchStrategy
 
 SHAPES = {"layer.lora_A": (2, 3), "layer.lora_B": (4, 2), "bias": (3,)}
 MOST_DEVICES = 12
@@ -62,12 +60,10 @@ def check_mean(
             between what the honest ones sent. For nobody by default.
         examples: Cohorts that are tried.
     """
-    from hypothesis import given
-    from hypothesis import strategies as st
 
     @_tried(examples)
     @given(st.data())
-    def laws(data: "DataObject") -> None:
+    def laws(data: DataObject) -> None:
         adapter = _state(data.draw(_seeds()), 1.0)
         devices = data.draw(st.integers(least, max(MOST_DEVICES, least)))
         hostile = data.draw(st.integers(0, bears(devices)))
@@ -113,12 +109,10 @@ def check_optimizer(make: Callable[[], ServerOptimizer], examples: int = 50) -> 
         make: Makes it, such as its class.
         examples: Runs that are tried.
     """
-    from hypothesis import given
-    from hypothesis import strategies as st
 
     @_tried(examples)
     @given(st.data())
-    def laws(data: "DataObject") -> None:
+    def laws(data: DataObject) -> None:
         first = _state(data.draw(_seeds()), 1.0)
         rounds = data.draw(st.integers(1, 4))
         means = [_state(data.draw(_seeds()), 0.1) for _ in range(rounds)]
@@ -148,12 +142,10 @@ def check_selection(make: Callable[[], Selection], examples: int = 50) -> None:
         make: Makes it, such as its class.
         examples: Steps that are tried.
     """
-    from hypothesis import given
-    from hypothesis import strategies as st
 
     @_tried(examples)
     @given(st.data())
-    def laws(data: "DataObject") -> None:
+    def laws(data: DataObject) -> None:
         there = data.draw(st.lists(st.text("abcdef", min_size=1), min_size=1, unique=True))
         known = [name for name in there if data.draw(st.booleans())] + ["gone"]
         asking = Asking(
@@ -179,24 +171,18 @@ def check_selection(make: Callable[[], Selection], examples: int = 50) -> None:
     laws()
 
 
-def _tried(examples: int) -> "settings":
+def _tried(examples: int) -> settings:
     """What fails is told as it was found: a smaller seed is no clearer."""
-    from hypothesis import Phase, settings
-
     phases = (Phase.explicit, Phase.generate)
     return settings(max_examples=examples, deadline=None, database=None, phases=phases)
 
 
-def _seeds() -> "SearchStrategy[int]":
-    from hypothesis import strategies as st
-
+def _seeds() -> SearchStrategy[int]:
     return st.integers(0, 2**32 - 1)
 
 
-def _heard() -> "SearchStrategy[Heard]":
+def _heard() -> SearchStrategy[Heard]:
     """Of devices that trained, were slow, failed, or claim what cannot be."""
-    from hypothesis import strategies as st
-
     took_s = st.one_of(st.none(), st.floats(0.0, 1e6))
     loss = st.one_of(st.none(), st.floats(0.0, 10.0), st.floats(-3e38, 3e38))
     return st.builds(
@@ -204,16 +190,12 @@ def _heard() -> "SearchStrategy[Heard]":
     )
 
 
-def _confidences() -> "SearchStrategy[Confidences]":
-    from hypothesis import strategies as st
-
+def _confidences() -> SearchStrategy[Confidences]:
     sure = st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4)
     return sure.map(lambda of: counted_texts(4, [0, 1, 0, 1], of, 2))
 
 
-def _tags() -> "SearchStrategy[dict[str, str]]":
-    from hypothesis import strategies as st
-
+def _tags() -> SearchStrategy[dict[str, str]]:
     return st.dictionaries(st.sampled_from(("site", "language")), st.text("xyz"))
 
 

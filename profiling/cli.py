@@ -1,11 +1,10 @@
 """`smidgen profile`: tables and charts of what was measured, and benchmarks that measure."""
 
 from smidgen.edge_client.options import Commands
-from smidgen.profiling.commands.fleet import fleet
 from smidgen.profiling.commands.models import estimate_step, models
 from smidgen.profiling.commands.rounds import compare_records, rounds
 from smidgen.profiling.commands.training import exact_gradients, predicted_peaks, train_steps
-from smidgen.profiling.commands.wire import soak, wire
+from smidgen.profiling.commands.wire import fleet, soak, wire
 
 app = Commands("Benchmarks, and tables and charts of their results.")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from smidgen.coordinator.plugins import know_folder
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.simulation.experiments.experiment import Experiment, read_experiment
-from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.record import Result
 from smidgen.simulation.experiments.runner import Place, Tell, run_all
 
 OUT = Path("smidgen-results")

@@ -7,14 +7,13 @@ from typer.core import TyperGroup
 
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.options import Commands
-from smidgen.simulation.commands.data import data
-from smidgen.simulation.commands.experiments import run_command, waiting, zero_compute
-from smidgen.simulation.commands.split import split
+from smidgen.simulation.commands.data import data, split
+from smidgen.simulation.commands.experiments import run_command
 
 BENCHMARKS = (
     *("papers", "aug-fedprompt", "mfpt", "fedp2eft", "interpolate", "healthcare", "attacks"),
     *("mixed-ranks", "server-learning", "cloze-gap", "selections", "traffic-accuracy"),
-    *("adapter-forms", "pretrain"),
+    *("adapter-forms", "pretrain", "waiting", "zero-compute"),
 )
 
 
@@ -35,8 +34,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,
     "data": data,
     "split": split,
-    "zero-compute": zero_compute,
-    "waiting": waiting,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)

@@ -46,17 +46,16 @@ if TYPE_CHECKING:
     from smidgen.coordinator.config import RunConfig
     from smidgen.coordinator.upkeep.export import ExportedAdapter
     from smidgen.edge_client.api.doctor import Diagnosis, doctor
-    from smidgen.edge_client.api.evaluate import evaluate
     from smidgen.edge_client.api.generate import GeneratedText, generate
     from smidgen.edge_client.api.pack import Pack, pack
     from smidgen.edge_client.api.personalize import PersonalAdapter, personalize
     from smidgen.edge_client.api.plan import Planned, Plans, plan
-    from smidgen.edge_client.api.predict import Prediction, fill, predict, tag
+    from smidgen.edge_client.api.predict import Prediction, evaluate, fill, predict, tag
     from smidgen.edge_client.api.run import NothingDone, run_client
     from smidgen.edge_client.api.train import TrainedAdapter, train
     from smidgen.edge_client.client.settings import Summary
     from smidgen.edge_client.doctor.machine import Finding
-    from smidgen.edge_client.tasks.kinds.guesses import FilledText
+    from smidgen.edge_client.tasks.kinds.asked_words import FilledText
     from smidgen.edge_client.tasks.kinds.tag_answers import TaggedText
     from smidgen.edge_client.tasks.scores import Scores
     from smidgen.edge_client.tasks.task import Task
@@ -118,7 +117,7 @@ _HOMES = {
     "Diagnosis": "smidgen.edge_client.api.doctor",
     "Experiment": "smidgen.simulation.experiments.experiment",
     "ExportedAdapter": "smidgen.coordinator.upkeep.export",
-    "FilledText": "smidgen.edge_client.tasks.kinds.guesses",
+    "FilledText": "smidgen.edge_client.tasks.kinds.asked_words",
     "Finding": "smidgen.edge_client.doctor.machine",
     "GeneratedText": "smidgen.edge_client.api.generate",
     "Labelling": "smidgen.edge_client.wire.training",
@@ -141,7 +140,7 @@ _HOMES = {
     "Training": "smidgen.edge_client.wire.training",
     "create_run": "smidgen.coordinator.api.create",
     "doctor": "smidgen.edge_client.api.doctor",
-    "evaluate": "smidgen.edge_client.api.evaluate",
+    "evaluate": "smidgen.edge_client.api.predict",
     "export": "smidgen.coordinator.api.export",
     "fill": "smidgen.edge_client.api.predict",
     "generate": "smidgen.edge_client.api.generate",
@@ -191,7 +190,6 @@ COMMANDS = {
         "simulate",
     ),
 }
-_EXTRAS = {"coordinator": "server", "simulation": "simulate"}  # of the folders with public names
 # module with public names -> packages of its extra without which they are of no use
 _NEEDS = {
     "smidgen.coordinator.api.create": ("sqlalchemy",),
@@ -202,7 +200,6 @@ _NEEDS = {
 INTERRUPTED = 130
 STOPPING = ("strict", "surrogateescape")  # ways to encode that refuse a letter
 _COMPLETE = "_SMIDGEN_COMPLETE"  # set by a shell that asks what the last word may become
-_COMPLETION = ("--install-completion", "--show-completion")
 
 
 def _absent(name: str) -> str:
@@ -234,7 +231,8 @@ if not TYPE_CHECKING:  # a type checker has the true names from above, and knows
 
 def _needs(name: str, package: str, is_imported: bool) -> Exception:
     """What to raise for a name whose extra is absent; `hasattr` is to be false, and not to fail."""
-    extra = _EXTRAS.get(_HOMES[name].split(".")[1], "")
+    # Of the folders with public names
+    extra = {"coordinator": "server", "simulation": "simulate"}.get(_HOMES[name].split(".")[1], "")
     told = f"smidgen.{name} needs {package!r}; {installing(extra)}"
     if is_imported:
         return ModuleNotFoundError(told, name=package)
@@ -263,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     _check_words("smidgen", given)
-    if _COMPLETE in os.environ or (given and given[0] in _COMPLETION):
+    if _COMPLETE in os.environ or given[:1] in (["--install-completion"], ["--show-completion"]):
         _complete(given)
     elif given and given[0] in ("--version", "version"):
         print(__version__)

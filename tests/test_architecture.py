@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.edge_client.tasks.registry import OURS
+from smidgen.edge_client.tasks.task import OURS
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +47,6 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "edge_client.tasks": (
-        ("registry", "output"),
         ("counts",),
         ("scores",),
         ("task",),
@@ -95,7 +94,12 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cli",),
     ),
     "simulation.report": (("scenario",), ("plots",), ("report",)),
-    "benchmarks": (("papers", "pretraining"), ("commands",), ("cli",), ("__main__",)),
+    "benchmarks": (
+        ("papers", "pretraining", "comparisons"),
+        ("commands",),
+        ("cli",),
+        ("__main__",),
+    ),
     "benchmarks.papers": (
         ("published", "paired"),
         ("grid",),

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.comparisons.clocked import clocked
+from benchmarks.comparisons.waiting import ANY, Asked, homes, pace
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
 from smidgen.edge_client.tables import Column, Table, show, tell
 from smidgen.simulation.commands.experiments import JsonOption
 from smidgen.simulation.demo.messages import TASK
-from smidgen.simulation.experiments.federation.clocked import clocked
-from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.federation.devices import Rounds
 from smidgen.simulation.experiments.hostile import Attack, Hostile
 from smidgen.simulation.experiments.scoring import Score
-from smidgen.simulation.experiments.virtual.in_process import InProcess
-from smidgen.simulation.experiments.waiting import ANY, Asked, homes, pace
+from smidgen.simulation.experiments.virtual.devices import InProcess
 
 CLIENTS, LIARS, TEXTS, TESTS = 9, 3, 18, 90  # tests: of each language
 UNTIL_S, AT_ONCE_S = 6.0, 0.01  # virtual

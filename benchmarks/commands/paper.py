@@ -13,7 +13,7 @@ from benchmarks.papers.tables.traffic import traffic_table
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.commands.console import DeviceOption
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.tables import show
 from smidgen.simulation.api import OUT
 from smidgen.simulation.commands.experiments import (

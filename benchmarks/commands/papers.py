@@ -37,7 +37,7 @@ from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.commands.console import DeviceOption
 from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.files import write_atomically
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.simulation.api import OUT
 from smidgen.simulation.commands.experiments import (
     BaseOption,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from smidgen.edge_client.tables import Column, Table
-from smidgen.simulation.experiments.result import Result, mean_and_spread
+from smidgen.simulation.experiments.record import Result, mean_and_spread
 from smidgen.simulation.report.scenario import SUMMARY, Cell, Measured, Name, Scenario
 
 # Quantiles 0.975 of Student's t by degrees of freedom from 1 on.

@@ -15,11 +15,9 @@ from smidgen.coordinator.config import ConfigError, RunConfig, read_run_config
 from smidgen.coordinator.plugins import know_folder
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.storage import runs as stored
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.orders import adapters_there
-from smidgen.coordinator.storage.place import place_of
+from smidgen.coordinator.storage.database import StoreError, place_of
 from smidgen.coordinator.storage.runs import NewRun as NewRun
-from smidgen.coordinator.storage.runs import Start, config_of, find_run, status_of
+from smidgen.coordinator.storage.runs import Start, adapters_there, config_of, find_run, status_of
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.coordinator.upkeep.export import ranges
 from smidgen.edge_client.adapters.initial import fitting

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from smidgen.coordinator.api.stores import AtStore, Place, open_store
-from smidgen.coordinator.storage.place import place_of
+from smidgen.coordinator.storage.database import place_of
 from smidgen.coordinator.upkeep.export import ExportedAdapter, export_from
 from smidgen.edge_client.adapters.peft_folder import WithBase, check_adapter_folder
 from smidgen.edge_client.bases.base import BaseName

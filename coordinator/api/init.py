@@ -10,7 +10,7 @@ from pathlib import Path
 from smidgen.coordinator.api.ready import PORT
 from smidgen.coordinator.api.stores import AtStore, new_store
 from smidgen.coordinator.storage.credentials import add_operator
-from smidgen.coordinator.storage.place import place_of
+from smidgen.coordinator.storage.database import place_of
 from smidgen.coordinator.trust.checks import names_of, own_address, valid_until
 from smidgen.coordinator.trust.folder import AUTHORITY_DAYS, SERVER_DAYS, Trust, ca_of
 from smidgen.coordinator.trust.making import Given, check_new, make, renew, take, take_again

@@ -12,19 +12,30 @@ from pathlib import Path
 
 from smidgen.coordinator.api.stores import AtStore, Place, holds_store, open_store
 from smidgen.coordinator.storage.blobs import BlobDamaged
-from smidgen.coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from smidgen.coordinator.storage.database import (
+    DatabaseBusy,
+    DatabaseDamaged,
+    StoreError,
+    StorePlace,
+    check_blobs,
+    place_of,
+)
 from smidgen.coordinator.storage.dialects import postgres
-from smidgen.coordinator.storage.dialects.locks import SERVE, FileLocks
 from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import StorePlace, check_blobs, place_of
+from smidgen.coordinator.storage.dialects.sqlite import SERVE, FileLocks
 from smidgen.coordinator.storage.runs import find_run
 from smidgen.coordinator.storage.schema import is_empty
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.backup import Found, copy_store, look, move_store
-from smidgen.coordinator.upkeep.disk_space import LEAST_FREE, limits_of, rounds_kept
-from smidgen.coordinator.upkeep.retention import PATIENCE_S, Books, Busy, remove
-from smidgen.coordinator.upkeep.rollback import TLS, note
+from smidgen.coordinator.upkeep.backup import TLS, Found, copy_store, look, move_store, note
+from smidgen.coordinator.upkeep.retention import (
+    LEAST_FREE,
+    PATIENCE_S,
+    Books,
+    Busy,
+    limits_of,
+    remove,
+    rounds_kept,
+)
 from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.files import sync_folder
 from smidgen.edge_client.outputs import check_out_parent

@@ -21,12 +21,11 @@ from smidgen.coordinator.api.stores import Place, new_store, open_store
 from smidgen.coordinator.config import RunConfig, read_run_config
 from smidgen.coordinator.plugins import know_folder, know_installed, lack_of
 from smidgen.coordinator.serving.timeout import LIMIT_S, LONGEST_S
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.runs import config_of
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE, limits_of, note
-from smidgen.coordinator.upkeep.rollback import check_needed, unsecured
+from smidgen.coordinator.upkeep.backup import check_needed, unsecured
+from smidgen.coordinator.upkeep.retention import KEEP_ROUNDS, LEAST_FREE, limits_of, note
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.files import close_to_others, told_of
 

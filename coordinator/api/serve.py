@@ -26,8 +26,8 @@ from smidgen.coordinator.api.ready import Ready, Serve, Serving, ready
 from smidgen.coordinator.api.stores import AtStore, Place
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.serving.timeout import LIMIT_S
-from smidgen.coordinator.storage.place import StorePlace, place_of
-from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS, LEAST_FREE
+from smidgen.coordinator.storage.database import StorePlace, place_of
+from smidgen.coordinator.upkeep.retention import KEEP_ROUNDS, LEAST_FREE
 from smidgen.edge_client.errors import Failed, demand
 
 SOCKET = "SMIDGEN_WORKER_SOCKET"  # tells a child the number of the parent's socket

@@ -21,23 +21,22 @@ from smidgen.coordinator.operator.views import (
 )
 from smidgen.coordinator.rounds.state import State
 from smidgen.coordinator.storage.bucket import CACHE
+from smidgen.coordinator.storage.database import BLOBS, DATABASE, StoreError, StorePlace, place_of
 from smidgen.coordinator.storage.devices import Device, Member, devices, members, memberships_of
-from smidgen.coordinator.storage.dialects.locks import CLAIMS, SERVE
-from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.dialects.sqlite import CLAIMS, SERVE
 from smidgen.coordinator.storage.journals import FILE as HEADS
-from smidgen.coordinator.storage.place import BLOBS, DATABASE, StorePlace, place_of
 from smidgen.coordinator.storage.reports import newest_of_device, newest_of_each, rows
 from smidgen.coordinator.storage.runs import config_of, state_of
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.coordinator.trust.folder import NAME as TLS
-from smidgen.coordinator.upkeep.disk_space import FILE as LIMITS
+from smidgen.coordinator.upkeep.retention import LIMITS_FILE
 from smidgen.edge_client.tables import plain
 from smidgen.edge_client.wire.figures import by_round
 
 Place: TypeAlias = str | Path
 AtStore: TypeAlias = str | Path | StorePlace
 # What tells a coordinator's folder; of one with a shared database some of it.
-OURS = {DATABASE, BLOBS, CACHE, TLS, "uploads", SERVE, CLAIMS, HEADS, CLOCK, LIMITS}
+OURS = {DATABASE, BLOBS, CACHE, TLS, "uploads", SERVE, CLAIMS, HEADS, CLOCK, LIMITS_FILE}
 RESTORE = "restore it from a backup, or name another --store"
 
 

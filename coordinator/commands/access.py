@@ -33,7 +33,7 @@ from smidgen.coordinator.storage.credentials import (
     revoke_operator,
     tokens,
 )
-from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.database import StoreError
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.options import Commands
 from smidgen.edge_client.tables import Column, Table, show, span

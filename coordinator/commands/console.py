@@ -12,7 +12,7 @@ import typer
 from smidgen.coordinator.api.create import join_line
 from smidgen.coordinator.api.ready import PORT
 from smidgen.coordinator.api.stores import open_store
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import config_of
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.errors import demand

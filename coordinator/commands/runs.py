@@ -27,9 +27,7 @@ from smidgen.coordinator.operator.views import Told
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.orders import OrderKind
 from smidgen.coordinator.rounds.scoring import heads_of, measures_of
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.orders import Order, add_order, order_of
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.reports import (
     means,
     pseudo_labels,
@@ -37,7 +35,7 @@ from smidgen.coordinator.storage.reports import (
     scores_by_round,
     write_jsonl,
 )
-from smidgen.coordinator.storage.runs import config_of, find_run
+from smidgen.coordinator.storage.runs import Order, add_order, config_of, find_run, order_of
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.export import ExportedAdapter
 from smidgen.coordinator.watch.trackers import Figures

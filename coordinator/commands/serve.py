@@ -34,7 +34,7 @@ from smidgen.coordinator.commands.console import (
 )
 from smidgen.coordinator.commands.status import next_step
 from smidgen.coordinator.fleet.clock import now_of
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import config_of, find_run, status_of
 from smidgen.coordinator.watch.logs import log_to_stderr
 from smidgen.edge_client.bases.base import EMBEDDED

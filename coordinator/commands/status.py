@@ -15,9 +15,9 @@ from smidgen.coordinator.commands.console import EveryOption, JsonOption, StoreO
 from smidgen.coordinator.fleet.clock import now_of
 from smidgen.coordinator.fleet.presence import ALIVE_S
 from smidgen.coordinator.rounds.scoring import heads_of, measures_of
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import find_run, status_of
-from smidgen.coordinator.upkeep.disk_space import Room, noted
+from smidgen.coordinator.upkeep.retention import Room, noted
 from smidgen.edge_client.tables import (
     Column,
     Table,

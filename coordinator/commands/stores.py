@@ -11,7 +11,7 @@ import typer
 from smidgen.coordinator.api import keeping
 from smidgen.coordinator.api.keeping import Pruned
 from smidgen.coordinator.commands.console import JsonOption, NewStoreOption, answer, at_store
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.upkeep.backup import Found
 from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.options import options_of

@@ -45,8 +45,8 @@ from smidgen.coordinator.serving.http.polls import Bells
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage import credentials
 from smidgen.coordinator.storage import devices as device_rows
+from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.devices import memberships_of
-from smidgen.coordinator.storage.errors import StoreError
 from smidgen.coordinator.storage.reports import newest_of_device
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.fleet import check_tags

@@ -51,14 +51,12 @@ from smidgen.coordinator.rounds.selection import DeviceFilter
 from smidgen.coordinator.serving.http.polls import Bells
 from smidgen.coordinator.serving.ledger import Live
 from smidgen.coordinator.serving.service import Service
-from smidgen.coordinator.storage import orders as stored
-from smidgen.coordinator.storage.database import DatabaseBusy, DatabaseDamaged
+from smidgen.coordinator.storage import runs as stored
+from smidgen.coordinator.storage.database import DatabaseBusy, DatabaseDamaged, StoreError
 from smidgen.coordinator.storage.devices import Device, members
 from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.orders import Order
 from smidgen.coordinator.storage.reports import newest_of_each, newest_of_run, rows
-from smidgen.coordinator.storage.runs import config_of, create_run, failing_of
+from smidgen.coordinator.storage.runs import Order, config_of, create_run, failing_of
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.export import export_from
 from smidgen.edge_client.bases.base import EMBEDDED

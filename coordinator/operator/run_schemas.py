@@ -11,7 +11,7 @@ from smidgen.coordinator.rounds.accounting import PrivacySpent
 from smidgen.coordinator.rounds.events import Kind
 from smidgen.coordinator.rounds.schedule import RunSpec, Schedule
 from smidgen.coordinator.rounds.selection import DeviceFilter
-from smidgen.coordinator.storage.orders import Order
+from smidgen.coordinator.storage.runs import Order
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.reports import Failure
 

@@ -30,9 +30,8 @@ from smidgen.coordinator.rounds.events import Answered, StepOpened
 from smidgen.edge_client.tasks.counts import Entities, EntityScores
 from smidgen.edge_client.tasks.counts import pooled as pooled_counts
 from smidgen.edge_client.tasks.kind import kind_named, kind_of
-from smidgen.edge_client.tasks.registry import DEFAULT, names
 from smidgen.edge_client.tasks.scores import Measure
-from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.tasks.task import DEFAULT, Task, names
 from smidgen.edge_client.wire.messages import Report
 from smidgen.edge_client.wire.reports import BINS, STARTS, Confidences, as_bin, bin_above
 from smidgen.edge_client.wire.training import Labelling, share_of

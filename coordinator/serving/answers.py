@@ -30,8 +30,8 @@ from smidgen.coordinator.serving.ledger import CLOSED, Ledger, Live, OpenWork, i
 from smidgen.coordinator.serving.log import answer_text
 from smidgen.coordinator.serving.packs import LatePacks
 from smidgen.coordinator.storage.blobs import BlobDamaged
+from smidgen.coordinator.storage.database import Conflict
 from smidgen.coordinator.storage.devices import Device
-from smidgen.coordinator.storage.errors import Conflict
 from smidgen.coordinator.storage.reports import add_report, inserted
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.watch.logs import about

@@ -19,7 +19,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from smidgen.coordinator.rounds.admission import Refusal
-from smidgen.coordinator.serving.http.bodies import headers_of, past_the_end
 from smidgen.coordinator.serving.http.connection_limits import TokenBuckets, let_in
 from smidgen.coordinator.serving.http.handlers import (
     ENROL,
@@ -42,7 +41,7 @@ from smidgen.coordinator.serving.http.handlers import (
     takes,
 )
 from smidgen.coordinator.serving.http.polls import POLLS, Bells
-from smidgen.coordinator.serving.http.uploads import Judge, Uploads
+from smidgen.coordinator.serving.http.uploads import Judge, Uploads, headers_of, past_the_end
 from smidgen.coordinator.serving.packs import add_pack_route
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.devices import Device

@@ -20,8 +20,8 @@ from smidgen.coordinator.rounds.scheduling.step import Step
 from smidgen.coordinator.rounds.selection import Facts
 from smidgen.coordinator.serving.ledger import Ledger, Live
 from smidgen.coordinator.serving.log import pace_texts, step_text
-from smidgen.coordinator.storage.errors import Conflict
-from smidgen.coordinator.storage.orders import (
+from smidgen.coordinator.storage.database import Conflict
+from smidgen.coordinator.storage.runs import (
     Order,
     adapters_there,
     open_orders,

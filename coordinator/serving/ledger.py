@@ -44,12 +44,11 @@ from smidgen.coordinator.rounds.scheduling.asking import (
     works_of,
 )
 from smidgen.coordinator.rounds.state import State, evolve
-from smidgen.coordinator.storage.database import Statement, Together
-from smidgen.coordinator.storage.errors import Conflict
+from smidgen.coordinator.storage.database import Conflict, Statement, Together
 from smidgen.coordinator.storage.runs import config_of
 from smidgen.coordinator.storage.store import Run, Store
-from smidgen.coordinator.upkeep.disk_space import KEEP_ROUNDS
 from smidgen.coordinator.upkeep.retention import (
+    KEEP_ROUNDS,
     STEPS_ON_THEIR_WAY,
     Busy,
     RetainedAdapters,

@@ -26,9 +26,8 @@ from smidgen.coordinator.rounds.state import State
 from smidgen.coordinator.serving.device_messages import MOST_NAMES, Names, missing_of
 from smidgen.coordinator.serving.ledger import Live
 from smidgen.coordinator.storage.blobs import BlobDamaged, BlobsAway
-from smidgen.coordinator.storage.database import Database, DatabaseBusy, DatabaseDamaged
+from smidgen.coordinator.storage.database import Database, DatabaseBusy, DatabaseDamaged, StoreError
 from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
-from smidgen.coordinator.storage.errors import StoreError
 from smidgen.coordinator.watch.logs import about
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tables import size

@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.admission import Refusal
-from smidgen.coordinator.serving.http.bodies import headers_of, past_the_end
 from smidgen.coordinator.serving.http.handlers import FILE, Detail, refusals
+from smidgen.coordinator.serving.http.uploads import headers_of, past_the_end
 from smidgen.coordinator.storage.store import Run
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.bases.manifest import is_pack, read_manifest

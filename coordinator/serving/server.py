@@ -46,7 +46,7 @@ from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.trust.checks import Secured, own_address, spare_memory
 from smidgen.coordinator.trust.folder import LOOPBACK, Address
-from smidgen.coordinator.upkeep.rollback import watched
+from smidgen.coordinator.upkeep.backup import watched
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.pins import CA_PATH
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from smidgen.coordinator.fleet.clock import Clock
-from smidgen.coordinator.fleet.devices import Fleet, Members, is_too_old, wants
-from smidgen.coordinator.fleet.enrolment import NO_KEY, enrol
+from smidgen.coordinator.fleet.devices import NO_KEY, Fleet, Members, enrol, is_too_old, wants
 from smidgen.coordinator.fleet.presence import Alive, Presence, Sessions
 from smidgen.coordinator.rounds.admission import Refusal
 from smidgen.coordinator.rounds.events import (
@@ -51,8 +50,7 @@ from smidgen.coordinator.storage.blobs import BlobDamaged
 from smidgen.coordinator.storage.devices import Device, note_cloned, who_joined
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.backup import DatabaseFile
-from smidgen.coordinator.upkeep.disk_space import DiskLimits, Usage
-from smidgen.coordinator.upkeep.retention import Caretaker
+from smidgen.coordinator.upkeep.retention import Caretaker, DiskLimits, Usage
 from smidgen.coordinator.watch.logs import about
 from smidgen.edge_client.wire.fleet import (
     CLONED,

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sql
 
-from smidgen.coordinator.storage.database import Database
-from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.database import Database, StoreError
 from smidgen.coordinator.storage.schema import OPERATORS, SESSIONS, TOKENS
 from smidgen.coordinator.storage.store import Store
 

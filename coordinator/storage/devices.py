@@ -17,7 +17,6 @@ from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
 
 NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
 UNKNOWN = {"machine": "", "cores": 0, "memory_bytes": 0, "python": "", "smidgen": ""}
-NEXT_REVISION = sql.select(sql.func.coalesce(sql.func.max(DEVICES.c.revision), 0) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def add_device(connection: sql.Connection, new: Device, stem: str, number: int) 
     Raises:
         IntegrityError: There is a device of that id, key or name.
     """
-    row = asdict(new) | {"stem": stem, "number": number} | _revised()
+    row = asdict(new) | {"stem": stem, "number": number} | _revised(DEVICES)
     added = sql.insert(DEVICES).values(**row).returning(DEVICES.c.revision)
     return replace(new, revision=connection.execute(added).scalar_one())
 
@@ -129,7 +128,7 @@ def start(
     here = DEVICES.c.device_id == known.device_id
     told = {"own_tags": dict(own_tags), "facts": asdict(facts)}
     times = {"started_at_s": started_at_s, "last_seen_s": now_s, "life": life}
-    changed = sql.update(DEVICES).where(here).values(**told, **times, **_revised())
+    changed = sql.update(DEVICES).where(here).values(**told, **times, **_revised(DEVICES))
     revision = connection.execute(changed.returning(DEVICES.c.revision)).scalar_one()
     return replace(
         known,
@@ -171,18 +170,18 @@ def tag(
         if check and len(merged) > len(before):
             check(merged)
         changed = sql.update(DEVICES).where(here)
-        connection.execute(changed.values(tags=merged, **_revised()))
+        connection.execute(changed.values(tags=merged, **_revised(DEVICES)))
     return merged
 
 
 def revoke(database: Database, device_id: str, now_s: float) -> None:
     here = (DEVICES.c.device_id == device_id) & DEVICES.c.revoked_at_s.is_(None)
-    database.write(sql.update(DEVICES).where(here).values(revoked_at_s=now_s, **_revised()))
+    database.write(sql.update(DEVICES).where(here).values(revoked_at_s=now_s, **_revised(DEVICES)))
 
 
 def note_cloned(database: Database, device_id: str, now_s: float) -> None:
     here = DEVICES.c.device_id == device_id
-    database.write(sql.update(DEVICES).where(here).values(cloned_at_s=now_s, **_revised()))
+    database.write(sql.update(DEVICES).where(here).values(cloned_at_s=now_s, **_revised(DEVICES)))
 
 
 def saw(database: Database, seen: Mapping[str, float]) -> None:
@@ -199,8 +198,9 @@ def seen_since(database: Database, at_s: float) -> dict[str, float]:
     return {intern(row["device_id"]): row["last_seen_s"] for row in found}
 
 
-def _revised() -> dict[str, Any]:
-    return {"revision": NEXT_REVISION.scalar_subquery()}
+def _revised(table: sql.Table) -> dict[str, Any]:
+    following = sql.select(sql.func.coalesce(sql.func.max(table.c.revision), 0) + 1)
+    return {"revision": following.scalar_subquery()}
 
 
 def _found(connection: sql.Connection, here: sql.ColumnElement[bool]) -> Device | None:
@@ -221,7 +221,6 @@ def _facts(told: tuple[tuple[str, Any], ...]) -> DeviceFacts:
 
 
 MOST_ANSWERS = 4096  # of what is said that are held once for all who say it
-NEXT_MEMBERSHIP = sql.select(sql.func.coalesce(sql.func.max(MEMBERSHIPS.c.revision), 0) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +283,7 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
         "peak_bytes": told.peak_bytes,
         "most_rank": told.most_rank,
         "at_s": member.at_s,
-        "revision": NEXT_MEMBERSHIP.scalar_subquery(),
+        **_revised(MEMBERSHIPS),
     }
     here = (MEMBERSHIPS.c.run_id == run_id) & (MEMBERSHIPS.c.device_id == device_id)
 

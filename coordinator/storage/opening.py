@@ -11,10 +11,14 @@ from typing import Any
 import sqlalchemy as sql
 
 from smidgen.coordinator.storage.blobs import Blobs
-from smidgen.coordinator.storage.database import Connection, Database
+from smidgen.coordinator.storage.database import (
+    DATABASE,
+    Connection,
+    Database,
+    StoreError,
+    StorePlace,
+)
 from smidgen.coordinator.storage.dialects import postgres
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import DATABASE, StorePlace
 from smidgen.coordinator.storage.schema import METADATA, REVISION, STORE, VERSION
 
 UNSURE = "~"  # before the id of a fleet whose blobs do not have it yet

@@ -29,7 +29,6 @@ from smidgen.edge_client.wire.figures import Row, by_round, counted, entities_of
 PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, else_=3)
 # Later in a run comes first; runs that were created later come first.
 LATER = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, REPORTS.c.work_id)
-NEWEST = [part.desc() for part in (RUNS.c.created_at_s, *LATER)]
 
 
 def inserted(row: Mapping[str, Any]) -> Statement:
@@ -143,7 +142,11 @@ def _each(database: Database, chosen: "sql.Select[Any]") -> "Sequence[sql.Row[An
 
 def _rows(database: Database, here: "sql.ColumnElement[bool]", limit: int) -> list[Row]:
     joined = sql.select(REPORTS).join(RUNS, RUNS.c.run_id == REPORTS.c.run_id)
-    chosen = joined.where(here).order_by(*NEWEST).limit(limit)
+    chosen = (
+        joined.where(here)
+        .order_by(*[part.desc() for part in (RUNS.c.created_at_s, *LATER)])
+        .limit(limit)
+    )
     return [_report_row(row) for row in database.rows(chosen)]
 
 

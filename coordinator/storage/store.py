@@ -14,10 +14,17 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from smidgen.coordinator.rounds.events import Event, Folded
-from smidgen.coordinator.storage.database import Connection, Database, Statement
+from smidgen.coordinator.storage.database import (
+    Conflict,
+    Connection,
+    Database,
+    Statement,
+    StoreError,
+    StorePlace,
+    place_of,
+)
 from smidgen.coordinator.storage.dialects import postgres
-from smidgen.coordinator.storage.dialects.locks import CLAIMS, SERVE, FileLocks
-from smidgen.coordinator.storage.errors import Conflict, StoreError
+from smidgen.coordinator.storage.dialects.sqlite import CLAIMS, SERVE, FileLocks
 from smidgen.coordinator.storage.journals import (
     Heads,
     JournalError,
@@ -28,10 +35,8 @@ from smidgen.coordinator.storage.journals import (
     read,
 )
 from smidgen.coordinator.storage.opening import Marks, check_fleet, open_schema
-from smidgen.coordinator.storage.place import StorePlace, place_of
 from smidgen.coordinator.storage.schema import EVENTS, REVISION, RUNS, STORE, VERSION
 
-LOCK_S = 2.0  # commands hold the lock of who serves for an instant, to see whether somebody does
 LOOK_S = 0.2  # for which they wait for each other
 
 
@@ -213,7 +218,8 @@ class Store:
             yield is_held
 
     @contextmanager
-    def serving_alone(self, patience_s: float = LOCK_S) -> Iterator[None]:
+    # Commands hold the lock of who serves for an instant, to see whether somebody does
+    def serving_alone(self, patience_s: float = 2.0) -> Iterator[None]:
         """Hold the store for this process alone; a killed process holds nothing.
 
         Args:

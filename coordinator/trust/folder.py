@@ -39,7 +39,6 @@ SERVER_DAYS = 365
 BEFORE = timedelta(days=1)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
-_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 class HostError(WrongInput):
@@ -152,7 +151,7 @@ def _dns(name: str, shown: str) -> str:
         host = name.encode("idna").decode().lower()
     except UnicodeError:
         host = ""
-    is_host = len(host) <= 253 and _HOST.fullmatch(host) is not None
+    is_host = len(host) <= 253 and re.fullmatch(rf"{_LABEL}(\.{_LABEL})*", host) is not None
     demand(
         is_host, f"--host {shown}: a host name or an address without port is expected", HostError
     )

@@ -9,9 +9,9 @@ in modules that both have, their ranks stand side by side and their changes to t
     engine.put(stack.joined(own_numbers, shared_numbers))
 
 A generator net (`smidgen.edge_client.personal.generator`) outputs a factor for every rank of a
-bank; a rates net (`smidgen.edge_client.personal.rates`) outputs one for every tensor of an adapter.
-Each tells a device how to train its own adapter. Their weights are float32 tensors by name, as an
-adapter's are, so they are sent, averaged, journaled and compressed in the same way.
+bank; a rates net (`smidgen.edge_client.personal.fitting`) outputs one for every tensor of an
+adapter. Each tells a device how to train its own adapter. Their weights are float32 tensors by
+name, as an adapter's are, so they are sent, averaged, journaled and compressed in the same way.
 """
 
 import math
@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smidgen.edge_client.adapters.ranks import ModuleRank
 from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterError,
     AdapterSpec,
+    ModuleRank,
     lead,
     lora_modules,
     parse_adapter,

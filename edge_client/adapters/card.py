@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smidgen.edge_client.adapters.gguf_adapter import ADAPTER
+from smidgen.edge_client.adapters.exports import ADAPTER
 from smidgen.edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
 from smidgen.edge_client.bases.base import EMBEDDED, Base
 from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
@@ -63,7 +63,6 @@ ASKED_SO = """The prompt is the pattern with a text in it, up to `[MASK]`, witho
 that. The likeliest next token is then the first one of a label word.
 """
 READABLE = 1e6  # from which on a figure is told by its order of magnitude
-BEGINNING = 4096  # characters of a base's card in which its licence is looked for
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ def licence_of(base: Base) -> str:
         return named if isinstance(named, str) and re.fullmatch(r"[\w.+-]{1,60}", named) else ""
     try:
         with (base.folder / README).open(encoding="utf-8") as file:
-            beginning = file.read(BEGINNING)
+            # Characters of a base's card in which its licence is looked for
+            beginning = file.read(4096)
     except (OSError, ValueError):
         return ""
     found = re.match(r"---\n(?:(?!--- *\n).*\n)*?license: *([\w.+-]{1,60}) *\n", beginning)

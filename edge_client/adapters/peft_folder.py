@@ -28,11 +28,17 @@ from smidgen.edge_client.adapters.card import (
     model_card,
     portable_name,
 )
-from smidgen.edge_client.adapters.gguf_adapter import ADAPTER, has_gguf_form, write_gguf_adapter
+from smidgen.edge_client.adapters.exports import (
+    ADAPTER,
+    MERGED,
+    check_mergeable,
+    has_gguf_form,
+    write_gguf_adapter,
+    write_merged,
+)
 from smidgen.edge_client.adapters.initial import fitting
-from smidgen.edge_client.adapters.merged import MERGED, check_mergeable, write_merged
-from smidgen.edge_client.adapters.ranks import LORA_ALPHA
 from smidgen.edge_client.adapters.spec import (
+    LORA_ALPHA,
     PREFIX,
     AdapterError,
     AdapterSpec,

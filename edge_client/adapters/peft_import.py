@@ -27,12 +27,13 @@ from smidgen.edge_client.adapters.peft_options import (
     matching,
     task_type,
 )
-from smidgen.edge_client.adapters.ranks import LORA_ALPHA, ModuleRank
 from smidgen.edge_client.adapters.spec import (
+    LORA_ALPHA,
     PREFIX,
     TARGETS,
     AdapterError,
     AdapterSpec,
+    ModuleRank,
     has_peft_form,
     head_modules,
     head_sizes,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from smidgen.edge_client.api.given import Place
+from smidgen.edge_client.api.labeller import Place
 from smidgen.edge_client.api.plan import ADAPTER, plan, state_folder
 from smidgen.edge_client.api.train import Tell
 from smidgen.edge_client.bases.base import (
@@ -33,9 +33,9 @@ from smidgen.edge_client.doctor.machine import (
 )
 from smidgen.edge_client.engine.opening import ENGINES, engine_name
 from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.planning.plan import AUTO, parse_budget
 from smidgen.edge_client.planning.planner import plan_in_words
 from smidgen.edge_client.planning.resources import flags_here
-from smidgen.edge_client.planning.sizes import AUTO, parse_budget
 from smidgen.edge_client.tables import seconds
 
 ROOT = Path("/")
@@ -116,9 +116,7 @@ def doctor(
 def _coordinator(
     url: str, ca: str, state: Path, is_plain_fine: bool, host: Host
 ) -> Sequence[Finding]:
-    from smidgen.edge_client.doctor.coordinator import (
-        read_coordinator,
-    )  # httpx, only where it is asked
+    from smidgen.edge_client.doctor.coordinator import read_coordinator
 
     return read_coordinator(url, ca, state, is_plain_fine, host.now_s)
 

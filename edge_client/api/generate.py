@@ -10,8 +10,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from smidgen.edge_client.adapters.spec import AdapterError
-from smidgen.edge_client.api.given import Asked, Place, place_or_none
-from smidgen.edge_client.api.labeller import adapter_and_task, adapter_or_own
+from smidgen.edge_client.api.labeller import (
+    Asked,
+    Place,
+    adapter_and_task,
+    adapter_or_own,
+    place_or_none,
+)
 from smidgen.edge_client.api.predict import found_texts
 from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from smidgen.edge_client.bases.tokenizer import open_tokens
@@ -19,14 +24,14 @@ from smidgen.edge_client.engine.generation import Network, Sampling, generated, 
 from smidgen.edge_client.engine.opening import load_engine
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.planning.allocator import resident_bytes, trim
-from smidgen.edge_client.planning.resources import read_facts
-from smidgen.edge_client.planning.sizes import (
+from smidgen.edge_client.planning.plan import (
     AUTO,
     BudgetError,
     auto_budget,
     parse_budget,
     size_text,
 )
+from smidgen.edge_client.planning.resources import read_facts
 from smidgen.edge_client.tables import size
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.ready_tasks import CONVERSATION

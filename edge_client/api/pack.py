@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from smidgen.edge_client.api.given import Place, place
+from smidgen.edge_client.api.labeller import Place, place
 from smidgen.edge_client.bases.base import HEADLESS, Base, BaseName
 from smidgen.edge_client.bases.layout import checked_shape
-from smidgen.edge_client.bases.packing import pack_model, pack_random
+from smidgen.edge_client.bases.packing import Packed, Progress, pack_model, pack_random
 from smidgen.edge_client.bases.tokenizer import disagreements
-from smidgen.edge_client.bases.writer import Packed, Progress
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.outputs import check_out_parent
 from smidgen.edge_client.wire.seeds import Seed

@@ -8,17 +8,17 @@ from smidgen.edge_client.adapters.peft_folder import (
     read_peft_folder,
 )
 from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
-from smidgen.edge_client.api.given import Asked, Place, place, task_file, task_for, training_of
+from smidgen.edge_client.api.labeller import Asked, Place, place, task_file, task_for, training_of
 from smidgen.edge_client.api.train import labelled_texts
 from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import ready_engine
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.source import Dialect
 from smidgen.edge_client.metering.memory import PeakSpan
 from smidgen.edge_client.personal.making import Made, Opening, make, method_for, way_for
 from smidgen.edge_client.personal.methods import FROM_SHARED, Given, Way
-from smidgen.edge_client.planning.cuda.accelerator import CPU
-from smidgen.edge_client.planning.sizes import AUTO, parse_budget
+from smidgen.edge_client.planning.cuda_memory import CPU
+from smidgen.edge_client.planning.plan import AUTO, parse_budget
 from smidgen.edge_client.tasks.kind import check_same
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.seeds import Seed

@@ -10,18 +10,16 @@ from pathlib import Path
 
 from smidgen.edge_client.adapters.initial import check_asked
 from smidgen.edge_client.adapters.spec import parse_adapter
-from smidgen.edge_client.api.given import Asked, Place, as_task, place, training_of
+from smidgen.edge_client.api.labeller import Asked, Place, as_task, place, training_of
 from smidgen.edge_client.bases.base import EMBEDDED, BaseError, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import facts_in_process, workload
 from smidgen.edge_client.engine.opening import engine_name, measured_card_flops, runtime_bytes
 from smidgen.edge_client.outputs import OutputError, home_folder
 from smidgen.edge_client.planning.budget import Corrections
-from smidgen.edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
-from smidgen.edge_client.planning.cuda.memory import host_bytes, seconds
-from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.cuda_memory import CPU, CUDA, Accelerator, host_bytes, seconds
+from smidgen.edge_client.planning.plan import AUTO, Plan, Workload, auto_budget, parse_budget
 from smidgen.edge_client.planning.planner import Correct, Option, as_estimated, choose, options
 from smidgen.edge_client.planning.resources import Resources, measured_flops, read_facts
-from smidgen.edge_client.planning.sizes import AUTO, auto_budget, parse_budget
 from smidgen.edge_client.planning.step_cost import Rates, layer_forwards
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.training import Training

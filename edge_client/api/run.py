@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smidgen.edge_client.adapters.peft_folder import check_adapter_folder
-from smidgen.edge_client.api.given import Place, place, place_or_none
+from smidgen.edge_client.api.labeller import Place, place, place_or_none
 from smidgen.edge_client.api.plan import state_folder
 from smidgen.edge_client.api.train import version
 from smidgen.edge_client.bases.base import EMBEDDED, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import ready_engine
 from smidgen.edge_client.engine.limits import parse_limits
 from smidgen.edge_client.errors import Failed, WrongInput, demand
-from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.source import Dialect
 from smidgen.edge_client.guest.ceilings import Rules, parse_window
-from smidgen.edge_client.planning.cuda.accelerator import CPU
-from smidgen.edge_client.planning.sizes import AUTO, parse_budget, parse_cache_size, parse_size
+from smidgen.edge_client.planning.cuda_memory import CPU
+from smidgen.edge_client.planning.plan import AUTO, parse_budget, parse_cache_size, parse_size
 from smidgen.edge_client.tasks.kind import every_files
 from smidgen.edge_client.texts.data_folder import check_folder
 from smidgen.edge_client.wire.fleet import LONGEST_NAME, NAME, check_tags, is_name

@@ -24,7 +24,7 @@ from smidgen.edge_client.adapters.spec import (
     parse_adapter,
     usual_adapter,
 )
-from smidgen.edge_client.api.given import Asked, Place, place, task_for, training_of
+from smidgen.edge_client.api.labeller import Asked, Place, place, task_for, training_of
 from smidgen.edge_client.api.plan import ADAPTER
 from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import open_within, ready_engine
@@ -33,14 +33,12 @@ from smidgen.edge_client.engine.scoring import evaluate, measured
 from smidgen.edge_client.engine.trainer import Trained
 from smidgen.edge_client.engine.trainer import train as train_round
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError, Dialect
 from smidgen.edge_client.formats.tags import OUTSIDE
 from smidgen.edge_client.metering.memory import PeakSpan
-from smidgen.edge_client.planning.cuda.accelerator import CPU, DevicePeak
-from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.cuda_memory import CPU, DevicePeak
+from smidgen.edge_client.planning.plan import AUTO, Plan, parse_budget
 from smidgen.edge_client.planning.planner import plan_in_words
-from smidgen.edge_client.planning.sizes import AUTO, parse_budget
 from smidgen.edge_client.tasks.encoder import cuts_in_words, usable
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.scores import Evaluation

@@ -21,7 +21,7 @@ import msgspec
 
 from smidgen.edge_client.bases.header import TensorEntry, WeightsError, read_header
 from smidgen.edge_client.bases.layout import (
-    PackError,  # what everything here raises
+    PackError,
     checked_shape,
     lay_out,
     pooler_of,

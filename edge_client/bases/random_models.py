@@ -19,7 +19,6 @@ LABEL_WORDS = (
     *("world", "sports", "business", "science"),
     *("good", "bad", "great", "terrible", "yes", "no"),
 )
-STANDARD_DEVIATION = np.float32(0.02)
 
 _BERT = {
     "architectures": ["BertForMaskedLM"],
@@ -286,7 +285,7 @@ def draw_blocks(tensor: Tensor, seed: int, block_rows: int) -> Iterator[np.ndarr
         if len(size) == 1:
             yield np.full(size, 0.0 if tensor.name.endswith("bias") else 1.0, np.float32)
         else:
-            yield generator.standard_normal(size, np.float32) * STANDARD_DEVIATION
+            yield generator.standard_normal(size, np.float32) * np.float32(0.02)
 
 
 def tokenizer_files(config: dict[str, Any]) -> dict[str, bytes]:

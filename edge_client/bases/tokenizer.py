@@ -24,7 +24,6 @@ from smidgen.edge_client.texts.tokens import Tokens
 # Classes that build lower-casing and special tokens by themselves, without a final `Fast`.
 BUILDING = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
 SPLITTING = ("CamembertTokenizer", "XLMRobertaTokenizer")  # at white space, into SentencePiece's
-MODEL = re.compile(rb'"model"\s*:\s*\{(.{0,600})', re.DOTALL)
 AGAIN = "save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 
 
@@ -79,7 +78,7 @@ def tokenizer_kind(folder: Path) -> str:
         (folder / "tokenizer.json").open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body,
     ):
-        model = MODEL.search(body)
+        model = re.search(rb'"model"\s*:\s*\{(.{0,600})', body, flags=re.DOTALL)
         head = model[1].partition(b'"vocab"')[0] if model else b""
     return next((kind for key, kind in _KEYS if re.search(key, head)), "WordLevel")
 

@@ -20,12 +20,7 @@ from smidgen.edge_client.bases.architectures import Family, modern_name
 from smidgen.edge_client.bases.gguf.blocks import BLOCKS
 from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
 from smidgen.edge_client.bases.gguf.model import config_of, entries_of
-from smidgen.edge_client.bases.header import (
-    SCALE,
-    TensorEntry,
-    WeightsError,  # what `Weights` raises
-    read_header,
-)
+from smidgen.edge_client.bases.header import SCALE, TensorEntry, WeightsError, read_header
 from smidgen.edge_client.bases.quantization import (
     BLOCK,
     Stored,  # what `Weights.stored` gives

@@ -21,7 +21,7 @@ from smidgen.edge_client.labelling.label_work import (
     terms_of,
     training_forwards,
 )
-from smidgen.edge_client.labelling.own_texts import OwnTexts, capped, sampled, tests_of
+from smidgen.edge_client.labelling.pseudo_labels import OwnTexts, capped, sampled, tests_of
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.personal.generator import teach
 from smidgen.edge_client.texts.examples import ClientData

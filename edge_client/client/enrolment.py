@@ -14,17 +14,17 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from smidgen.edge_client.adapters.spec import at_most, largest_rank, parse_adapter
+from smidgen.edge_client.client.connection import Unreachable, reached
 from smidgen.edge_client.client.failures import ClientError, NoMemoryNow, OtherBase, not_known
-from smidgen.edge_client.client.retries import Unreachable, reached
 from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState, Identity
 from smidgen.edge_client.client.transport import Coordinator, Refused
 from smidgen.edge_client.engine.budgeted import check_budget
 from smidgen.edge_client.engine.opening import installed_engine
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.metering.machine import board, is_on_mains
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.planning.resources import memory_bytes, usable_cores
-from smidgen.edge_client.planning.sizes import BudgetError
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.texts.examples import ClientData
 from smidgen.edge_client.texts.parts import Wanted

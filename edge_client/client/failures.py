@@ -9,15 +9,15 @@ from smidgen.edge_client.bases.architectures import ArchitectureError
 from smidgen.edge_client.bases.base import BaseError
 from smidgen.edge_client.bases.header import WeightsError
 from smidgen.edge_client.bases.layout import PackError
+from smidgen.edge_client.client.connection import Refused
 from smidgen.edge_client.client.packs.fetch import NotFetched, PackDownloading
 from smidgen.edge_client.client.packs.shelf import NoRoom
-from smidgen.edge_client.client.retries import Refused
 from smidgen.edge_client.engine.engine import EngineError
 from smidgen.edge_client.engine.limits import OutOfTime, OverLimits
 from smidgen.edge_client.errors import Failed, WrongInput
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.planning.budget import MemoryRanOut
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.edge_client.texts.tokens import TokenizerError

@@ -54,7 +54,6 @@ NAMES = {*WRITTEN, *EARLY, "activations", "adapter", "updates", "controls", "res
 LABELS = re.compile(r"labels-.+\.jsonl(\.bad)?")
 # What `write_atomically`, `new_file` and `new_folder` make beside a name until it is in its place.
 HALF = re.compile(r"\.(?P<name>.+)\.(part|part-[0-9]+|(?P<old>old-[0-9]+))")
-PROBE = re.compile(r"room(\.\w+)?")  # a file by which it is seen whether there is room
 NOBODYS = {  # what systems put into any folder, and what keeps an empty one in an archive
     *("lost+found", "System Volume Information", ".snapshot", ".nfs*", ".Trash-*", ".DS_Store"),
     *(".gitignore", ".gitkeep", ".keep"),
@@ -68,7 +67,8 @@ def is_own(name: str) -> bool:
     """Whether smidgen gives this name to something in a state folder, or to the half of it."""
     half = HALF.fullmatch(name)
     whole = half["name"] if half else name
-    is_probe = half is not None and PROBE.fullmatch(whole) is not None
+    # A file by which it is seen whether there is room
+    is_probe = half is not None and re.fullmatch(r"room(\.\w+)?", whole) is not None
     return whole in NAMES or LABELS.fullmatch(whole) is not None or is_probe
 
 
@@ -262,7 +262,6 @@ class StepStates:
 
 KEPT_TERMS = 64  # of runs, the newest
 TERMS, HOME = ".json", ".home"  # what files of terms end in; the other, once the adapter is at home
-PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Joined:
@@ -372,4 +371,4 @@ def _terms_in(path: Path) -> Terms | None:
 
 def file_name(word: str) -> str:
     """A word that a coordinator chose, as the name of a file: itself, or its hash."""
-    return word if PLAIN_NAME.fullmatch(word) else sha256(word.encode())
+    return word if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", word) else sha256(word.encode())

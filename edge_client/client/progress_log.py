@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from smidgen.edge_client.client.state import FinishedWork
 from smidgen.edge_client.codecs import PLAIN
-from smidgen.edge_client.labelling.own_texts import share_of
+from smidgen.edge_client.labelling.pseudo_labels import share_of
 from smidgen.edge_client.tables import size
 from smidgen.edge_client.tasks.counts import scores_of
 from smidgen.edge_client.tasks.kind import kind_of

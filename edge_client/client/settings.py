@@ -9,9 +9,9 @@ from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.packs.shelf import Shelf
 from smidgen.edge_client.client.packs.sources import PackSource
 from smidgen.edge_client.engine.limits import Limits
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect
+from smidgen.edge_client.formats.source import PLAIN, Dialect
 from smidgen.edge_client.guest.ceilings import Rules
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ outbox/WORK.json, .st  a finished report and update until the coordinator has ac
 updates/RUN/N.st       what its update steps go on from, see `smidgen.edge_client.client.folder`
 steps/WORK.st          where unfinished training stands, see `smidgen.edge_client.guest.steps`
 labels-RUN.jsonl       its pseudo-labels, see `smidgen.edge_client.labelling.label_journal`
-link.json              how fast its updates got through, see `smidgen.edge_client.metering.traffic`
+link.json              how fast its updates got through, see `smidgen.edge_client.metering.work`
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `smidgen.edge_client.engine.activation_cache`
 lock                   held while a client runs
@@ -55,7 +55,7 @@ from smidgen.edge_client.files import (
     oldest_first,
     write_atomically,
 )
-from smidgen.edge_client.metering.traffic import Link
+from smidgen.edge_client.metering.work import Link
 from smidgen.edge_client.wire.messages import Report, WireError, encode
 from smidgen.edge_client.wire.tensors import sha256
 

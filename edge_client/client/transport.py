@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
-from smidgen.edge_client.client.connection import AddressError, Connection, pieces
-from smidgen.edge_client.client.retries import (
+from smidgen.edge_client.client.connection import (
     PASSING,
+    AddressError,
+    Connection,
     Refused,
     TransportError,
     Unreachable,
     patiently,
+    pieces,
 )
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.wire.fleet import Enrol, Enrolled, Membership
@@ -35,7 +37,6 @@ __all__ = [
     "patiently",
 ]
 MOST_ADAPTER_BYTES = 256 << 20  # of an adapter whose size nobody has told
-GAVE_UP = (408, 504, 524)  # of a proxy that waits no longer for an answer
 SHORTEST_POLL_S = 1.0
 FEWEST_ANSWERED, MOST_ANSWERED = 10, 640  # polls before a longer one is tried
 MOST_TURNS = 5  # of an upload: each time the coordinator says from where on it wants it
@@ -101,7 +102,8 @@ class Coordinator:
             given = self._connection.message("GET", path, meter, Next, wait_s=wait_s)
         except Unreachable as error:
             spent_s = time.monotonic() - began_s
-            if error.status in GAVE_UP and wait_s and spent_s >= SHORTEST_POLL_S:
+            # Of a proxy that waits no longer for an answer
+            if error.status in (408, 504, 524) and wait_s and spent_s >= SHORTEST_POLL_S:
                 self._shorten(spent_s)
             raise
         self._answered += wait_s > 0

@@ -14,14 +14,15 @@ import httpx
 
 from smidgen.edge_client.client.connection import (
     TOO_EARLY,
+    Unreachable,
     address,
     http_client,
     is_coordinators,
     is_loopback,
     no_answer,
     objection,
+    reached,
 )
-from smidgen.edge_client.client.retries import Unreachable, reached
 from smidgen.edge_client.errors import Failed, WrongInput, demand
 from smidgen.edge_client.files import write_atomically
 from smidgen.edge_client.wire.pins import (

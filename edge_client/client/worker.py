@@ -27,7 +27,7 @@ from smidgen.edge_client.guest.guest import Guest
 from smidgen.edge_client.guest.process import waiting
 from smidgen.edge_client.guest.steps import Keeper, StepFile
 from smidgen.edge_client.labelling.label_journal import FileNotes
-from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.labelling.pseudo_labels import OwnTexts
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.planning.allocator import let_go_of_code
 from smidgen.edge_client.planning.planner import plan_in_words

@@ -28,8 +28,7 @@ from smidgen.edge_client.commands.console import (
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.annotation import doccano, label_studio
 from smidgen.edge_client.formats.annotation.answers import Proposal
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import PLAIN, DataError, Dialect
 from smidgen.edge_client.labelling.label_journal import FileNotes, Revoked
 from smidgen.edge_client.labelling.pseudo_labels import Reading, text_id
 from smidgen.edge_client.options import options_of

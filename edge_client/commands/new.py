@@ -28,20 +28,17 @@ from smidgen.edge_client.commands.console import (
 )
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.files import OTHERS
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect
 from smidgen.edge_client.formats.json_rows import MESSAGES
 from smidgen.edge_client.formats.lines import BOUNDS
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import Row
 from smidgen.edge_client.formats.registry import holds, read
+from smidgen.edge_client.formats.source import PLAIN, DataError, Dialect, Row, Source
 from smidgen.edge_client.formats.tags import OUTSIDE
 from smidgen.edge_client.options import Commands
 from smidgen.edge_client.outputs import new_folder
 from smidgen.edge_client.tables import shown, some
 from smidgen.edge_client.tasks.kind import TaskKind, every_kind, kind_named, kind_of
 from smidgen.edge_client.tasks.kinds.multilabel import SEPARATOR
-from smidgen.edge_client.tasks.registry import DEFAULT
-from smidgen.edge_client.tasks.task import Task, task_from_mapping, task_toml, toml_of
+from smidgen.edge_client.tasks.task import DEFAULT, Task, task_from_mapping, task_toml, toml_of
 from smidgen.edge_client.texts.accounting import Accounting, tell
 from smidgen.edge_client.texts.examples import (
     ClientData,

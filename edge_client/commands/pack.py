@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 
 from smidgen.edge_client.api.pack import Pack
 from smidgen.edge_client.api.pack import pack as make_pack
-from smidgen.edge_client.bases.writer import Progress
+from smidgen.edge_client.bases.packing import Progress
 from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.errors import Stopped
 from smidgen.edge_client.options import Commands, options_of

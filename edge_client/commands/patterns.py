@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from smidgen.edge_client.adapters.spec import parse_adapter
-from smidgen.edge_client.api.given import task_file, task_for
+from smidgen.edge_client.api.labeller import task_file, task_for
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.commands.console import (
     BaseOption,
@@ -29,9 +29,9 @@ from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.scoring import evaluate
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.files import write_atomically
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.planning.cuda.accelerator import CPU
-from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.formats.source import Dialect
+from smidgen.edge_client.planning.cuda_memory import CPU
+from smidgen.edge_client.planning.plan import AUTO
 from smidgen.edge_client.tables import Column, Table, share, show
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.ready_tasks import READY

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from smidgen.edge_client.api.evaluate import evaluate as score
 from smidgen.edge_client.api.generate import GeneratedText, generate
 from smidgen.edge_client.api.labeller import Labeller, adapter_or_own, open_labeller
+from smidgen.edge_client.api.predict import evaluate as score
 from smidgen.edge_client.api.predict import predict as label
 from smidgen.edge_client.api.predict import with_prior
 from smidgen.edge_client.commands.console import (
@@ -27,17 +27,15 @@ from smidgen.edge_client.commands.console import (
 )
 from smidgen.edge_client.commands.labels import WriteOption, check_proposals, proposals
 from smidgen.edge_client.errors import WrongInput, demand
-from smidgen.edge_client.formats.dialect import Dialect, find
-from smidgen.edge_client.formats.opened import DataError
-from smidgen.edge_client.formats.opened import Source as File
+from smidgen.edge_client.formats.source import DataError, Dialect, find
+from smidgen.edge_client.formats.source import Source as File
 from smidgen.edge_client.options import options_of
 from smidgen.edge_client.outputs import check_other
 from smidgen.edge_client.personal.choice import chosen_in
 from smidgen.edge_client.tables import prints, show, shown
 from smidgen.edge_client.tasks.kind import kind_named, kind_of
-from smidgen.edge_client.tasks.kinds.guesses import TOP
-from smidgen.edge_client.tasks.output import Formatter, Skipped, skipped
-from smidgen.edge_client.tasks.scores import Scores
+from smidgen.edge_client.tasks.kinds.asked_words import TOP
+from smidgen.edge_client.tasks.scores import Formatter, Scores, Skipped, skipped
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import Example, Found, every_row, streamed
 from smidgen.edge_client.texts.parts import ANY, Wanted, read_as, wanted_by

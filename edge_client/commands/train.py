@@ -20,8 +20,8 @@ from smidgen.edge_client.api.plan import plan as make_plans
 from smidgen.edge_client.api.train import TrainedAdapter, train
 from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.options import options_of
+from smidgen.edge_client.planning.plan import size_text
 from smidgen.edge_client.planning.planner import undominated
-from smidgen.edge_client.planning.sizes import size_text
 from smidgen.edge_client.planning.torch_memory import parts
 from smidgen.edge_client.tables import Column, Table, seconds, show, size, sizes
 from smidgen.edge_client.tasks.kind import measure_called

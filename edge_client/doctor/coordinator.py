@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from smidgen.edge_client.client.connection import Connection, address
-from smidgen.edge_client.client.retries import TransportError
+from smidgen.edge_client.client.connection import Connection, TransportError, address
 from smidgen.edge_client.client.trust import KEPT, LOOK_S, NotBelieved, TrustError, trusted
 from smidgen.edge_client.doctor.machine import ERROR, OK, UNKNOWN, WARNING, Finding
 from smidgen.edge_client.metering.work import WorkMeter

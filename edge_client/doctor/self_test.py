@@ -22,8 +22,8 @@ from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.bases.layout import Tensor, lay_out
 from smidgen.edge_client.bases.manifest import QUANTIZATIONS, Manifest
+from smidgen.edge_client.bases.packing import quiet, write_pack
 from smidgen.edge_client.bases.random_models import tokenizer_files
-from smidgen.edge_client.bases.writer import quiet, write_pack
 from smidgen.edge_client.doctor.engines import LOSS, Numbers
 from smidgen.edge_client.engine.opening import open_engine
 from smidgen.edge_client.tasks.task import Task

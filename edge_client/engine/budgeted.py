@@ -25,11 +25,10 @@ from smidgen.edge_client.engine.opening import (
 )
 from smidgen.edge_client.planning.allocator import trim
 from smidgen.edge_client.planning.budget import Budget, Corrections
-from smidgen.edge_client.planning.cuda.accelerator import CPU
-from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.cuda_memory import CPU
+from smidgen.edge_client.planning.plan import Workload, auto_budget
 from smidgen.edge_client.planning.planner import Option, choose, options
 from smidgen.edge_client.planning.resources import Resources, read_facts
-from smidgen.edge_client.planning.sizes import auto_budget
 from smidgen.edge_client.planning.step_cost import Rates
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task

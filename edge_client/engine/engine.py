@@ -29,9 +29,8 @@ from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.guest.steps import Moments, ResumePoint, Steps
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.planning.allocator import trim
-from smidgen.edge_client.planning.budget import Budget
-from smidgen.edge_client.planning.cuda.accelerator import DevicePeak
-from smidgen.edge_client.planning.guard import is_allocation_failure
+from smidgen.edge_client.planning.budget import Budget, is_allocation_failure
+from smidgen.edge_client.planning.cuda_memory import DevicePeak
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.planning.planner import Option
 from smidgen.edge_client.tasks.encoder import Encoder

@@ -26,11 +26,9 @@ from smidgen.edge_client.planning.allocator import (
     trim,
     use_one_arena,
 )
-from smidgen.edge_client.planning.budget import Budget
-from smidgen.edge_client.planning.cuda.accelerator import CPU, CUDA, Accelerator
-from smidgen.edge_client.planning.guard import Guard, PeakGuard
-from smidgen.edge_client.planning.plan import Plan
-from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.planning.budget import Budget, Guard, PeakGuard
+from smidgen.edge_client.planning.cuda_memory import CPU, CUDA, Accelerator
+from smidgen.edge_client.planning.plan import AUTO, Plan
 from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task

@@ -35,9 +35,9 @@ try:
 except ImportError as error:
     raise WrongInput("a seat in a Flower federation wants flwr: pip install flwr") from error
 
-from smidgen.edge_client.api.given import training_of
+from smidgen.edge_client.api.labeller import training_of
 from smidgen.edge_client.flower.seat import Seat, SeatRecipe, SeatSettings
-from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.planning.plan import AUTO
 from smidgen.edge_client.wire.training import Training
 
 log = logging.getLogger(__name__)

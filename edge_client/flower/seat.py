@@ -17,7 +17,7 @@ import numpy as np
 from smidgen.edge_client.adapters.initial import first_adapter
 from smidgen.edge_client.adapters.peft_folder import adapter_state, peft_state
 from smidgen.edge_client.adapters.spec import AdapterError, has_peft_form, parse_adapter
-from smidgen.edge_client.api.given import place, task_for
+from smidgen.edge_client.api.labeller import place, task_for
 from smidgen.edge_client.api.plan import ADAPTER
 from smidgen.edge_client.api.train import labelled_texts
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
@@ -25,8 +25,8 @@ from smidgen.edge_client.engine.budgeted import open_within
 from smidgen.edge_client.engine.scoring import evaluate
 from smidgen.edge_client.engine.trainer import train
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.planning.sizes import AUTO, parse_budget
+from smidgen.edge_client.formats.source import Dialect
+from smidgen.edge_client.planning.plan import AUTO, parse_budget
 from smidgen.edge_client.tasks.scores import Evaluation
 from smidgen.edge_client.wire.seeds import derive_seed
 from smidgen.edge_client.wire.tensors import AdapterState, shapes_of

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Wants, named
 from smidgen.edge_client.formats.json_rows import (
     MESSAGES,
     NUMBERS,
@@ -22,8 +21,16 @@ from smidgen.edge_client.formats.json_rows import (
     worded,
 )
 from smidgen.edge_client.formats.lines import LONGEST_LINE
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.source import (
+    DataError,
+    Head,
+    LeftOut,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    named,
+)
 from smidgen.edge_client.formats.table import used_columns
 from smidgen.edge_client.tables import plain
 

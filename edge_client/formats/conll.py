@@ -21,10 +21,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from smidgen.edge_client.formats.dialect import PLAIN, Wants, named
-from smidgen.edge_client.formats.opened import DataError, Source, ending_of, head_of
 from smidgen.edge_client.formats.paragraphs import Block, blocks
-from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.source import (
+    PLAIN,
+    DataError,
+    Head,
+    LeftOut,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    ending_of,
+    head_of,
+    named,
+)
 from smidgen.edge_client.formats.tags import OUTSIDE, parted
 
 DOCUMENT = "-DOCSTART-"

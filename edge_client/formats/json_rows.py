@@ -13,10 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Dialect, Wants, named
 from smidgen.edge_client.formats.lines import each_line
-from smidgen.edge_client.formats.opened import MARK, DataError, Source, ending_of
-from smidgen.edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.source import (
+    MARK,
+    DataError,
+    Dialect,
+    Head,
+    LeftOut,
+    Reason,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    ending_of,
+    named,
+)
 from smidgen.edge_client.formats.table import used_columns
 
 SPACE = re.compile(rf"[{MARK} \t\r\n]*")

@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Wants
 from smidgen.edge_client.formats.lines import Lines, Whole, each_line
-from smidgen.edge_client.formats.opened import MARK, DataError, Source, ending_of
-from smidgen.edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.source import (
+    MARK,
+    DataError,
+    Head,
+    LeftOut,
+    Reason,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    ending_of,
+)
 
 
 class Block(NamedTuple):

@@ -17,11 +17,23 @@ from smidgen.edge_client.formats.annotation.brat import BRAT
 from smidgen.edge_client.formats.annotation.exports import EXPORTS
 from smidgen.edge_client.formats.arrow import ARROW, PARQUET, SAVED_DATASET, SPLITS, STATE
 from smidgen.edge_client.formats.conll import CONLL
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from smidgen.edge_client.formats.json_rows import ARRAY, JSON_ARRAY, JSON_LINES
-from smidgen.edge_client.formats.opened import DataError, Source, ending_of, head_of
 from smidgen.edge_client.formats.paragraphs import PARAGRAPHS, PLAIN_LINES
-from smidgen.edge_client.formats.reader import GENERIC, Head, LeftOut, Reader, Rows
+from smidgen.edge_client.formats.source import (
+    GENERIC,
+    PLAIN,
+    DataError,
+    Dialect,
+    Head,
+    LeftOut,
+    Reader,
+    Rows,
+    Source,
+    Wants,
+    ending_of,
+    head_of,
+    named,
+)
 from smidgen.edge_client.formats.table import TABLE
 from smidgen.edge_client.tables import plain
 
@@ -78,7 +90,7 @@ def _loaded(point: EntryPoint) -> Reader:
             f"{said} cannot be used: {type(error).__name__}: {plain(str(error))[:200]}"
         ) from error
     for part in PARTS:
-        demand(hasattr(reader, part), f"{said} has no `{part}`; see formats/reader.py", Failed)
+        demand(hasattr(reader, part), f"{said} has no `{part}`; see formats/source.py", Failed)
     calls = {name: _naming(said)(getattr(reader, name)) for name in ("sniff", "gives")}
 
     def read(source: Source) -> Rows:

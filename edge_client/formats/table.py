@@ -27,10 +27,21 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from smidgen.edge_client.formats.dialect import DELIMITERS, Dialect, Wants, named, names_of
 from smidgen.edge_client.formats.lines import LONGEST_LINE, Lines, LongLine
-from smidgen.edge_client.formats.opened import MARK, DataError, Source
-from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.source import (
+    DELIMITERS,
+    MARK,
+    DataError,
+    Dialect,
+    Head,
+    LeftOut,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    named,
+    names_of,
+)
 
 csv.field_size_limit(LONGEST_LINE)
 KEPT = 1000  # lines behind that are let go of together

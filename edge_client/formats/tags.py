@@ -9,7 +9,7 @@ of its type precedes it, has fewer. Messages quote no tag: an unknown one may be
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from smidgen.edge_client.formats.dialect import find, named
+from smidgen.edge_client.formats.source import find, named
 
 OUTSIDE = "O"  # the tag of a word that belongs to no entity
 BEGINS, GOES_ON = "BSUW", "IELM"  # a single word, the first; a further word, the last

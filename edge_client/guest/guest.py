@@ -39,8 +39,8 @@ from smidgen.edge_client.metering.power import (
     power_rails,
     sees_as_much,
 )
+from smidgen.edge_client.planning.plan import size_text
 from smidgen.edge_client.planning.resources import machine_memory
-from smidgen.edge_client.planning.sizes import size_text
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # of /proc/stat, a second
 IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for disks

@@ -25,9 +25,9 @@ from smidgen.edge_client.labelling.label_journal import (
     moved,
     sketch_of,
 )
-from smidgen.edge_client.labelling.own_texts import OwnTexts
 from smidgen.edge_client.labelling.pseudo_labels import FEWEST as FEWEST_LABELLED
 from smidgen.edge_client.labelling.pseudo_labels import (
+    OwnTexts,
     Reading,
     affordable,
     agreed,

@@ -38,7 +38,7 @@ from smidgen.edge_client.adapters.spec import net_in
 from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
 from smidgen.edge_client.errors import Failed
-from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.labelling.pseudo_labels import OwnTexts
 from smidgen.edge_client.personal.bank import (
     Bank,
     bank_numbers,
@@ -47,9 +47,8 @@ from smidgen.edge_client.personal.bank import (
     modules_of,
     within,
 )
-from smidgen.edge_client.personal.fitting import Fitted, FitTerms, fit
+from smidgen.edge_client.personal.fitting import Fitted, FitTerms, fit, learned
 from smidgen.edge_client.personal.interpolation import kept_aside
-from smidgen.edge_client.personal.rates import learned
 from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.scores import TrainingError

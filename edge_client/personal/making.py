@@ -31,7 +31,7 @@ from smidgen.edge_client.personal.methods import (
     own_adapter,
 )
 from smidgen.edge_client.personal.svd import initial_rank
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.tasks.encoder import Encoder, usable
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.scores import Evaluation

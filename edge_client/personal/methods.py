@@ -41,10 +41,9 @@ from smidgen.edge_client.personal.bank import (
     modules_of,
     uniform,
 )
-from smidgen.edge_client.personal.fitting import Above, Fitted, FitTerms, Form, fit
+from smidgen.edge_client.personal.fitting import Above, Fitted, FitTerms, Form, Rated, fit
 from smidgen.edge_client.personal.generator import factors, features_of
 from smidgen.edge_client.personal.interpolation import along, kept_aside, mixed, nearest
-from smidgen.edge_client.personal.rates import Rated
 from smidgen.edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from smidgen.edge_client.texts.examples import ClientData
 from smidgen.edge_client.wire.seeds import derive_seed

@@ -26,7 +26,6 @@ from smidgen.edge_client.personal.fitting import Form
 from smidgen.edge_client.wire.tensors import AdapterState
 
 BETA_1, BETA_2 = 0.85, 0.85  # PEFT's, of sensitivity and of uncertainty
-ORTHOGONALITY = 0.1  # FedP2EFT's setting for MasakhaNEWS; PEFT's own is 0.5
 SPREAD = 0.02  # standard deviation of P's and Q's first values, as in PEFT
 
 
@@ -114,7 +113,8 @@ class Svd(Form):
         orthogonality: Weight of that term.
     """
 
-    def __init__(self, schedule: PruningSchedule, orthogonality: float = ORTHOGONALITY) -> None:
+    # The default is FedP2EFT's setting for MasakhaNEWS; PEFT's own is 0.5
+    def __init__(self, schedule: PruningSchedule, orthogonality: float = 0.1) -> None:
         demand(orthogonality >= 0.0, "orthogonality: 0 or more")
         self._schedule, self._orthogonality = schedule, orthogonality
         self.importance = Importance()

@@ -13,13 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from smidgen.edge_client.adapters.spec import frozen_layers
-from smidgen.edge_client.planning import onnx_memory, torch_memory
-from smidgen.edge_client.planning.cuda import memory as cuda_memory
-from smidgen.edge_client.planning.cuda.accelerator import CPU
-from smidgen.edge_client.planning.cuda.memory import seconds
+from smidgen.edge_client.planning import cuda_memory, onnx_memory, torch_memory
+from smidgen.edge_client.planning.cuda_memory import CPU, seconds
 from smidgen.edge_client.planning.layer_cost import is_large, linear_sizes
-from smidgen.edge_client.planning.plan import Plan, Workload
-from smidgen.edge_client.planning.sizes import AUTO_PERCENT, BudgetError, size_text
+from smidgen.edge_client.planning.plan import AUTO_PERCENT, BudgetError, Plan, Workload, size_text
 from smidgen.edge_client.planning.step_cost import Rates
 from smidgen.edge_client.planning.torch_memory import MemoryEstimate
 from smidgen.edge_client.tables import size

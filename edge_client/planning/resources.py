@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from smidgen.edge_client.metering import memory as sysfs
-from smidgen.edge_client.planning.cuda.accelerator import CPU, Accelerator
+from smidgen.edge_client.planning.cuda_memory import CPU, Accelerator
 from smidgen.edge_client.planning.step_cost import Rates, nominal_rates
 
 UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest

@@ -21,10 +21,15 @@ import numpy as np
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tables import Table
 from smidgen.edge_client.tasks.counts import scores_of
-from smidgen.edge_client.tasks.output import Formatter, Skipped
-from smidgen.edge_client.tasks.registry import find, names
-from smidgen.edge_client.tasks.scores import Evaluation, Measure, Scores, TextAnswers
-from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.tasks.scores import (
+    Evaluation,
+    Formatter,
+    Measure,
+    Scores,
+    Skipped,
+    TextAnswers,
+)
+from smidgen.edge_client.tasks.task import Task, find, names
 from smidgen.edge_client.texts.accounting import Accounting, Fault
 from smidgen.edge_client.texts.examples import Example, Found, joined
 from smidgen.edge_client.texts.parts import Files

@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from smidgen.edge_client.formats.dialect import Columns, Dialect, find, named
 from smidgen.edge_client.formats.json_rows import type_name
-from smidgen.edge_client.formats.opened import NUL_FOUND, DataError
-from smidgen.edge_client.formats.reader import SEVERAL, Reason
+from smidgen.edge_client.formats.source import (
+    NUL_FOUND,
+    SEVERAL,
+    Columns,
+    DataError,
+    Dialect,
+    Reason,
+    find,
+    named,
+)
 
 NAMED = 10  # rows left out that are named with their reasons
 NUMBERS = (

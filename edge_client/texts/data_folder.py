@@ -14,10 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect
-from smidgen.edge_client.formats.opened import DataError, ending_of
 from smidgen.edge_client.formats.paragraphs import LINES, files_in
-from smidgen.edge_client.formats.reader import Reason
+from smidgen.edge_client.formats.source import PLAIN, DataError, Dialect, Reason, ending_of
 from smidgen.edge_client.texts.accounting import Accounting, useless
 from smidgen.edge_client.texts.examples import ClientData, client_data, read_parts, read_texts
 from smidgen.edge_client.texts.parts import (

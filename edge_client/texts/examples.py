@@ -18,13 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.edge_client.formats.annotation.answers import Unaligned, tagged
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants, find, named
 from smidgen.edge_client.formats.json_rows import MESSAGES
 from smidgen.edge_client.formats.lines import BOUNDS, ReadBounds
-from smidgen.edge_client.formats.opened import DataError, Source, ending_of
 from smidgen.edge_client.formats.paragraphs import LINES
-from smidgen.edge_client.formats.reader import LeftOut, Reason, Row, Rows
 from smidgen.edge_client.formats.registry import read, read_stream
+from smidgen.edge_client.formats.source import (
+    PLAIN,
+    DataError,
+    Dialect,
+    LeftOut,
+    Reason,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    ending_of,
+    find,
+    named,
+)
 from smidgen.edge_client.formats.tags import OUTSIDE, Scheme, is_iob1
 from smidgen.edge_client.formats.tags import TagFault as TagFault
 from smidgen.edge_client.texts.accounting import (

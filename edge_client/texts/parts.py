@@ -17,12 +17,10 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.annotation.brat import BRAT
 from smidgen.edge_client.formats.arrow import SAVED_DATASET, SPLITS
 from smidgen.edge_client.formats.conll import CONLL
-from smidgen.edge_client.formats.dialect import Columns, Dialect, Wants
 from smidgen.edge_client.formats.json_rows import MESSAGES
-from smidgen.edge_client.formats.opened import DataError
 from smidgen.edge_client.formats.paragraphs import LINES
-from smidgen.edge_client.formats.reader import Head
 from smidgen.edge_client.formats.registry import endings, holds
+from smidgen.edge_client.formats.source import Columns, DataError, Dialect, Head, Wants
 from smidgen.edge_client.texts.accounting import Fault, label_of
 
 PARTS = ("labelled", "unlabelled", "test")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.texts.examples import Example
 
 NO_LABEL = "[]"  # of a text that was looked at and has no label; an empty cell is one that was not

@@ -12,9 +12,9 @@ from typing import Any
 
 from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
 from smidgen.edge_client.engine.opening import ENGINES, check_device
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.tasks.kind import kind_named
-from smidgen.edge_client.tasks.registry import names
+from smidgen.edge_client.tasks.task import names
 from smidgen.profiling.instruments.bases import (
     OFFLINE,
     BenchmarkError,

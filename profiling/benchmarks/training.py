@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from smidgen.edge_client.adapters.ranks import LORA_ALPHA
 from smidgen.edge_client.adapters.spec import (
+    LORA_ALPHA,
     AdapterError,
     AdapterSpec,
     adapted_layers,
@@ -24,8 +24,8 @@ from smidgen.edge_client.adapters.spec import (
 from smidgen.edge_client.engine import opening
 from smidgen.edge_client.engine.opening import check_device
 from smidgen.edge_client.errors import demand, installing
+from smidgen.edge_client.planning.plan import AUTO, BudgetError, parse_budget
 from smidgen.edge_client.planning.resources import fast_dtypes, flags_here
-from smidgen.edge_client.planning.sizes import AUTO, BudgetError, parse_budget
 from smidgen.edge_client.wire.training import Training
 from smidgen.profiling.benchmarks.training_run import TrainingRun, spread
 from smidgen.profiling.instruments.bases import (

@@ -18,9 +18,9 @@ from smidgen.edge_client.engine.budgeted import open_within, workload
 from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.opening import engine_name, runtime_bytes
 from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.planning.plan import BudgetError, parse_budget
 from smidgen.edge_client.planning.planner import options
 from smidgen.edge_client.planning.resources import read_facts
-from smidgen.edge_client.planning.sizes import BudgetError, parse_budget
 from smidgen.edge_client.planning.step_cost import step_flops
 from smidgen.edge_client.planning.torch_memory import parts
 from smidgen.edge_client.tasks.task import Task

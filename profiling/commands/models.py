@@ -23,9 +23,8 @@ from smidgen.edge_client.bases.tokenizer import tokenizer_kind
 from smidgen.edge_client.engine.opening import runtime_bytes
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.outputs import check_out_file
-from smidgen.edge_client.planning.plan import Workload
+from smidgen.edge_client.planning.plan import AUTO, Workload, auto_budget, parse_budget, parse_size
 from smidgen.edge_client.planning.planner import Option, choose, options, plan_in_words
-from smidgen.edge_client.planning.sizes import AUTO, auto_budget, parse_budget, parse_size
 from smidgen.edge_client.planning.step_cost import nominal_rates
 from smidgen.edge_client.tables import Column, Table, seconds, show, span, tell
 from smidgen.profiling.benchmarks.report import machine_notes
@@ -61,8 +60,14 @@ from smidgen.profiling.models.measure import (
     settings_of,
     size_of_work,
 )
-from smidgen.profiling.models.page import check_jinja, told_left_out, write_pages
-from smidgen.profiling.models.report import models_tables, twice_table, verdict
+from smidgen.profiling.models.page import (
+    check_jinja,
+    models_tables,
+    told_left_out,
+    twice_table,
+    verdict,
+    write_pages,
+)
 from smidgen.profiling.models.run import FILE, Follow, of_one_machine, read_kept, run, to_do
 
 

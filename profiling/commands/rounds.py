@@ -25,7 +25,6 @@ NOTES = (
     "five repetitions beside five can decide, three beside three cannot), - of a figure measured "
     "once, which the tolerance decides; it is per figure: of many some are apart by chance",
 )
-NO_SAY = "peer, estimated, published: told as they are, without a say in the exit code"
 RATIOS = (
     "ours : peer, each beside the peer of its own session, since machines differ; sure: beside "
     "whichever of the peer's repetitions brings both nearest together"
@@ -86,7 +85,7 @@ def comparison_table(found: Comparison) -> Table:
     ]
     notes = [*NOTES]
     if any(change.verdict in order[3:] for change in found.changes):
-        notes.append(NO_SAY)
+        notes.append("peer, estimated, published: told as they are, without a say in the exit code")
     if any(change.peer for change in found.changes):
         notes.append(RATIOS)
     return Table(columns, rows, "before and after", tuple(notes))

@@ -16,8 +16,8 @@ from smidgen.edge_client.engine.opening import ENGINE_HELP, engine_name
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.options import options_of
 from smidgen.edge_client.outputs import check_out_file
-from smidgen.edge_client.planning.cuda.accelerator import CPU
-from smidgen.edge_client.planning.sizes import AUTO, parse_size
+from smidgen.edge_client.planning.cuda_memory import CPU
+from smidgen.edge_client.planning.plan import AUTO, parse_size
 from smidgen.edge_client.tables import show, tell
 from smidgen.profiling.benchmarks.exactness import Question, compare
 from smidgen.profiling.benchmarks.report import (

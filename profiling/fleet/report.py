@@ -112,7 +112,7 @@ def _per_round(run: FleetRun, value: float | None) -> float | None:
     return None if value is None else value / len(run.rounds_s)
 
 
-def to_record(run: FleetRun, base_id: str, session: str) -> Record:
+def fleet_record(run: FleetRun, base_id: str, session: str) -> Record:
     """A fleet as it is kept."""
     return Record(
         kind="fleet",
@@ -173,7 +173,7 @@ def _one(value: float | None) -> tuple[float, ...]:
     return () if value is None else (value,)
 
 
-def to_json(run: FleetRun) -> dict[str, Any]:
+def fleet_json(run: FleetRun) -> dict[str, Any]:
     plain = asdict(run)
     del plain["samples"]
     return plain

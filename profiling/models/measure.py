@@ -18,7 +18,7 @@ from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.bases.configurations import shape_of
 from smidgen.edge_client.bases.random_models import CONFIGS, hub_config
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.planning.plan import AUTO
 from smidgen.edge_client.tables import size
 from smidgen.profiling.benchmarks.training import Benchmark, Refused, Settings, lack, peaks
 from smidgen.profiling.benchmarks.training_run import spread

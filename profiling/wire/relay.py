@@ -23,7 +23,6 @@ from typing import Any
 from smidgen.edge_client.errors import Failed
 
 PIECE_BYTES = 256 * 1024
-REQUEST = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.[01]\r\n")
 KEY = re.compile(rb"\r\nauthorization: *([^\r]+)\r\n", re.IGNORECASE)
 
 
@@ -135,7 +134,7 @@ class ExchangeLog:
         """Count bytes of the client."""
         now_s = time.monotonic()
         if self._open is None or self._open.bytes_down:
-            request = REQUEST.match(piece)
+            request = re.match(rb"([A-Z]+) (\S+) HTTP/1\.[01]\r\n", piece)
             if request is not None or self._open is None:
                 method, path = request.groups() if request else (b"", b"")
                 head = piece.partition(b"\r\n\r\n")[0] + b"\r\n"

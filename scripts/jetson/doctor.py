@@ -113,7 +113,6 @@ MODULES = {
     "p3767-0005": "Jetson Orin Nano 8 GB",
 }
 SMALL = ("Jetson Nano 2 GB", "Jetson TX2 4 GB", "Jetson TX2 NX")
-SYSTEMS = (("210", "TX1 or Nano"), ("186", "TX2"), ("194", "Xavier"), ("234", "Orin"))
 GO_ON = "go on if nothing below is an error; nobody has tried smidgen on it"
 ONNX_ALONE = "take the onnx engine: there is too little memory for PyTorch beside a base"
 UPDATE = "flash the newest release of NVIDIA's that is for this board"
@@ -143,7 +142,7 @@ def board(root, host):
     if "raspberrypi," in compatible:
         return finding("board", OK, shown)
     told = "which is not known here"
-    for tegra, kind in SYSTEMS:
+    for tegra, kind in (("210", "TX1 or Nano"), ("186", "TX2"), ("194", "Xavier"), ("234", "Orin")):
         if "tegra" + tegra in compatible:
             told = "of the {} kind, with a part number that is not known here".format(kind)
     return finding("board", UNKNOWN, "{}, {}".format(shown, told), GO_ON)

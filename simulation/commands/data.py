@@ -1,26 +1,41 @@
-"""`smidgen simulate data`: a data set's content, licence and checksum; and a copy as files."""
+"""`smidgen simulate data` and `split`: what a set holds, and labelled texts dealt to clients."""
 
 import json
+import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.outputs import check_out_folder, new_folder
 from smidgen.edge_client.tables import Column, Table, show, tell
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.ready_tasks import find_task
 from smidgen.edge_client.tasks.task import Task, task_toml
-from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.texts.accounting import Accounting, odd_value, value_of
+from smidgen.edge_client.texts.examples import Example, read_file, read_texts
+from smidgen.edge_client.texts.parts import ANY, Wanted
 from smidgen.edge_client.texts.written import write_csv
 from smidgen.simulation.datasets.catalogue import NAMES, VARIABLE, read_dataset, read_local
-from smidgen.simulation.datasets.dataset import DataSet
+from smidgen.simulation.datasets.dataset import DataSet, likeness
 from smidgen.simulation.datasets.hub import LAYOUTS, HubLayout, read_hub
+from smidgen.simulation.population.clients import Population, PopulationError
+from smidgen.simulation.population.deal import (
+    Deal,
+    check_names,
+    population_of,
+    tested_apart,
+    write_clients,
+)
+from smidgen.simulation.population.picture import draw_partition
 
 
 def check_apart(out: Path, *inputs: Path | None) -> None:
@@ -201,3 +216,207 @@ def _print(data: DataSet) -> None:
     print()
     facts = [f"{key}: {figures[key]}" for key in ("name", "origin", "licence", "sha256")]
     tell([*facts, *(f"note: {note}" for note in data.notes)])
+
+
+SPLIT_MARK = ".smidgen-split"
+CLIENTS = 10
+# What the errors of a deal call it -> what was typed here; the longer first.
+OPTIONS = {
+    "deal.labelled_clients": "--labelled-clients",
+    "deal.labelled": "--labels",
+    "deal.": "--",
+    "labelled_total": "--labels",
+}
+
+
+def split(
+    data: Annotated[list[Path], typer.Argument(help="Labelled files: text,label[,language].")],
+    test: Annotated[list[Path] | None, typer.Option(help="Labelled test file; repeatable.")] = None,
+    task: Annotated[Path | None, typer.Option(help="task.toml; without it, any labels.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Clients. Default: 10; with --by, one per value.")
+    ] = None,
+    labels: Annotated[int, typer.Option(help="Labelled texts in all (n); 0: all.")] = 0,
+    labelled_clients: Annotated[int, typer.Option(help="Clients with labels (xi); 0: all.")] = 0,
+    gamma: Annotated[float, typer.Option(help="Evenness of labels over the clients.")] = inf,
+    alpha: Annotated[float, typer.Option(help="Evenness of label values on a client.")] = inf,
+    beta: Annotated[float, typer.Option(help="Evenness of the clients' sizes.")] = inf,
+    by: Annotated[str | None, typer.Option(help="Column; one silo per value.")] = None,
+    mixture: Annotated[float, typer.Option(help="With --by: 0 (separate) to 1 (mixed).")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Root seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Output folder; one folder per client.")] = Path(
+        "smidgen-clients"
+    ),
+    picture: Annotated[
+        Path | None, typer.Option(help="PNG to draw. Default: OUT/partition.png.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
+    ] = False,
+) -> None:
+    """Partition labelled texts into client folders: few labels, skewed, or a silo per language."""
+    _check_deal(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)
+    count = clients if clients is not None else 0 if by else CLIENTS
+    # Any column goes by the name of the one that experiments know.
+    apart: Literal["", "language"] = "language" if by else ""
+    with _told_as_typed():
+        deal = Deal(apart, count, labels, labelled_clients, gamma, alpha, beta, mixture)
+    known = find_task(task) if task else None
+    asked: Wanted = known or ANY
+    texts, tests = _read(data, asked), _read(test or [], asked)
+    fields = (_column(data, by, asked), _column(test or [], by, asked)) if by else None
+    with _told_as_typed():
+        population = population_of(deal, texts, tests, seed, fields)
+    check_names(population)
+    _check_ours(out)
+    check_apart(out, *data, *(test or []), task)
+    if picture:
+        _make_way(picture)
+    _clear(out)
+    write_clients(out, texts, tests, population, known)
+    picture = picture or out / "partition.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)  # it may have been in the folder cleared
+    draw_partition(population, _pictured(texts), picture, _title(data, population))
+    summary = _summary(population, texts)
+    console = Console(stderr=json_output)
+    if known_too := tested_apart(population, texts, tests, likeness)[1]:
+        tell([f"warning: {known_too} test texts are texts that clients train on"], console.file)
+    _tell(summary, out, picture, console)
+    if json_output:
+        print(json.dumps(summary | {"out": str(out), "picture": str(picture), "seed": seed}))
+
+
+def _check_deal(by: str | None, labelled_clients: int, mixture: float, **evenness: float) -> None:
+    """Refuse options that would have no effect beside each other."""
+    given = [f"--{name}" for name, value in evenness.items() if value != inf]
+    given += ["--labelled-clients"] if labelled_clients else []
+    if by and given:
+        raise PopulationError(f"{given[0]} has no effect with --by; leave one out")
+    if mixture and not by:
+        raise PopulationError("--mixture needs --by, such as --by language")
+    if "--beta" in given and len(given) > 1:
+        other = next(name for name in given if name != "--beta")
+        raise PopulationError(f"{other} has no effect with --beta; leave one out")
+
+
+@contextmanager
+def _told_as_typed() -> Iterator[None]:
+    """Name options as they were typed here in errors of a deal."""
+    try:
+        yield
+    except PopulationError as error:
+        message = str(error)
+        for name, option in OPTIONS.items():
+            message = message.replace(name, option)
+        raise PopulationError(message) from error
+
+
+def _read(paths: Sequence[Path], wanted: Wanted) -> list[Example]:
+    return [example for path in paths for example in read_file(path, wanted, labelled=True)]
+
+
+def _column(paths: Sequence[Path], name: str, wanted: Wanted) -> list[str]:
+    """A column's value of every text that `read_file` reads."""
+    values = []
+    for path in paths:
+        for line, _, row in read_texts(path, wanted, True, Accounting()):
+            if name not in row:
+                raise DataError(f"{path}: no column {name!r} to go --by; found {', '.join(row)}")
+            if odd := odd_value(row, name):
+                raise DataError(f"{path}, line {line}: {odd.said} to go --by")
+            if not (value := value_of(row, name)):
+                raise DataError(f"{path}, line {line}: nothing in column {name!r} to go --by")
+            values.append(value)
+    return values
+
+
+def _pictured(texts: Sequence[Example]) -> dict[str, list[str]]:
+    fields = {"label": [text.label or "" for text in texts]}
+    languages = [text.language for text in texts]
+    return fields if len(set(languages)) < 2 else fields | {"language": languages}
+
+
+def _title(data: Sequence[Path], population: Population) -> str:
+    more = f" and {len(data) - 1} more" if len(data) > 1 else ""
+    known = sum(len(client.labelled) for client in population)
+    return f"{data[0].name}{more}: {known:,} labelled texts, {len(population):,} clients"
+
+
+def _check_ours(out: Path) -> None:
+    """Refuse a folder that is neither new nor an earlier split's."""
+    if out.exists() and not out.is_dir():
+        raise DataError(f"--out {out} is a file; name a new folder")
+    if out.exists() and any(out.iterdir()) and not (out / SPLIT_MARK).is_file():
+        raise DataError(f"--out {out} holds other files; name a new folder")
+
+
+def _make_way(picture: Path) -> None:
+    """Find out whether a picture can be written before anything is deleted."""
+    try:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.open("ab").close()
+    except OSError as error:
+        raise DataError(f"--picture {picture} cannot be written: {error.strerror}") from error
+
+
+def _clear(out: Path) -> None:
+    """Make an empty folder of an earlier split's or a new one."""
+    shutil.rmtree(out, ignore_errors=True)  # of the shell's own folder what lies in it
+    out.mkdir(parents=True, exist_ok=True)
+    (out / SPLIT_MARK).write_text(
+        "made by `smidgen simulate split`, which may delete this folder\n"
+    )
+
+
+def _summary(population: Population, texts: Sequence[Example]) -> dict[str, Any]:
+    known = [len(client.labelled) for client in population]
+    sizes = sorted(len(client.labelled) + len(client.unlabelled) for client in population)
+    by_label = Counter(texts[index].label for client in population for index in client.labelled)
+    return {
+        "clients": len(population),
+        "clients_labelled": sum(count > 0 for count in known),
+        "clients_unlabelled": sum(
+            len(c.unlabelled) > 0 and not (len(c.labelled) or len(c.test)) for c in population
+        ),
+        "clients_empty": sum(
+            not (len(c.labelled) or len(c.unlabelled) or len(c.test)) for c in population
+        ),
+        "labelled": sum(known),
+        "labelled_most": max(known),
+        "labelled_by_label": {str(label): count for label, count in sorted(by_label.items())},
+        "unlabelled": sum(sizes) - sum(known),
+        "test": sum(len(client.test) for client in population),
+        "texts_fewest": sizes[0],
+        "texts_median": sizes[len(sizes) // 2],
+        "texts_most": sizes[-1],
+    }
+
+
+def _tell(summary: dict[str, Any], out: Path, picture: Path, console: Console) -> None:
+    labels = [(f"  {label}", count) for label, count in summary["labelled_by_label"].items()]
+    rows = [
+        ("clients", summary["clients"]),
+        ("  with labelled texts", summary["clients_labelled"]),
+        ("labelled texts", summary["labelled"]),
+        *labels,
+        ("  most on one client", summary["labelled_most"]),
+        ("unlabelled texts", summary["unlabelled"]),
+        ("test texts", summary["test"]),
+        ("training texts of a client, fewest", summary["texts_fewest"]),
+        ("  median", summary["texts_median"]),
+        ("  most", summary["texts_most"]),
+    ]
+    columns = [Column("what was dealt out", "word"), Column("count")]
+    show(Table(columns, [[name, f"{value:,}"] for name, value in rows]), file=console.file)
+    notes = []
+    if unlabelled := summary["clients_unlabelled"]:
+        who = "1 client holds" if unlabelled == 1 else f"{unlabelled:,} clients hold"
+        notes.append(
+            f"{who} unlabelled texts alone, which are trained on in a run with [labelling] only; "
+            "--test FILE gives every client test texts"
+        )
+    if empty := summary["clients_empty"]:
+        who = "1 client holds no text" if empty == 1 else f"{empty:,} clients hold no text"
+        notes.append(f"{who} and cannot take part; fewer --clients, or --test FILE, leaves none so")
+    tell(notes, console.file)
+    print(f"folders  {out}\npicture  {picture}", file=console.file)

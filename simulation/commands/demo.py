@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from smidgen.edge_client.adapters.spec import parse_adapter
-from smidgen.edge_client.api.given import training_of
+from smidgen.edge_client.api.labeller import training_of
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.engine.opening import installed_engine
 from smidgen.edge_client.errors import Stopped, demand
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.options import Commands
-from smidgen.edge_client.planning.sizes import AUTO
+from smidgen.edge_client.planning.plan import AUTO
 from smidgen.edge_client.tables import Column, Table, share, show, size, tell
 from smidgen.edge_client.tasks.ready_tasks import find_task
 from smidgen.edge_client.texts.prompts.patterns import TaskError
@@ -33,7 +33,7 @@ from smidgen.simulation.demo.home_commands import SENTENCE as TO_HOME
 from smidgen.simulation.demo.home_commands import write_homes
 from smidgen.simulation.demo.messages import HOMES, write_client_folders
 from smidgen.simulation.demo.setting import Setting, Step
-from smidgen.simulation.population.folders import split_of
+from smidgen.simulation.population.deal import split_of
 
 app = Commands()
 

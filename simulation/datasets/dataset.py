@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smidgen.edge_client.files import file_sha256
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, MNLI, YAHOO
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
@@ -20,9 +20,7 @@ from smidgen.edge_client.texts.examples import Example
 XNLI_LANGUAGES = (
     *("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"),
 )
-_NOT_WORDS = re.compile(r"[\W_]+")
 UNKNOWN = "unknown: ask whoever gave it to you"
-_STATED = re.compile(r"^\W*licen[cs]e\W*:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
 def narrowed(task: Task, labels: Iterable[str | None]) -> Task:
@@ -124,7 +122,7 @@ def disjoint(train: Iterable[Example], test: Iterable[Example]) -> tuple[list[Ex
 
 def likeness(example: Example) -> str:
     """What two texts share that differ only in case, spaces and punctuation."""
-    return _NOT_WORDS.sub("", f"{example.text}\n{example.text_b}".casefold())
+    return re.sub(r"[\W_]+", "", f"{example.text}\n{example.text_b}".casefold())
 
 
 def checksum(files: dict[str, Path]) -> str:
@@ -160,7 +158,7 @@ def licence_near(folder: Path) -> str:
 
 def licence_stated(text: str) -> str:
     """The first line `licence: ...` of a text, or empty."""
-    match = _STATED.search(text)
+    match = re.search(r"^\W*licen[cs]e\W*:\s*(.+)$", text, flags=re.IGNORECASE | re.MULTILINE)
     return match[1].strip().strip("\"'") if match else ""
 
 

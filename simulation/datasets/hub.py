@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from smidgen.edge_client.errors import installing
-from smidgen.edge_client.formats.opened import DataError
 from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.proxies import named_proxies
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, NEWS, XNLI, YELP
 from smidgen.edge_client.tasks.task import Task

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from smidgen.edge_client.formats.conll import DOCUMENT
-from smidgen.edge_client.formats.opened import DataError
 from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.formats.tags import OUTSIDE
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, CONVERSATION, NEWS, XNLI, YAHOO, YELP
 from smidgen.edge_client.tasks.task import Task

@@ -38,14 +38,12 @@ from smidgen.coordinator.rounds.schedule import (
     check_private,
     check_together,
 )
-from smidgen.edge_client.adapters.ranks import LORA_ALPHA
-from smidgen.edge_client.adapters.spec import AdapterError, AdapterSpec, parse_adapter
+from smidgen.edge_client.adapters.spec import LORA_ALPHA, AdapterError, AdapterSpec, parse_adapter
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.codecs import AUTO
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.personal.methods import FROM_SHARED
-from smidgen.edge_client.tasks.registry import DEFAULT
-from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.tasks.task import DEFAULT, Task
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.training import Labelling, Training
 from smidgen.simulation.experiments.hostile import Hostile
@@ -328,8 +326,9 @@ def read_experiment(path: Path) -> Experiment:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} is not TOML: {error}") from error
     for key in ("over_selection", "asynchronous"):  # they go by who answers when
-        said = "experiments have no clock to tell who answers first; `smidgen simulate waiting` has"
-        demand(key not in table, f"{path}: {key}: {said}", ExperimentError)
+        said = f"{path}: {key}: experiments have no clock to tell who answers first; "
+        said += "`python -m benchmarks waiting` has"
+        demand(key not in table, said, ExperimentError)
     table = laid_under(table, None)
     _check_tables(table, str(path))
     try:

@@ -205,7 +205,7 @@ def own_rounds(on: Stage, asked: Sequence[Asked], ray: str = "") -> Iterator[Rou
     if not ray:
         yield from (own_round(on, one) for one in asked)
         return
-    from smidgen.simulation.experiments.virtual.ray_devices import each  # only where it is wanted
+    from smidgen.simulation.experiments.virtual.devices import each  # only where it is wanted
 
     yield from each(ray, own_round, on, asked)
 

@@ -21,7 +21,7 @@ from smidgen.edge_client.engine.opening import check_device, find_card
 from smidgen.edge_client.errors import demand, installing
 from smidgen.edge_client.labelling.label_journal import LabelJournal
 from smidgen.edge_client.labelling.pseudo_labels import chosen, text_id
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.wire.tensors import decode_adapter, sha256
 from smidgen.edge_client.wire.training import keep_in, keep_of
 from smidgen.simulation.experiments.child import Child, start_child
@@ -30,17 +30,24 @@ from smidgen.simulation.experiments.federation.devices import (
     Devices,
     Looking,
     Round,
+    Rounds,
     SimulationError,
+    schedule_of,
 )
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import Rounds, schedule_of
 from smidgen.simulation.experiments.hostile import told_texts
 from smidgen.simulation.experiments.personalization import Asked, Parts, own_rounds, part_of, parts
-from smidgen.simulation.experiments.record import FINISHED, ROWS, Record, kept_adapter, read_rows
-from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.record import (
+    FINISHED,
+    ROWS,
+    Record,
+    Result,
+    kept_adapter,
+    read_rows,
+)
 from smidgen.simulation.experiments.scoring import Tally
 from smidgen.simulation.experiments.stage import Arm, Stage, stage, trained
-from smidgen.simulation.experiments.virtual.in_process import InProcess, told_of_card
+from smidgen.simulation.experiments.virtual.devices import InProcess, told_of_card
 
 
 class PseudoScore:
@@ -357,7 +364,7 @@ def _devices(on: Stage, place: Place) -> Devices:
     if not place.ray:
         return InProcess(on)
     _check_ray(place.ray)
-    from smidgen.simulation.experiments.virtual.ray_devices import (
+    from smidgen.simulation.experiments.virtual.devices import (
         RayDevices,
     )  # only where it is wanted
 

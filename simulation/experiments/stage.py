@@ -23,7 +23,7 @@ from smidgen.edge_client.engine.budgeted import open_within
 from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.opening import engine_name, installed_engine, open_engine
 from smidgen.edge_client.files import write_atomically
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.messages import PROTOCOL, Work

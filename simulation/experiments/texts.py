@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.seeds import derive_seed
 from smidgen.simulation.datasets.dataset import DataSet

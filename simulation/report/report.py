@@ -21,8 +21,7 @@ from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.profiling.instruments.machine import this_machine
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.record import ROWS
-from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.record import ROWS, Result
 from smidgen.simulation.experiments.runner import Place, run_all, versions
 from smidgen.simulation.experiments.stage import Stage, stage
 from smidgen.simulation.report.plots import draw

@@ -6,7 +6,7 @@ from typing import Any
 
 from smidgen.edge_client.tables import Column, Table, seconds, share, sizes
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.result import Result, Row, mean_and_spread
+from smidgen.simulation.experiments.record import Result, Row, mean_and_spread
 
 SENTENCE = "a sentence, which does not say of which base and data but where it is told"
 

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FAST = {HERE / "papers" / "test_published.py", HERE / "papers" / "test_paired.py"}
+FAST = {
+    *(HERE / "papers" / name for name in ("test_published.py", "test_paired.py")),
+    *(HERE / "comparisons" / name for name in ("test_flwr.py", "test_waiting.py")),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

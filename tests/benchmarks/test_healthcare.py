@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
-from smidgen.simulation.datasets.silos import NEWS
+from smidgen.simulation.datasets.catalogue import NEWS
 from tests.command_line import benchmarks
 from tests.conftest import shared
 

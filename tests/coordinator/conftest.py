@@ -16,7 +16,7 @@ pytest.importorskip("fastapi")
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.serving.server import Part, listen, serve, url_of
 from smidgen.coordinator.serving.service import Service
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import create_run
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base

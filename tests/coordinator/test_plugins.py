@@ -17,7 +17,7 @@ from smidgen.coordinator.config import ConfigError, read_run_config
 from smidgen.coordinator.rounds.extensions import apart
 from smidgen.coordinator.rounds.learning.registry import mean_of
 from smidgen.coordinator.rounds.schedule import Learning
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.updates.step import Contribution
 from tests.command_line import smidgen

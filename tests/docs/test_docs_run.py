@@ -30,7 +30,7 @@ else:  # the same library, before it moved into Python
 from smidgen import COMMANDS
 from smidgen.coordinator.config import read_run_config
 from smidgen.edge_client.adapters.spec import parse_adapter
-from smidgen.edge_client.planning.sizes import parse_budget, parse_cache_size
+from smidgen.edge_client.planning.plan import parse_budget, parse_cache_size
 from smidgen.edge_client.tasks.task import read_task
 from smidgen.edge_client.texts.examples import read_folder
 from smidgen.simulation.demo.setting import Fleet, fleet

@@ -9,7 +9,7 @@ import pytest
 
 from smidgen.coordinator.rounds.events import Extended, Paused, Unpaused
 from smidgen.coordinator.rounds.orders import OrderKind
-from smidgen.coordinator.storage.orders import add_order, open_orders, orders_of
+from smidgen.coordinator.storage.runs import add_order, open_orders, orders_of
 from smidgen.coordinator.storage.store import Store
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for

@@ -27,15 +27,14 @@ from smidgen.edge_client.bases.base import open_base
 from smidgen.edge_client.bases.gguf.tokenizer import gguf_tokenizer
 from smidgen.edge_client.bases.header import read_header
 from smidgen.edge_client.bases.manifest import canonical, read_manifest
-from smidgen.edge_client.client.retries import LONGEST_ASKED_S, asked_pause_s
+from smidgen.edge_client.client.connection import LONGEST_ASKED_S, asked_pause_s
 from smidgen.edge_client.client.state import ClientState
 from smidgen.edge_client.client.transport import Coordinator
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.formats.arrow import STATE
-from smidgen.edge_client.formats.dialect import PLAIN
 from smidgen.edge_client.formats.lines import BOUNDS
-from smidgen.edge_client.formats.opened import Source
 from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.formats.source import PLAIN, Source
 from smidgen.edge_client.log_lines import shown
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.tasks.kind import kind_named

@@ -8,13 +8,13 @@ import pytest
 from smidgen.coordinator.fleet import clock
 from smidgen.coordinator.trust.folder import TrustError
 from smidgen.coordinator.trust.folder import read as trust_in
-from smidgen.coordinator.upkeep import disk_space
+from smidgen.coordinator.upkeep.retention import LIMITS_FILE, DiskLimits, noted
 from smidgen.edge_client.adapters.peft_folder import ORIGIN, read_peft_folder
 from smidgen.edge_client.adapters.spec import AdapterError
 from smidgen.edge_client.client.state import ClientState, StateError
 from smidgen.edge_client.files import from_json
 from smidgen.edge_client.labelling.label_journal import FileNotes, LabelJournal
-from smidgen.edge_client.metering.traffic import Link
+from smidgen.edge_client.metering.work import Link
 from smidgen.edge_client.personal.choice import CHOICE, FOLDER, chosen_in
 from smidgen.simulation.experiments.record import ROWS, RecordError, read_rows
 
@@ -34,8 +34,8 @@ def test_no_value_is_deep() -> None:
 
 def test_what_can_be_made_anew_counts_as_absent(tmp_path: Path) -> None:
     assert Link(deep(tmp_path / "link.json")).rate() is None
-    deep(tmp_path / disk_space.FILE)
-    assert disk_space.noted(tmp_path) == disk_space.DiskLimits()
+    deep(tmp_path / LIMITS_FILE)
+    assert noted(tmp_path) == DiskLimits()
     deep(tmp_path / clock.FILE)
     assert clock.now_of(tmp_path) > 0.0
 

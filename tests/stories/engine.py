@@ -106,7 +106,7 @@ class StandIn:
 
 
 class NoGuard:
-    """Memory is never short. See `smidgen.edge_client.planning.guard.PeakGuard`."""
+    """Memory is never short. See `smidgen.edge_client.planning.budget.PeakGuard`."""
 
     budget_bytes = 1 << 40
 

@@ -23,8 +23,8 @@ from smidgen.coordinator.serving.http.header_limits import BoundedHttp
 from smidgen.coordinator.serving.server import create_app, sole_server
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.disk_space import DiskLimits
-from smidgen.coordinator.upkeep.rollback import check_needed
+from smidgen.coordinator.upkeep.backup import check_needed
+from smidgen.coordinator.upkeep.retention import DiskLimits
 from smidgen.edge_client.client.loop import Client
 from smidgen.edge_client.client.runs.own import MISSED
 from smidgen.edge_client.client.settings import Settings, Summary

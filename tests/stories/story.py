@@ -29,10 +29,9 @@ from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.orders import OrderKind
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.blobs import BlobDamaged
+from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.devices import revoke
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.orders import add_order
-from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.runs import add_order, create_run
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.client.settings import Settings

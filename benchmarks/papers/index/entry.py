@@ -18,7 +18,7 @@ from benchmarks.papers.tables.traffic import traffic_table
 from smidgen.edge_client.errors import Failed, Stopped, WrongInput, demand
 from smidgen.edge_client.tables import Table
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.record import Result
 from smidgen.simulation.experiments.runner import Tell, run_all
 from smidgen.simulation.experiments.stage import Stage, stage
 from smidgen.simulation.report.report import Order, Piece, written

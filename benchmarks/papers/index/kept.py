@@ -17,8 +17,7 @@ import msgspec
 
 from smidgen.edge_client.files import from_json, write_atomically
 from smidgen.simulation.experiments.personalization import parts
-from smidgen.simulation.experiments.record import RecordError
-from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.record import RecordError, Result, Row
 from smidgen.simulation.experiments.runner import Place, finished
 from smidgen.simulation.experiments.stage import Stage, stage
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.papers.paired import by_seed, differences, ends, interval, known, points
 from smidgen.edge_client.tables import Column, Table, sizes
-from smidgen.simulation.experiments.result import Result, mean_and_spread
+from smidgen.simulation.experiments.record import Result, mean_and_spread
 from smidgen.simulation.experiments.scoring import Tally
 from smidgen.simulation.report.scenario import SUMMARY, Measured
 

@@ -13,7 +13,7 @@ from benchmarks.papers.grid import read_file
 from benchmarks.papers.paired import by_seed, differences, ends, interval
 from smidgen.edge_client.bases.base import open_base
 from smidgen.edge_client.tables import Column, Table, share
-from smidgen.simulation.experiments.result import Result, Row, mean_and_spread
+from smidgen.simulation.experiments.record import Result, Row, mean_and_spread
 from smidgen.simulation.report.scenario import LAYER_FORWARDS, NAMED, SUMMARY, Measured
 
 UNPACED = "unpaced"

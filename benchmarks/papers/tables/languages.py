@@ -26,7 +26,7 @@ from benchmarks.papers.paired import points
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.personal.interpolation import ALPHAS
 from smidgen.edge_client.tables import Column, Table, share
-from smidgen.simulation.experiments.result import Row, mean_and_spread
+from smidgen.simulation.experiments.record import Row, mean_and_spread
 from smidgen.simulation.report.scenario import (
     NAMED,
     SUMMARY,

@@ -22,7 +22,7 @@ from smidgen.edge_client.tables import Column, Table
 from smidgen.edge_client.tasks.counts import EntityScores, scores_of
 from smidgen.profiling.canvas import colour, heading, new_figure, plain, save
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.result import Result, mean_and_spread
+from smidgen.simulation.experiments.record import Result, mean_and_spread
 from smidgen.simulation.experiments.scoring import Score, together
 from smidgen.simulation.experiments.stage import CONFIG, TOKENIZER, write_base
 from smidgen.simulation.report.plots import band, draw, figures_of

@@ -34,8 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smidgen.coordinator.rounds.learning.registry import Sum
-from smidgen.edge_client.adapters.ranks import LORA_ALPHA
-from smidgen.edge_client.adapters.spec import at_most, parse_adapter
+from smidgen.edge_client.adapters.spec import LORA_ALPHA, at_most, parse_adapter
 from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.updates.step import Contribution
 from smidgen.edge_client.wire.tensors import AdapterState

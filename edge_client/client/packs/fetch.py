@@ -24,9 +24,9 @@ from pathlib import Path
 from smidgen.edge_client.bases.base import Base, BaseError
 from smidgen.edge_client.bases.layout import PackError
 from smidgen.edge_client.bases.manifest import KNOWN, NEEDED, read_manifest
+from smidgen.edge_client.client.connection import Unreachable, pause_s
 from smidgen.edge_client.client.packs.shelf import NoRoom, Shelf
 from smidgen.edge_client.client.packs.sources import NotHere, PackSource, Web
-from smidgen.edge_client.client.retries import Unreachable, pause_s
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.files import PRIVATE
 from smidgen.edge_client.guest.process import nap
@@ -386,9 +386,6 @@ def check_announced(pack: Pack) -> None:
         raise NotFetched(f"the announced pack lacks {name}")
 
 
-SLICE_S = 5.0  # of fetching, between two looks at what is next
-
-
 def announced_by(pack: Pack) -> list[PackSource]:
     """The mirrors that a coordinator names; one that is no address is left out, with a line."""
     found: list[PackSource] = []
@@ -452,7 +449,7 @@ class Fetching:
             runs.append(terms)
         return PackDownloading(told)
 
-    def go_on(self, seconds: float = SLICE_S) -> list[Terms]:
+    def go_on(self, seconds: float = 5.0) -> list[Terms]:
         """Fetch for a while; runs to look at again, whose pack is here or not to be had."""
         if self._shelf is None or not self._due:
             return []

@@ -27,7 +27,6 @@ from smidgen.edge_client.wire.fleet import SHA_256
 
 RESERVE_BYTES = 64 << 20  # of the disk, left to everybody else
 DAMAGED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # whenever it is looked at
-PARTIAL = re.compile(r"\.([0-9a-f]{64})\.fetching")
 
 
 class NoRoom(Failed):
@@ -215,7 +214,7 @@ def _id_of(path: Path) -> str:
     """The base id of a whole pack's folder or of a partial one's; empty for anything else."""
     if SHA_256.fullmatch(path.name):
         return path.name
-    found = PARTIAL.fullmatch(path.name)
+    found = re.fullmatch(r"\.([0-9a-f]{64})\.fetching", path.name)
     return found[1] if found else ""
 
 

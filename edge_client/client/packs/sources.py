@@ -29,15 +29,18 @@ import httpx
 
 from smidgen.edge_client.bases.manifest import is_pack, read_manifest
 from smidgen.edge_client.client.connection import (
+    PASSING,
     TOO_EARLY,
     Connection,
+    Refused,
+    Unreachable,
+    asked_pause_s,
     http_client,
     no_answer,
     nobody,
     objection,
     pieces,
 )
-from smidgen.edge_client.client.retries import PASSING, Refused, Unreachable, asked_pause_s
 from smidgen.edge_client.errors import Failed, WrongInput, demand
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.proxies import ProxyError

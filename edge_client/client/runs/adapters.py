@@ -14,7 +14,7 @@ from typing import Protocol
 
 from smidgen.edge_client.adapters.card import Card, licence_of
 from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
-from smidgen.edge_client.client.retries import Refused, patiently
+from smidgen.edge_client.client.connection import Refused, patiently
 from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState
 from smidgen.edge_client.errors import Failed, WrongInput

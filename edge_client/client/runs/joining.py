@@ -23,7 +23,7 @@ from smidgen.edge_client.client.progress_log import called
 from smidgen.edge_client.client.state import ClientState
 from smidgen.edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
 from smidgen.edge_client.client.worker import Worker
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.wire.fleet import Membership, Terms
 from smidgen.edge_client.wire.messages import Receipt
 

@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from smidgen.edge_client.adapters.ranks import ModuleRank
 from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterSpec,
+    ModuleRank,
     frozen_layers,
     head_linears,
     lora_modules,

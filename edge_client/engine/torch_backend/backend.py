@@ -22,7 +22,7 @@ from smidgen.edge_client.engine.torch_backend.network import Network
 from smidgen.edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
 from smidgen.edge_client.guest.process import cuttable
 from smidgen.edge_client.guest.steps import Moments
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.tasks.kind import Loss
 from smidgen.edge_client.texts.batches import Batch

@@ -18,8 +18,8 @@ import torch
 from smidgen.edge_client.engine.engine import EngineError
 from smidgen.edge_client.engine.torch_backend.matrices import nf4_dense_by_bitsandbytes
 from smidgen.edge_client.errors import installing
-from smidgen.edge_client.planning.cuda.accelerator import CUDA, Accelerator, DevicePeak
-from smidgen.edge_client.planning.guard import Guard, is_allocation_failure
+from smidgen.edge_client.planning.budget import Guard, is_allocation_failure
+from smidgen.edge_client.planning.cuda_memory import CUDA, Accelerator, DevicePeak
 
 REFUSED = "--device cuda: torch sees no CUDA device here"
 ELSE = "use --device cpu"

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from smidgen.edge_client.adapters.ranks import ModuleRank
 from smidgen.edge_client.adapters.spec import (
     PREFIX,
     AdapterSpec,
+    ModuleRank,
     frozen_layers,
     head_linears,
     lora_modules,

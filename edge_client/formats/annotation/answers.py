@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from smidgen.edge_client.formats.dialect import Dialect, Wants
-from smidgen.edge_client.formats.reader import SEVERAL, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.source import SEVERAL, Dialect, LeftOut, Reason, Row, Rows, Wants
 from smidgen.edge_client.formats.tags import OUTSIDE
 from smidgen.edge_client.tables import plain
 

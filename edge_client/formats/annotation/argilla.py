@@ -25,9 +25,8 @@ from smidgen.edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from smidgen.edge_client.formats.dialect import Dialect, Wants
 from smidgen.edge_client.formats.json_rows import are_strings
-from smidgen.edge_client.formats.reader import Reason, Row
+from smidgen.edge_client.formats.source import Dialect, Reason, Row, Wants
 
 FLAT = ".responses"  # behind the name of a question
 READ = "questions for a label, labels or spans are read here"

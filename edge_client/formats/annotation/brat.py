@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smidgen.edge_client.formats.annotation.answers import Span
-from smidgen.edge_client.formats.dialect import Wants
-from smidgen.edge_client.formats.opened import DataError, Source
 from smidgen.edge_client.formats.paragraphs import files_in
-from smidgen.edge_client.formats.reader import Head, LeftOut, Row, Rows
+from smidgen.edge_client.formats.source import DataError, Head, LeftOut, Row, Rows, Source, Wants
 
 SPAN = re.compile(r"T\d+\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 OTHERS = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "references"}

@@ -28,8 +28,7 @@ from smidgen.edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from smidgen.edge_client.formats.dialect import Dialect, Wants
-from smidgen.edge_client.formats.reader import GENERIC, Row
+from smidgen.edge_client.formats.source import GENERIC, Dialect, Row, Wants
 
 LABELS = ("label", "labels", "cats")
 SPANS = ("entities", "label", "labels", "annotations")

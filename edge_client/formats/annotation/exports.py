@@ -14,11 +14,24 @@ from smidgen.edge_client.formats.annotation import argilla, doccano, label_studi
 from smidgen.edge_client.formats.annotation import label_studio_rows as rows
 from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, answered_in
 from smidgen.edge_client.formats.arrow import ANY
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants, named
 from smidgen.edge_client.formats.json_rows import array_items, line_items, objects_in, strings_in
 from smidgen.edge_client.formats.lines import LongLine
-from smidgen.edge_client.formats.opened import MARK, MOST_ARRAY, DataError, Source, head_of
-from smidgen.edge_client.formats.reader import Head, LeftOut, Reason, Row, Rows
+from smidgen.edge_client.formats.source import (
+    MARK,
+    MOST_ARRAY,
+    PLAIN,
+    DataError,
+    Dialect,
+    Head,
+    LeftOut,
+    Reason,
+    Row,
+    Rows,
+    Source,
+    Wants,
+    head_of,
+    named,
+)
 
 Reading: TypeAlias = Callable[[Sequence[Row], Dialect, Wants, list[str]], Iterator[AnnotatedRow]]
 

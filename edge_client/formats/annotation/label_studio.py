@@ -30,8 +30,7 @@ from smidgen.edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.formats.reader import Row
+from smidgen.edge_client.formats.source import Dialect, Row
 
 Values: TypeAlias = list[Mapping[str, Any]]  # of one control in one annotation
 

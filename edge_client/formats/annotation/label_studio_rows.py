@@ -15,8 +15,7 @@ from smidgen.edge_client.formats.annotation.label_studio import (
     answered,
     objects,
 )
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.formats.reader import Row
+from smidgen.edge_client.formats.source import Dialect, Row
 
 OF_ANNOTATION = frozenset(
     ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")

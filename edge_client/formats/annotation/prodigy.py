@@ -21,8 +21,7 @@ from smidgen.edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from smidgen.edge_client.formats.dialect import Dialect, Wants
-from smidgen.edge_client.formats.reader import Row
+from smidgen.edge_client.formats.source import Dialect, Row, Wants
 
 ANSWERS = ("accept", "reject", "ignore")
 MEDIA = ("image", "audio", "video", "pages")  # what Prodigy asks about beside texts

@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from smidgen.edge_client.formats.dialect import Columns, named
 from smidgen.edge_client.formats.json_rows import MESSAGES, strings_in, type_name
-from smidgen.edge_client.formats.opened import NO_TEXT, NUL_FOUND
-from smidgen.edge_client.formats.reader import Reason
+from smidgen.edge_client.formats.source import NO_TEXT, NUL_FOUND, Columns, Reason, named
 from smidgen.edge_client.tables import Table, share
 from smidgen.edge_client.tasks.kind import Inputs, Sentences
 from smidgen.edge_client.tasks.kinds.completion import Completion

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.kind import Inputs, Opened, Sentences
 from smidgen.edge_client.tasks.kinds.asked_words import AskedWords
 from smidgen.edge_client.tasks.kinds.masked_words import KIND as MASKED
-from smidgen.edge_client.tasks.output import Formatter
-from smidgen.edge_client.tasks.scores import Measure
+from smidgen.edge_client.tasks.scores import Formatter, Measure
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.accounting import Fault
 from smidgen.edge_client.texts.examples import Example, joined

@@ -11,8 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from smidgen.edge_client.tasks.kind import Inputs, Opened, Sentences
-from smidgen.edge_client.tasks.kinds.asked_words import AskedWords
-from smidgen.edge_client.tasks.kinds.guesses import TOP, GuessTelling, check_top
+from smidgen.edge_client.tasks.kinds.asked_words import TOP, AskedWords, GuessTelling, check_top
 from smidgen.edge_client.tasks.scores import Measure
 from smidgen.edge_client.tasks.task import Masking, Task
 from smidgen.edge_client.texts.examples import Example, joined

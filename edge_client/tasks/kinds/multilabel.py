@@ -22,13 +22,18 @@ from typing import Any
 import numpy as np
 
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.formats.dialect import Columns, find, named
 from smidgen.edge_client.formats.json_rows import type_name
+from smidgen.edge_client.formats.source import Columns, find, named
 from smidgen.edge_client.tables import Column, Table, share
 from smidgen.edge_client.tasks.counts import Confusion, Entities, scores_of, type_scores
 from smidgen.edge_client.tasks.kind import Decision, Engine, HeadSpec, Inputs, Opened
-from smidgen.edge_client.tasks.kinds.classification import Classification, asked
-from smidgen.edge_client.tasks.kinds.label_answers import Answer, answers, by_label
+from smidgen.edge_client.tasks.kinds.classification import (
+    Answer,
+    Classification,
+    answers,
+    asked,
+    by_label,
+)
 from smidgen.edge_client.tasks.scores import (
     Evaluation,
     Measure,

@@ -21,12 +21,10 @@ import numpy as np
 
 from smidgen.edge_client.formats.annotation.answers import WORD, Proposal
 from smidgen.edge_client.outputs import check_out_file, new_file
-from smidgen.edge_client.tables import Column, Table, share, shown
+from smidgen.edge_client.tables import shown
 from smidgen.edge_client.tasks.counts import spans, tags_of
 from smidgen.edge_client.tasks.kind import Engine, Opened
-from smidgen.edge_client.tasks.kinds.label_answers import by_label
-from smidgen.edge_client.tasks.output import Skipped, pieces, write_json
-from smidgen.edge_client.tasks.scores import Scores
+from smidgen.edge_client.tasks.scores import Skipped, pieces, write_json
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import Example, Found
@@ -117,13 +115,6 @@ def tagged(tokens: Tokens, task: Task, examples: Sequence[Example], limit: int) 
 FORMATS = (".jsonl", ".conll")
 # What a file of these answers begins with, and none that people tag themselves.
 SIGNS = {".jsonl": '{"entities": [', ".conll": "# smidgen"}
-WAYS = {
-    "strict": "right words and type",
-    "typed": "right type, a word in common",
-    "partial": "right words, or half for some",
-    "macro": "strict, mean of the types",
-    "weighted": "strict, mean weighted by their entities",
-}
 
 
 @dataclass(frozen=True)
@@ -328,13 +319,3 @@ def _row(answer: Tagging, task: Task, is_gold: bool) -> dict[str, Any]:
     if is_gold:
         told |= {"tags": answer.example.tags, "read_as": told["tags"]}
     return first | ({"id": answer.found.id} if answer.found.id else {}) | told
-
-
-def report(scores: Scores) -> list[Table]:
-    """Figures for people."""
-    assert scores.entities is not None, "of tagging"
-    title = f"accuracy {share(scores.accuracy)} of {scores.answers} words of {scores.texts} texts, "
-    by_type = by_label("type", "entities", scores.labels, f"{title}loss {scores.loss:.3f}")
-    ways = [[name, share(getattr(scores.entities, name)), said] for name, said in WAYS.items()]
-    columns = [Column("all types", "word"), Column("F1"), Column("what is right", "text")]
-    return [by_type, Table(columns, ways)]

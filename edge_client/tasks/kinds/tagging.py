@@ -14,24 +14,24 @@ import numpy as np
 
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.tags import OUTSIDE
-from smidgen.edge_client.tables import Table
+from smidgen.edge_client.tables import Column, Table, share
 from smidgen.edge_client.tasks.counts import Confusion, counted, scores_of, type_scores
 from smidgen.edge_client.tasks.kind import Engine, HeadSpec, Inputs, Opened, Sentences, TaskKind
+from smidgen.edge_client.tasks.kinds.classification import by_label
 from smidgen.edge_client.tasks.kinds.tag_answers import (
     Tagging,
     TagTelling,
     check,
-    report,
     results,
     tagged,
     taggings,
     words_of,
 )
-from smidgen.edge_client.tasks.output import Skipped
 from smidgen.edge_client.tasks.scores import (
     Evaluation,
     Measure,
     Scores,
+    Skipped,
     TextAnswers,
     check_any,
     evaluation_of,
@@ -43,6 +43,14 @@ from smidgen.edge_client.texts.examples import Example, Found
 from smidgen.edge_client.texts.parts import Files
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.edge_client.texts.tokens import Prompt
+
+WAYS = {
+    "strict": "right words and type",
+    "typed": "right type, a word in common",
+    "partial": "right words, or half for some",
+    "macro": "strict, mean of the types",
+    "weighted": "strict, mean weighted by their entities",
+}
 
 
 class Tags(TaskKind):
@@ -176,7 +184,16 @@ class Tags(TaskKind):
         }
 
     def report(self, scores: Scores) -> list[Table]:
-        return report(scores)
+        """Figures of each type of entity, and of all by what counts as right."""
+        assert scores.entities is not None, "of tagging"
+        said = (
+            f"accuracy {share(scores.accuracy)} of {scores.answers} words of {scores.texts} texts"
+        )
+        title = f"{said}, loss {scores.loss:.3f}"
+        ways = [[name, share(getattr(scores.entities, name)), told] for name, told in WAYS.items()]
+        columns = [Column("all types", "word"), Column("F1"), Column("what is right", "text")]
+        by_type = by_label("type", "entities", scores.labels, title)
+        return [by_type, Table(columns, ways)]
 
 
 KIND = Tags()

@@ -25,7 +25,6 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.texts.prompts.control_words import unheard_of
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 ASSISTANT = "assistant"
 Spans: TypeAlias = list[tuple[int, int]]
 UNCLEAR = (
@@ -52,7 +51,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, words: Mapping[str, Any], base: Path) -> None:
         self._words, self._base = dict(words), base
-        self._is_marked = GENERATION.search(source) is not None
+        self._is_marked = re.search(r"\{%-?\s*generation\s*-?%\}", source) is not None
         environment = _environment()
         try:
             self._template = environment.from_string(source)

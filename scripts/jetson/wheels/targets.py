@@ -45,9 +45,6 @@ def _libraries(glibc: Version, glibcxx: Version, cxxabi: Version) -> Dict[str, V
     return {"GLIBC": glibc, "GLIBCXX": glibcxx, "CXXABI": cxxabi}
 
 
-BIONIC = _libraries((2, 27), (3, 4, 25), (1, 3, 11))  # Ubuntu 18.04; GCC 8's libstdc++
-FOCAL = _libraries((2, 31), (3, 4, 28), (1, 3, 12))
-JAMMY = _libraries((2, 35), (3, 4, 30), (1, 3, 13))
 PLAIN = _libraries((2, 28), (3, 4, 25), (1, 3, 11))  # Debian 10 and all that is newer
 
 TORCH = "torch==2.5.1"  # the newest for glibc 2.27; one for all boards
@@ -61,7 +58,7 @@ TARGETS = {
             machine="aarch64",
             python="3.11",
             is_brought=True,
-            most=BIONIC,
+            most=_libraries((2, 27), (3, 4, 25), (1, 3, 11)),  # GCC 8's libstdc++
             cpu="ARMv8.0",
             resolver="aarch64-manylinux_2_28",
             constraints=("onnxruntime<=1.28.0",),  # later ones need glibc 2.28
@@ -73,7 +70,7 @@ TARGETS = {
             machine="aarch64",
             python="3.11",
             is_brought=True,
-            most=FOCAL,
+            most=_libraries((2, 31), (3, 4, 28), (1, 3, 12)),
             cpu="ARMv8.2",
             resolver="aarch64-manylinux_2_31",
             has_torch=True,
@@ -84,7 +81,7 @@ TARGETS = {
             machine="aarch64",
             python="3.10",
             is_brought=False,
-            most=JAMMY,
+            most=_libraries((2, 35), (3, 4, 30), (1, 3, 13)),
             cpu="ARMv8.2",
             resolver="aarch64-manylinux_2_35",
             has_torch=True,
@@ -158,7 +155,6 @@ class Board:
 
 _EMULATED = "wheels' check, and both engines under an emulated Cortex-A57"
 _CHECKED = "wheels' check"
-_PI = "Raspberry Pi 4 and 5, any arm64"
 _ORIN, _LINUX = "Orin Nano, Orin NX, AGX Orin", "Linux, glibc 2.28 or newer"
 _BOTH = "onnx, torch (CPU)"
 BOARDS = (
@@ -166,7 +162,7 @@ BOARDS = (
     Board("Xavier NX, AGX Xavier; Orin", "JetPack 5", "1", "jetpack5", _BOTH, _CHECKED),
     Board(_ORIN, "JetPack 6", "1", "jetpack6", _BOTH, _CHECKED),
     Board("Nano 2 GB; TX2 NX, TX2 4 GB", "JetPack 4.6", "2", "jetpack4", "onnx", _EMULATED),
-    Board(_PI, _LINUX, "2", "arm64", "onnx", _CHECKED),
+    Board("Raspberry Pi 4 and 5, any arm64", _LINUX, "2", "arm64", "onnx", _CHECKED),
     Board("any x86-64", _LINUX, "2", "amd64", "onnx", "wheels' check, and an install"),
     Board("Orin, on its GPU", "JetPack 5 and 6", "untested", "", "torch (CUDA)", "nothing"),
     Board(

@@ -47,17 +47,15 @@ from smidgen.simulation.experiments.federation.devices import (
     Devices,
     Looking,
     Round,
+    Rounds,
     SimulationError,
     Standing,
     TooFew,
-)
-from smidgen.simulation.experiments.federation.resume import Carried, RunState, recalled, remembered
-from smidgen.simulation.experiments.federation.schedule import (
-    Rounds,
     admitted,
     gate_answer,
     told_of,
 )
+from smidgen.simulation.experiments.federation.resume import Carried, RunState, recalled, remembered
 from smidgen.simulation.experiments.hostile import Hostile, evaluations, label_report, train_answers
 from smidgen.simulation.experiments.scoring import Score
 

@@ -28,7 +28,7 @@ from smidgen.edge_client.engine.opening import unplanned
 from smidgen.edge_client.engine.torch_backend.head import judged, log_probabilities
 from smidgen.edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
 from smidgen.edge_client.guest.steps import Moments
-from smidgen.edge_client.planning.cuda.accelerator import CPU
+from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import kind_of

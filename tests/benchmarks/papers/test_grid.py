@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 from benchmarks.papers.grid import Names, filled, grid_of, laid_over
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.edge_client.updates.settings import Updates
-from smidgen.simulation.datasets.silos import NEWS
+from smidgen.simulation.datasets.catalogue import NEWS
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
 from smidgen.simulation.experiments.runner import Place
 from tests.benchmarks.papers.asked import (

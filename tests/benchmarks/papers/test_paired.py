@@ -5,7 +5,7 @@ pytest.importorskip("fastapi")
 
 from benchmarks.papers.paired import apart_table, columns_apart, interval, rows_apart
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.record import Result, Row
 from smidgen.simulation.experiments.scoring import Score, Tally
 from smidgen.simulation.report.scenario import Cell, Measured, Name, Scenario
 

@@ -17,9 +17,8 @@ from smidgen.coordinator.rounds.events import Answered, RolledBack, StepClosed
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.machine import decide
 from smidgen.coordinator.rounds.state import State, evolve
-from smidgen.coordinator.storage.orders import adapters_there
 from smidgen.coordinator.storage.reports import add_report
-from smidgen.coordinator.storage.runs import create_run, find_run
+from smidgen.coordinator.storage.runs import adapters_there, create_run, find_run
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.export import ranges
 from smidgen.edge_client.errors import WrongInput

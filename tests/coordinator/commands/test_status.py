@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from smidgen.coordinator.commands.status import devices_table, news_of, next_step
-from smidgen.coordinator.storage.dialects.locks import SERVE, FileLocks
-from smidgen.coordinator.storage.orders import add_order
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
+from smidgen.coordinator.storage.dialects.sqlite import SERVE, FileLocks
+from smidgen.coordinator.storage.runs import add_order
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.fleet import Membership

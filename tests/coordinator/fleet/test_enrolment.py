@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from smidgen.coordinator.fleet.enrolment import enrol
+from smidgen.coordinator.fleet.devices import enrol
 from smidgen.coordinator.rounds.admission import Refusal
 from smidgen.coordinator.storage import credentials as token_rows
 from smidgen.coordinator.storage.credentials import insert_token, tokens

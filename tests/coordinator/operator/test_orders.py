@@ -8,9 +8,8 @@ import pytest
 from smidgen.coordinator.commands.status import said_of
 from smidgen.coordinator.serving.executor import carry_out
 from smidgen.coordinator.serving.ledger import Ledger
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.orders import add_order, open_orders, orders_of
-from smidgen.coordinator.storage.runs import status_of
+from smidgen.coordinator.storage.database import StoreError
+from smidgen.coordinator.storage.runs import add_order, open_orders, orders_of, status_of
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person

@@ -20,8 +20,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import TimeoutError, expect
 
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.storage.orders import orders_of
-from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.runs import create_run, orders_of
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
 from smidgen.edge_client.wire.messages import Report, Work

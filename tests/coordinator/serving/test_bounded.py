@@ -13,7 +13,7 @@ import pytest
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.serving.ledger import Ledger
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.coordinator.upkeep.retention import DiskLimits
 from smidgen.edge_client.wire.messages import Report
 from tests.coordinator.conftest import Live, serving
 from tests.coordinator.devices import Device, wait_for

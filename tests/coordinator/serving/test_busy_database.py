@@ -13,8 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.serving.log import Troubles
 from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.database import DATABASE
 from smidgen.coordinator.storage.dialects import sqlite
-from smidgen.coordinator.storage.place import DATABASE
 from smidgen.coordinator.storage.runs import create_run
 from smidgen.coordinator.storage.store import Store
 from tests.command_line import smidgen

@@ -10,8 +10,8 @@ import pytest
 from smidgen.coordinator.api.export import export
 from smidgen.coordinator.rounds.bounds import norm_of
 from smidgen.coordinator.rounds.events import Answered, RolledBack, StepOpened
-from smidgen.coordinator.storage.orders import add_order
 from smidgen.coordinator.storage.reports import accuracies, rows
+from smidgen.coordinator.storage.runs import add_order
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.messages import Report

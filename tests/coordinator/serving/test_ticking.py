@@ -15,7 +15,7 @@ from smidgen.coordinator.rounds.events import Answered, Extended, StepOpened
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.credentials import insert_token
 from smidgen.coordinator.storage.devices import Device, devices
-from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.runs import add_order
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.edge_client.wire.fleet import Enrol, Membership
 from smidgen.edge_client.wire.messages import PROTOCOL, encode

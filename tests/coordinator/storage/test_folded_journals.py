@@ -20,14 +20,13 @@ from smidgen.coordinator.rounds.events import (
 from smidgen.coordinator.rounds.history import Past, folded_from, to_plain
 from smidgen.coordinator.rounds.state import State, replay
 from smidgen.coordinator.serving.ledger import Ledger
-from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.journals import next_link
 from smidgen.coordinator.storage.runs import state_of
 from smidgen.coordinator.storage.schema import EVENTS, RUNS
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.backup import look
+from smidgen.coordinator.upkeep.backup import behind, look, note, watched
 from smidgen.coordinator.upkeep.retention import RetainedAdapters
-from smidgen.coordinator.upkeep.rollback import behind, note, watched
 from tests.command_line import smidgen
 from tests.coordinator.upkeep.stores import filled
 

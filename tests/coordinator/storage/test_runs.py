@@ -7,10 +7,10 @@ import pytest
 import sqlalchemy as sql
 
 from smidgen.coordinator.config import read_run_config
-from smidgen.coordinator.fleet.enrolment import enrol
+from smidgen.coordinator.fleet.devices import enrol
 from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.devices import devices, revoke
-from smidgen.coordinator.storage.errors import StoreError
 from smidgen.coordinator.storage.runs import config_of, create_run, find_run
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base

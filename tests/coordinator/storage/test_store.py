@@ -12,9 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from smidgen.coordinator.rounds.events import Finished, Resumed
 from smidgen.coordinator.serving.server import sole_server
 from smidgen.coordinator.storage.credentials import insert_token
+from smidgen.coordinator.storage.database import DATABASE, StoreError
 from smidgen.coordinator.storage.devices import Member, put_member
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import DATABASE
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.edge_client.wire.fleet import Membership
 from smidgen.edge_client.wire.tensors import sha256

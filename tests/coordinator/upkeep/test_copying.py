@@ -9,7 +9,7 @@ import pytest
 from smidgen.coordinator.api.keeping import backup
 from smidgen.coordinator.api.serve import serve
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.database import DATABASE
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.client.connection import http_client, nobody
 from smidgen.edge_client.errors import Failed, WrongInput

@@ -11,7 +11,7 @@ import pytest
 from smidgen.coordinator.api.init import init
 from smidgen.coordinator.api.serve import serve
 from smidgen.coordinator.rounds.events import Paused
-from smidgen.coordinator.storage.errors import StoreError
+from smidgen.coordinator.storage.database import DATABASE, StoreError
 from smidgen.coordinator.storage.journals import (
     FILE,
     LINE_BYTES,
@@ -19,9 +19,8 @@ from smidgen.coordinator.storage.journals import (
     JournalHead,
     read_heads,
 )
-from smidgen.coordinator.storage.place import DATABASE
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.rollback import note, watched
+from smidgen.coordinator.upkeep.backup import note, watched
 from smidgen.edge_client.errors import WrongInput
 from tests.command_line import Done, smidgen
 from tests.coordinator.upkeep.stores import Filled, filled

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.database import DATABASE
 from tests.breadth import first_fast
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import ask_to_enrol, key_of, wait_for

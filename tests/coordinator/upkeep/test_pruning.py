@@ -13,11 +13,10 @@ import pytest
 from smidgen.coordinator.api.keeping import prune
 from smidgen.coordinator.rounds.learning.memory import DeviceStates
 from smidgen.coordinator.rounds.state import State
-from smidgen.coordinator.storage.dialects.locks import FileLocks
+from smidgen.coordinator.storage.dialects.sqlite import FileLocks
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.coordinator.upkeep import retention
-from smidgen.coordinator.upkeep.disk_space import DiskLimits, note
-from smidgen.coordinator.upkeep.retention import Busy, book_of, remove
+from smidgen.coordinator.upkeep.retention import Busy, DiskLimits, book_of, note, remove
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.messages import CodedStep
 from tests.command_line import smidgen

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.coordinator.upkeep.disk_space import (
+from smidgen.coordinator.upkeep.retention import (
     KEEP_ROUNDS,
     LEAST_FREE,
     DiskLimits,

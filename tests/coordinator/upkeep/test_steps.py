@@ -10,7 +10,7 @@ from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.learning.memory import MOST_STEPS
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.backup import copy_store, look
-from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.coordinator.upkeep.retention import DiskLimits
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.messages import Work
 from smidgen.edge_client.wire.tensors import add_step, sha256

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.adapters.initial import initial_adapter
-from smidgen.edge_client.adapters.ranks import ModuleRank
 from smidgen.edge_client.adapters.spec import (
     PREFIX,
     TARGETS,
     AdapterError,
     AdapterSpec,
+    ModuleRank,
     frozen_layers,
     largest_rank,
     layers_of,

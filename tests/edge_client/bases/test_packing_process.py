@@ -16,8 +16,7 @@ import pytest
 
 from smidgen.edge_client.bases.base import EMBEDDED, BaseError, open_base
 from smidgen.edge_client.bases.manifest import partial_folder
-from smidgen.edge_client.bases.packing import pack_model, pack_random
-from smidgen.edge_client.bases.writer import PackingError
+from smidgen.edge_client.bases.packing import PackingError, pack_model, pack_random
 from tests.breadth import SLOW, first_fast
 
 ROOT = Path(__file__).parents[3]
@@ -132,7 +131,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 FULL = """
 import json, resource, sys
 from pathlib import Path
-from smidgen.edge_client.bases.writer import PackingError
+from smidgen.edge_client.bases.packing import PackingError
 from smidgen.edge_client.bases.packing import pack_model
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:

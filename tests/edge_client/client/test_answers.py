@@ -23,8 +23,7 @@ from smidgen.edge_client.labelling.label_journal import (
     OpenedJournal,
     Read,
 )
-from smidgen.edge_client.labelling.own_texts import OwnTexts, sampled
-from smidgen.edge_client.labelling.pseudo_labels import Reading, text_id
+from smidgen.edge_client.labelling.pseudo_labels import OwnTexts, Reading, sampled, text_id
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import ClientData, Example

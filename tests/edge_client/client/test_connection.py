@@ -12,8 +12,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from smidgen.edge_client.client.connection import AddressError, address
-from smidgen.edge_client.client.retries import Refused, Unreachable
+from smidgen.edge_client.client.connection import AddressError, Refused, Unreachable, address
 from smidgen.edge_client.client.transport import Coordinator
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.proxies import ProxyError

@@ -22,8 +22,8 @@ from smidgen.edge_client.client.state import ClientState, Identity
 from smidgen.edge_client.client.state import FinishedWork as Kept
 from smidgen.edge_client.client.transport import Unreachable
 from smidgen.edge_client.engine.limits import Limits
-from smidgen.edge_client.formats.opened import DataError
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.formats.source import DataError
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.updates.registry import StepError

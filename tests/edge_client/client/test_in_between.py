@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.connection import Unreachable
 from smidgen.edge_client.client.outbox import (
     LONGEST_GAP,
     MOST_413,
@@ -19,7 +20,6 @@ from smidgen.edge_client.client.outbox import (
     NotThrough,
     Tries,
 )
-from smidgen.edge_client.client.retries import Unreachable
 from smidgen.edge_client.client.transport import FEWEST_ANSWERED, Coordinator
 from smidgen.edge_client.client.trust import _shown
 from smidgen.edge_client.metering.work import WorkMeter

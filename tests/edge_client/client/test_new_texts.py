@@ -21,8 +21,8 @@ from smidgen.edge_client.client.loop import Client
 from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState, StateError
 from smidgen.edge_client.engine.engine import EngineError
-from smidgen.edge_client.formats.opened import DataError
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.formats.source import DataError
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.tokens import TokenizerError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.client.retries import (
+from smidgen.edge_client.client.connection import (
     LONGEST_ASKED_S,
     LONGEST_PAUSE_S,
     Unreachable,

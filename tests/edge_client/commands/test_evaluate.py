@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.tables import NARROW, render
+from smidgen.edge_client.tables import NARROW, Table, render
 from smidgen.edge_client.tasks.counts import Confusion
-from smidgen.edge_client.tasks.kinds.label_answers import report
+from smidgen.edge_client.tasks.kinds.classification import KIND
+from smidgen.edge_client.tasks.scores import scores_from
 from tests.command_line import Done
 from tests.edge_client.commands.alone import LABELLED, PAIRS, client, refused, train, write_data
 
@@ -109,17 +110,21 @@ def table(labels: int, seed: int = 0) -> Confusion:
     return Confusion.of(names, *generator.integers(0, labels, (2, 999)).tolist())
 
 
+def report(found: Confusion) -> list[Table]:
+    return KIND.report(scores_from([0.5], found.total, found, ()))
+
+
 @pytest.mark.parametrize("labels", [2, 6, 9, 14, 77])
 def test_a_report_fits_a_terminal(labels: int) -> None:
-    lines = "\n".join(map(render, report(table(labels), 0.5))).splitlines()
+    lines = "\n".join(map(render, report(table(labels)))).splitlines()
     assert max(map(len, lines)) <= NARROW
     assert lines[0].endswith("on 999 texts, loss 0.500")
 
 
 def test_of_many_labels_the_largest_confusions_are_shown() -> None:
     many = table(77)
-    said, worst = render(report(many, 0.5)[1]), many.mistakes()[0]
+    said, worst = render(report(many)[1]), many.mistakes()[0]
     assert "label, read as" not in said and said.splitlines()[2].endswith(f" {worst.count}")
     assert "other pairs of labels; --json has them all" in said
     right = Confusion.of(many.labels, list(range(77)), list(range(77)))
-    assert "no text was read as another label" in render(report(right, 0.5)[1])
+    assert "no text was read as another label" in render(report(right)[1])

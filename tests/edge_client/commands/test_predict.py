@@ -12,8 +12,8 @@ import pytest
 from smidgen import main
 from smidgen.edge_client.api import labeller as room
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.tasks import output
-from smidgen.edge_client.tasks.kinds.label_answers import answers
+from smidgen.edge_client.tasks import scores
+from smidgen.edge_client.tasks.kinds.classification import answers
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import Example, Found
 from tests.command_line import Done, smidgen
@@ -110,7 +110,7 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
     whole = given(tiny_base, adapter, *TEXTS * 3)["labels"]
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 3))
     for limit, value in (("PIECE_TEXTS", 2), ("PIECE_CHARACTERS", 30)):
-        monkeypatch.setattr(output, limit, value)
+        monkeypatch.setattr(scores, limit, value)
         found = predict(tiny_base, adapter, "--file", tmp_path / "a.txt", "--json").stdout
         assert json.loads(found)["labels"] == whole
 
@@ -118,7 +118,7 @@ def test_many_texts_are_labelled_piece_by_piece_in_their_order(
 def test_no_more_texts_are_read_than_are_labelled_at_once(
     tiny_base: Base, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "PIECE_TEXTS", 2)
+    monkeypatch.setattr(scores, "PIECE_TEXTS", 2)
     base, taken = str(tiny_base.folder), list[int]()
     labeller = room.open_labeller(adapter, None, base, "onnx", "auto")
 

@@ -18,10 +18,8 @@ from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.opening import open_engine
 from smidgen.edge_client.engine.trainer import train
 from smidgen.edge_client.planning.allocator import resident_bytes
-from smidgen.edge_client.planning.budget import Budget, MemoryRanOut
-from smidgen.edge_client.planning.guard import Guard
-from smidgen.edge_client.planning.plan import Plan
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.planning.budget import Budget, Guard, MemoryRanOut
+from smidgen.edge_client.planning.plan import BudgetError, Plan
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.batches import Batch
 from smidgen.edge_client.wire.training import Training

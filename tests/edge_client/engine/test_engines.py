@@ -267,7 +267,7 @@ from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.planning.allocator import let_go_of_code, resident_bytes, trim
 from smidgen.edge_client.bases.base import open_base
 from smidgen.edge_client.engine.opening import load_engine, open_engine
-from smidgen.edge_client.planning.guard import is_allocation_failure
+from smidgen.edge_client.planning.budget import is_allocation_failure
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.training import Training

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.lines import Lines
-from smidgen.edge_client.formats.opened import Source
 from smidgen.edge_client.formats.paragraphs import blocks
+from smidgen.edge_client.formats.source import Source
 
 
 @given(st.lists(st.sampled_from(["", " ", "a", "b\x85c", "d "]), max_size=8), st.booleans())

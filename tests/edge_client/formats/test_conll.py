@@ -8,9 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats.dialect import Dialect
 from smidgen.edge_client.formats.lines import LONGEST_LINE
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError, Dialect
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import Example, read_file, read_texts

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.conll import CONLL
-from smidgen.edge_client.formats.dialect import Dialect, Wants
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.source import DataError, Dialect, LeftOut, Row, Source, Wants
 from smidgen.edge_client.texts.examples import Example, every_row
 from smidgen.edge_client.texts.parts import Labels
 from tests.edge_client.formats.tagged_files import DRUGS, tagged

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.errors import WrongInput
-from smidgen.edge_client.formats.dialect import DELIMITERS, PLAIN, Dialect, find
-from smidgen.edge_client.formats.opened import DataError, Source
 from smidgen.edge_client.formats.registry import read_stream
+from smidgen.edge_client.formats.source import DELIMITERS, PLAIN, DataError, Dialect, Source, find
 from smidgen.edge_client.tasks.kind import every_files
 from smidgen.edge_client.texts.data_folder import check_folder
 from smidgen.edge_client.texts.examples import Example, read_file, read_folder

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats import json_rows, opened
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import LeftOut
+from smidgen.edge_client.formats import json_rows, source
 from smidgen.edge_client.formats.registry import read
+from smidgen.edge_client.formats.source import DataError, LeftOut, Source
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import Example, every_row, leave_out
@@ -118,7 +117,7 @@ def test_an_empty_array_has_no_rows(tmp_path: Path, body: str) -> None:
 def test_an_array_that_cannot_be_held_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened, "MOST_ARRAY", 1000)
+    monkeypatch.setattr(source, "MOST_ARRAY", 1000)
     (tmp_path / "a.json").write_text(json.dumps([{"text": "a" * 2000}]))
     with pytest.raises(DataError, match=r"more than 1,000 characters.*save it as JSON lines"):
         list(read(Source(tmp_path / "a.json")))

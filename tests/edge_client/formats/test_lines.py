@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from smidgen.edge_client.formats.lines import LONGEST_LINE, Lines, LongLine, ReadBounds, TooMuch
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import LeftOut, Row
 from smidgen.edge_client.formats.registry import read, read_stream
+from smidgen.edge_client.formats.source import DataError, LeftOut, Row, Source
 from smidgen.edge_client.texts.examples import Example, read_file
 from smidgen.edge_client.texts.parts import Labels
 from tests.breadth import first_fast
@@ -25,7 +24,7 @@ import resource, sys
 from pathlib import Path
 from smidgen.edge_client.texts.data_folder import check_folder
 from smidgen.edge_client.texts.examples import read_file
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.kind import every_files, kind_named
 from smidgen.edge_client.texts.parts import Labels
 cap = int(sys.argv[2])

@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats import paragraphs
-from smidgen.edge_client.formats.dialect import Dialect
 from smidgen.edge_client.formats.lines import ReadBounds
-from smidgen.edge_client.formats.opened import DataError, Source
 from smidgen.edge_client.formats.paragraphs import PARAGRAPHS as FOLDER
 from smidgen.edge_client.formats.paragraphs import files_in
-from smidgen.edge_client.formats.reader import Row
+from smidgen.edge_client.formats.source import DataError, Dialect, Row, Source
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.examples import Example, read_file
 from smidgen.edge_client.texts.parts import Labels

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from smidgen.edge_client.errors import Failed
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import Row
 from smidgen.edge_client.formats.registry import endings, read, read_stream, readers
+from smidgen.edge_client.formats.source import DataError, Row, Source
 
 NOTES = """
 class Notes:
@@ -20,7 +19,7 @@ class Notes:
     def sniff(self, head): return 1.0 if head.text.startswith("NOTES") else 0.0
     def gives(self, head): return frozenset(("text",))
     def read(self, source):
-        from smidgen.edge_client.formats.reader import Row
+        from smidgen.edge_client.formats.source import Row
         with source.lines() as lines:
             yield from (Row(lines.number, {"text": line.strip()}) for line in lines)
 NOTES = Notes()

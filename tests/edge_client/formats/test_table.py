@@ -9,9 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.source import DataError, Dialect, LeftOut, Row, Source
 from smidgen.edge_client.formats.table import TABLE
 
 LABELS = ("good", "bad")

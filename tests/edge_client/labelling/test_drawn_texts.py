@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.labelling.own_texts import capped, evaluated, sampled, share_of
+from smidgen.edge_client.labelling.pseudo_labels import capped, evaluated, sampled, share_of
 from smidgen.edge_client.wire.seeds import derive_seed
 from smidgen.edge_client.wire.training import Training
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.labelling.own_texts import OwnTexts
 from smidgen.edge_client.labelling.pseudo_labels import (
     FEWEST,
+    OwnTexts,
     Reading,
     affordable,
     agreed,

@@ -14,7 +14,7 @@ from smidgen.edge_client.labelling import label_work
 from smidgen.edge_client.labelling.early_exit import WORTH
 from smidgen.edge_client.labelling.label_journal import LabelJournal, MemoryNotes, Notes
 from smidgen.edge_client.labelling.label_work import terms_of
-from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.labelling.pseudo_labels import OwnTexts
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import ClientData, Example
 from smidgen.edge_client.wire.messages import PROTOCOL, Report, Work

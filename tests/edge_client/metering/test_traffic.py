@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from smidgen.edge_client.metering import traffic
-from smidgen.edge_client.metering.traffic import NOTHING, Link, TcpBytes, Traffic, read_tcp
+from smidgen.edge_client.metering import work
+from smidgen.edge_client.metering.work import NOTHING, Link, TcpBytes, Traffic, read_tcp
 from tests.edge_client.client.servers import Relay
 
 BODY = bytes(100_000)
@@ -121,7 +121,7 @@ def test_an_old_kernel_says_what_it_counts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_tcp_info_nothing_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "TCP_INFO", None)
+    monkeypatch.setattr(work, "TCP_INFO", None)
     with socket.socket() as opened:
         assert read_tcp(opened) == TcpBytes(None, None, None, 1)
     assert NOTHING.plus(TcpBytes(None, 5, None, 1)) == TcpBytes(None, 5, None, 1)

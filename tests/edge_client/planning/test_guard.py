@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.edge_client.planning.guard import Guard, is_allocation_failure
+from smidgen.edge_client.planning.budget import Guard, is_allocation_failure
 
 MIB = 1 << 20
 PROGRAM = """
-from smidgen.edge_client.planning.guard import Guard
+from smidgen.edge_client.planning.budget import Guard
 guard = Guard(150 << 20)
 block = bytearray(b"x" * (200 << 20))
 first = guard.peak_bytes(), guard.is_over()

@@ -18,9 +18,8 @@ from smidgen.edge_client.engine.activation_cache import ActivationCache
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.onnx_backend.network import Network
 from smidgen.edge_client.planning.onnx_memory import estimate
-from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.plan import BudgetError, Plan, Workload, parse_budget
 from smidgen.edge_client.planning.planner import Option, choose, next_smaller, options, plans
-from smidgen.edge_client.planning.sizes import BudgetError, parse_budget
 from smidgen.edge_client.planning.step_cost import Rates, step_seconds
 from smidgen.edge_client.planning.torch_memory import parts
 from smidgen.edge_client.texts.batches import Batch

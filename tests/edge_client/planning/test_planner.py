@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.architectures import Shape
-from smidgen.edge_client.planning.plan import Plan, Workload
+from smidgen.edge_client.planning.plan import (
+    BudgetError,
+    Plan,
+    Workload,
+    auto_budget,
+    parse_budget,
+    parse_cache_size,
+    parse_size,
+    size_text,
+)
 from smidgen.edge_client.planning.planner import (
     FAST_ENOUGH_S,
     Option,
@@ -21,14 +30,6 @@ from smidgen.edge_client.planning.planner import (
     preference,
     recomputations,
     undominated,
-)
-from smidgen.edge_client.planning.sizes import (
-    BudgetError,
-    auto_budget,
-    parse_budget,
-    parse_cache_size,
-    parse_size,
-    size_text,
 )
 from smidgen.edge_client.planning.step_cost import (
     Rates,

@@ -14,7 +14,7 @@ from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
 from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
 from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.errors import WrongInput
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.encoder import Encoder, cut_of, usable
 from smidgen.edge_client.tasks.kind import every_files
 from smidgen.edge_client.tasks.task import Task, read_task, task_toml
@@ -84,7 +84,7 @@ def test_a_table_has_the_two_columns(tmp_path: Path, delimiter: str) -> None:
 
 
 def test_columns_of_other_names_are_told(tmp_path: Path) -> None:
-    from smidgen.edge_client.formats.dialect import Dialect
+    from smidgen.edge_client.formats.source import Dialect
 
     (tmp_path / "labelled.csv").write_text("question,answer\nhi,yes\n")
     (found,) = read_folder(tmp_path, CHAT, Dialect("question,answer")).labelled

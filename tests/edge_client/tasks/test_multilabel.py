@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.engine.scoring import evaluate
 from smidgen.edge_client.engine.trainer import train
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.counts import scores_of
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.kinds.multilabel import counts_of, losses_of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.engine.scoring import evaluate
 from smidgen.edge_client.engine.trainer import train
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.kinds.relation import MARKED, around, marked
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.accounting import Fault

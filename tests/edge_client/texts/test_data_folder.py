@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.edge_client.formats.dialect import Dialect
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError, Dialect
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.texts.parts import Labels

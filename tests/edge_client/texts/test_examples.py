@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats.opened import DataError
 from smidgen.edge_client.formats.registry import read_rows
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.kind import every_files
 from smidgen.edge_client.texts.data_folder import check_folder
 from smidgen.edge_client.texts.examples import (

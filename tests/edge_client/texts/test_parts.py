@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.kind import every_files, kind_named
 from smidgen.edge_client.texts.data_folder import check_folder
 from smidgen.edge_client.texts.examples import ClientData, Example, read_folder

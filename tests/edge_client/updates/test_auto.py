@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.metering.traffic import LEAST_BYTES, Link
+from smidgen.edge_client.metering.work import LEAST_BYTES, Link
 from smidgen.edge_client.updates.codec import EXACT, SOON_S, codec_for
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError

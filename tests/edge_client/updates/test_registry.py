@@ -16,10 +16,9 @@ from smidgen.edge_client.updates.settings import Updates, steps_of_run
 from smidgen.edge_client.updates.step import UpdateStep
 from smidgen.edge_client.wire.tensors import decode_adapter
 from smidgen.edge_client.wire.training import Training
-from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.devices import Round, schedule_of
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import schedule_of
-from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from tests.simulation.experiments.experiments import staged
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"

@@ -98,6 +98,6 @@ def test_a_broken_kind_stops_nothing_of_the_others(tmp_path: Path) -> None:
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    ask = "from smidgen.edge_client.tasks.registry import find\n"
+    ask = "from smidgen.edge_client.tasks.task import find\n"
     ask += "try: find('x')\nexcept ValueError as error: print(error)"
     assert told(tmp_path, ask).startswith("kind is one of labels, ")

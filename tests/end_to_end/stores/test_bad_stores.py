@@ -14,7 +14,7 @@ import pytest
 
 from smidgen.coordinator.rounds.history import Past, to_plain
 from smidgen.coordinator.storage.credentials import add_operator
-from smidgen.coordinator.storage.place import DATABASE
+from smidgen.coordinator.storage.database import DATABASE
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.client.connection import http_client, nobody
 from smidgen.edge_client.client.state import ClientState, Identity

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.state import ClientState

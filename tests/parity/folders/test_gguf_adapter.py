@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen.edge_client.adapters.gguf_adapter import has_gguf_form, write_gguf_adapter
+from smidgen.edge_client.adapters.exports import has_gguf_form, write_gguf_adapter
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import open_base

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from smidgen.edge_client.adapters.gguf_adapter import write_gguf_adapter
+from smidgen.edge_client.adapters.exports import write_gguf_adapter
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import open_base

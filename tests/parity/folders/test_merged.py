@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from smidgen.edge_client.adapters.exports import write_merged
 from smidgen.edge_client.adapters.initial import initial_adapter
-from smidgen.edge_client.adapters.merged import write_merged
 from smidgen.edge_client.adapters.peft_folder import Exported, write_peft_folder
 from smidgen.edge_client.adapters.spec import PREFIX, AdapterError, lora_modules, parse_adapter
 from smidgen.edge_client.bases.base import Base, open_base

@@ -15,8 +15,7 @@ from smidgen.edge_client.adapters.spec import PREFIX, parse_adapter
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.engine.opening import open_engine
 from smidgen.edge_client.personal.bank import modules_of
-from smidgen.edge_client.personal.fitting import FitTerms
-from smidgen.edge_client.personal.rates import rated_fit, slopes_of
+from smidgen.edge_client.personal.fitting import FitTerms, rated_fit, slopes_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.tokens import Tokens
 from smidgen.edge_client.wire.training import Training

@@ -11,8 +11,7 @@ pytest.importorskip("jinja2")
 
 from smidgen.profiling.models import page
 from smidgen.profiling.models.cell import GIB, Cell, Proof, placed
-from smidgen.profiling.models.page import write_pages
-from smidgen.profiling.models.report import answer, grid, ordered, settings, title
+from smidgen.profiling.models.page import answer, grid, ordered, settings, title, write_pages
 from tests.profiling.models.made_up import CONDITIONS, cell, cells
 
 HOSTILE = '<script>alert("x")</script>|`*'

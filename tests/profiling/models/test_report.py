@@ -4,7 +4,7 @@ import pytest
 
 from smidgen.edge_client.tables import render
 from smidgen.profiling.models.cell import GIB, Cell, Proof, placed
-from smidgen.profiling.models.report import models_tables, twice_table, verdict
+from smidgen.profiling.models.page import models_tables, twice_table, verdict
 
 MIB = 1 << 20
 CELL = Cell(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.task import Task, read_task, task_toml
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.texts.prompts.patterns import TaskError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, MNLI, NEWS, XNLI, YAHOO, YELP
 from smidgen.edge_client.tasks.task import Task, task_toml
 from smidgen.edge_client.texts.examples import Example

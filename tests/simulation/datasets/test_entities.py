@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.formats.tags import OUTSIDE
 from smidgen.simulation.datasets.catalogue import read_dataset
 from smidgen.simulation.datasets.known import READERS, begun, tagged_texts

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 import pyarrow
 from pyarrow import parquet
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS, NEWS
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example

@@ -5,14 +5,14 @@ import pytest
 
 from benchmarks.papers.grid import read_file
 from benchmarks.papers.tables.silos import NAMES
-from smidgen.simulation.datasets.catalogue import read_dataset
-from smidgen.simulation.datasets.silos import (
+from smidgen.simulation.datasets.catalogue import (
     ENGLISH,
     LANGUAGES,
     MEDICAL,
     MEDICAL_LANGUAGES,
     MOST,
     NEWS,
+    read_dataset,
     side_of,
 )
 from tests.conftest import shared

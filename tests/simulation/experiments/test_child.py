@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.edge_client.errors import Failed, WrongInput
-from smidgen.edge_client.planning.sizes import BudgetError
+from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.simulation.experiments.child import child
 from tests.processes import children_of, is_computing
 
@@ -108,13 +108,13 @@ def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks for children in /proc")
 def test_zero_compute_leaves_no_child_behind() -> None:
     pytest.importorskip("torch")
-    line = ["-m", "smidgen", "simulate", "zero-compute", "--clients", "1000000"]
+    line = ["-m", "benchmarks", "zero-compute", "--clients", "1000000"]
     parent = subprocess.Popen([sys.executable, *line], stderr=subprocess.PIPE, text=True)
     _await(lambda: any(map(_is_busy, children_of(parent.pid))))
     left = children_of(parent.pid)
     parent.terminate()
     _, said = parent.communicate(timeout=90)
-    assert parent.returncode == 130 and said == "smidgen simulate: stopped\n"
+    assert parent.returncode == 130 and said == "python -m benchmarks: stopped\n"
     _await(lambda: not any(map(is_computing, left)))
 
 

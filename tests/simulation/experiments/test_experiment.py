@@ -14,7 +14,7 @@ from smidgen.coordinator.rounds.selection import cohort
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS
 from smidgen.edge_client.wire.training import Labelling
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
-from smidgen.simulation.experiments.federation.schedule import schedule_of
+from smidgen.simulation.experiments.federation.devices import schedule_of
 from smidgen.simulation.population.deal import Deal
 
 EXPERIMENT = """
@@ -61,7 +61,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
         ("[training]\nlr = 0.0", "lr: above 0"),
         (
             "over_selection = 1.5",
-            "over_selection: experiments have no clock .*simulate waiting` has",
+            "over_selection: experiments have no clock .*python -m benchmarks waiting` has",
         ),
         ("[asynchronous]\nbuffer = 2", "asynchronous: experiments have no clock"),
         ("patience = -1", "patience: 0 to 1000000"),

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
+from benchmarks.comparisons.zero_compute import Echoes, zero_rounds
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.state import FinishedWork
 from smidgen.edge_client.tasks.task import Task
@@ -18,14 +19,14 @@ from smidgen.profiling.instruments.made_up_run import ADDED
 from smidgen.simulation.experiments.federation.devices import (
     NOTHING,
     Round,
+    Rounds,
     SimulationError,
     Standing,
+    schedule_of,
 )
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import Rounds, schedule_of
 from smidgen.simulation.experiments.stage import Stage
-from smidgen.simulation.experiments.virtual.in_process import InProcess
-from smidgen.simulation.experiments.virtual.zero_compute import Echoes, zero_rounds
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import staged

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from benchmarks.comparisons.zero_compute import Echoes
 from benchmarks.papers.grid import read_file
 from smidgen.coordinator.rounds.admission import Refusal, check_report
 from smidgen.coordinator.rounds.bounds import norm_of
@@ -22,9 +23,8 @@ from smidgen.edge_client.wire.training import Labelling, Training
 from smidgen.profiling.instruments.made_up_run import ADDED
 from smidgen.simulation.demo.messages import TASK
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError, read_experiment
-from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.devices import Round, Rounds
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import Rounds
 from smidgen.simulation.experiments.hostile import (
     ATTACKS,
     CLAIMED_TESTS,
@@ -37,7 +37,6 @@ from smidgen.simulation.experiments.hostile import (
     without_tests,
 )
 from smidgen.simulation.experiments.scoring import Score, Tally
-from smidgen.simulation.experiments.virtual.zero_compute import Echoes
 from smidgen.simulation.population.clients import Client
 from smidgen.simulation.population.deal import Deal
 from tests.edge_client.engine.engines import TEXTS

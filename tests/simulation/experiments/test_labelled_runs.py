@@ -12,13 +12,12 @@ from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.training import Labelling
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
-from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.devices import Round, schedule_of
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import schedule_of
 from smidgen.simulation.experiments.runner import Place, run
 from smidgen.simulation.experiments.stage import Stage, stage
 from smidgen.simulation.experiments.texts import gated
-from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.deal import Deal
 from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_runner import news, place, plain  # noqa: F401 - a fixture

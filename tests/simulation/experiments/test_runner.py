@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.edge_client.bases.base import Base, BaseError, open_base
 from smidgen.edge_client.errors import Failed, WrongInput
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.task import Task, task_toml
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.texts.prompts.patterns import TaskError
@@ -25,13 +25,19 @@ from smidgen.edge_client.wire.tensors import sha256
 from smidgen.edge_client.wire.training import Labelling, Training
 from smidgen.simulation.datasets.catalogue import read_dataset
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
-from smidgen.simulation.experiments.record import Record, RecordError, kept_adapter, read_rows
-from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.record import (
+    Record,
+    RecordError,
+    Result,
+    Row,
+    kept_adapter,
+    read_rows,
+)
 from smidgen.simulation.experiments.runner import Place, finished, run, run_all
 from smidgen.simulation.experiments.scoring import Score, Tally
 from smidgen.simulation.experiments.stage import stage
 from smidgen.simulation.experiments.texts import judged, trained_on
-from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.deal import Deal
 from tests.breadth import first_fast
 from tests.simulation.experiments.experiments import small, texts_of

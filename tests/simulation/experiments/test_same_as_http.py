@@ -32,15 +32,13 @@ from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.fleet import device_id_of
 from smidgen.edge_client.wire.tensors import decode_adapter, sha256
 from smidgen.edge_client.wire.training import Labelling, Training
-from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.devices import Round, schedule_of
 from smidgen.simulation.experiments.federation.resume import recalled
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import schedule_of
 from smidgen.simulation.experiments.stage import Stage, use_threads
-from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.clients import Client as Virtual
-from smidgen.simulation.population.deal import Deal
-from smidgen.simulation.population.folders import write_clients
+from smidgen.simulation.population.deal import Deal, write_clients
 from tests.breadth import first_fast
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import key_of

@@ -14,13 +14,13 @@ from smidgen.edge_client.client.answers import answer
 from smidgen.edge_client.engine.opening import open_engine
 from smidgen.edge_client.engine.scoring import evaluate
 from smidgen.edge_client.labelling.label_journal import MemoryNotes
-from smidgen.edge_client.labelling.own_texts import OwnTexts
+from smidgen.edge_client.labelling.pseudo_labels import OwnTexts
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import ClientData, Example
 from smidgen.edge_client.wire.messages import PROTOCOL, Work
 from smidgen.edge_client.wire.training import Training
-from smidgen.simulation.experiments.federation.schedule import told_of
+from smidgen.simulation.experiments.federation.devices import told_of
 from smidgen.simulation.experiments.scoring import Score, Tally, judged, pooled, score, together
 
 ANSWERS = np.log(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))

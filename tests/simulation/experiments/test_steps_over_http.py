@@ -15,14 +15,12 @@ from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.tensors import sha256
 from smidgen.edge_client.wire.training import Training
-from smidgen.simulation.experiments.federation.devices import Round
+from smidgen.simulation.experiments.federation.devices import Round, schedule_of
 from smidgen.simulation.experiments.federation.resume import recalled
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import schedule_of
 from smidgen.simulation.experiments.stage import Stage
-from smidgen.simulation.experiments.virtual.in_process import InProcess
-from smidgen.simulation.population.deal import Deal
-from smidgen.simulation.population.folders import write_clients
+from smidgen.simulation.experiments.virtual.devices import InProcess
+from smidgen.simulation.population.deal import Deal, write_clients
 from tests.breadth import SLOW
 from tests.coordinator.page.conftest import Served, serving
 from tests.edge_client.engine.engines import KINDS

@@ -9,14 +9,13 @@ from tests.breadth import first_fast
 
 pytest.importorskip("torch")
 
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.task import Task, read_task
 from smidgen.edge_client.texts.examples import ClientData, Example, read_file, read_folder
 from smidgen.profiling.canvas import PALETTE
 from smidgen.simulation.datasets.dataset import likeness
 from smidgen.simulation.population.clients import Client
-from smidgen.simulation.population.deal import Deal, population_of
-from smidgen.simulation.population.folders import split_of, write_clients
+from smidgen.simulation.population.deal import Deal, population_of, split_of, write_clients
 from smidgen.simulation.population.picture import count, draw_partition, partition_figure
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tables import render
-from smidgen.simulation.experiments.result import mean_and_spread
+from smidgen.simulation.experiments.record import mean_and_spread
 from smidgen.simulation.experiments.runner import Place, run_all
 from smidgen.simulation.report.report import Order, Piece, play
 from smidgen.simulation.report.scenario import (
@@ -116,7 +116,7 @@ def test_mean_and_spread() -> None:
     ("line", "message"),
     [
         ("run none.toml", "no experiment at none.toml"),
-        ("zero-compute --peer fedml", "--peer fedml is not known here; flwr"),
+        ("zero-compute", "`zero-compute` is a benchmark and not part of the package"),
         ("mfpt nothing", "`mfpt` is a benchmark and not part of the package; in a clone of"),
         ("pretrain --steps 1", "`python -m benchmarks --help` lists them"),
     ],

@@ -26,8 +26,7 @@ from benchmarks.papers.index.kept import NOTHING, condensed, read_kept, write_ke
 from benchmarks.papers.index.page import card_notes, page
 from smidgen.edge_client.bases.base import Base
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.record import RecordError
-from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.record import RecordError, Result, Row
 from smidgen.simulation.experiments.runner import Place, run_all
 from smidgen.simulation.experiments.scoring import Score, Tally
 from smidgen.simulation.experiments.stage import stage

@@ -22,7 +22,7 @@ from smidgen.edge_client.tables import Table, render
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.simulation.experiments.experiment import Experiment
 from smidgen.simulation.experiments.hostile import ATTACKS
-from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.record import Result, Row
 from smidgen.simulation.experiments.runner import Place, run_all
 from smidgen.simulation.experiments.scoring import Score, Tally
 from smidgen.simulation.population.deal import Deal

@@ -19,7 +19,7 @@ from benchmarks.papers.tables.labelling import (
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tables import render
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
-from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.record import Result
 from smidgen.simulation.experiments.runner import Place, run
 from smidgen.simulation.report.scenario import Cell, Measured
 from tests.benchmarks.papers.asked import by_cell, scenario_of

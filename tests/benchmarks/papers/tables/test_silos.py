@@ -15,7 +15,7 @@ from benchmarks.papers.tables.silos import ALONE, MEAN, PICTURE
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.personal.interpolation import ALPHAS
 from smidgen.edge_client.wire.training import SGD
-from smidgen.simulation.datasets.silos import NEWS
+from smidgen.simulation.datasets.catalogue import NEWS
 from smidgen.simulation.experiments.experiment import Experiment
 from smidgen.simulation.experiments.personalization import parts
 from smidgen.simulation.experiments.runner import Place, run_all

@@ -19,7 +19,7 @@ from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, le
 from smidgen.coordinator.rounds.policies import selection_of
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.coordinator.rounds.selection import Asking
-from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.runs import add_order
 from smidgen.edge_client.updates.step import Contribution
 from smidgen.edge_client.wire.tensors import AdapterState, Update
 from tests.coordinator.conftest import Live

@@ -13,7 +13,7 @@ from smidgen.coordinator.rounds.learning.exact import handed
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.coordinator.storage.runs import status_of
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.coordinator.upkeep.retention import DiskLimits
 from smidgen.edge_client.wire.fleet import Membership
 from smidgen.edge_client.wire.messages import Receipt, decode
 from smidgen.edge_client.wire.tensors import Update, encode_update

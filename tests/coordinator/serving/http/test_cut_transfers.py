@@ -16,7 +16,7 @@ pytest.importorskip("fastapi")
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from smidgen.edge_client.client.retries import Unreachable, patiently
+from smidgen.edge_client.client.connection import Unreachable, patiently
 from smidgen.edge_client.client.transport import Coordinator
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.wire.tensors import sha256

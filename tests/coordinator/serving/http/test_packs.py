@@ -15,7 +15,7 @@ pytest.importorskip("fastapi")
 from smidgen.coordinator.config import ConfigError, RunConfig
 from smidgen.coordinator.fleet.devices import check_minimum, is_too_old
 from smidgen.coordinator.serving.packs import LOOK_AGAIN_S, Packs, Turns
-from smidgen.coordinator.storage.orders import add_order
+from smidgen.coordinator.storage.runs import add_order
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.fleet import Membership, Outdated

@@ -13,7 +13,7 @@ import pytest
 from smidgen.coordinator.operator.routes import add_operator_routes
 from smidgen.coordinator.storage.credentials import add_operator
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.disk_space import DiskLimits
+from smidgen.coordinator.upkeep.retention import DiskLimits
 from tests.coordinator.conftest import served
 
 LIMITED = """

@@ -12,7 +12,7 @@ import pytest
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.serving.server import Part
 from smidgen.coordinator.serving.service import Service
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import NewRun, create_run
 from smidgen.coordinator.storage.store import Store
 from tests.coordinator.conftest import served

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 
 from smidgen.coordinator.rounds.events import Answered, StepClosed, StepOpened
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.devices import memberships_of
-from smidgen.coordinator.storage.place import StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.wire.fleet import Membership

@@ -12,7 +12,7 @@ import pytest
 from smidgen.coordinator.serving import log
 from smidgen.coordinator.serving.log import Clocks
 from smidgen.coordinator.serving.service import Service
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base
 from tests.coordinator.test_cli import SMIDGEN, created

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.edge_client.bases.base import Base
 from tests.coordinator.devices import wait_for
 from tests.coordinator.servers import Postgres

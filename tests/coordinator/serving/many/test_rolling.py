@@ -11,7 +11,7 @@ from threading import Event
 import httpx
 import pytest
 
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.edge_client.bases.base import Base
 from tests.coordinator.servers import wait_until
 from tests.coordinator.serving.many.processes import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.edge_client.bases.base import Base
 from tests.coordinator.servers import Buckets, Postgres, wait_until
 from tests.coordinator.serving.many.processes import (

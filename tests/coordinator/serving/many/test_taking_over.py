@@ -20,11 +20,9 @@ from smidgen.coordinator.serving.peer_servers import Neighbours
 from smidgen.coordinator.serving.server import Part
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.credentials import add_operator
+from smidgen.coordinator.storage.database import Conflict, StorePlace
 from smidgen.coordinator.storage.dialects.postgres import DatabaseAway, lack_of
-from smidgen.coordinator.storage.errors import Conflict
-from smidgen.coordinator.storage.orders import add_order, taken_up
-from smidgen.coordinator.storage.place import StorePlace
-from smidgen.coordinator.storage.runs import create_run
+from smidgen.coordinator.storage.runs import add_order, create_run, taken_up
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.retention import Busy
 from tests.coordinator.serving.many.conftest import Start

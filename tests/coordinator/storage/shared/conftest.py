@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.store import Store
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.coordinator.api.keeping import move, verify
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep import backup
 from smidgen.coordinator.upkeep.backup import Found

@@ -8,9 +8,9 @@ import pytest
 
 from smidgen.coordinator.api.keeping import backup, move, prune
 from smidgen.coordinator.api.serve import serve
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.store import Store
-from smidgen.coordinator.upkeep.disk_space import rounds_kept
+from smidgen.coordinator.upkeep.retention import rounds_kept
 from tests.coordinator.upkeep.stores import filled, names
 
 

@@ -9,8 +9,8 @@ import pytest
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.events import Answered, Resumed, StepOpened
 from smidgen.coordinator.serving.ledger import Ledger
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.dialects.postgres import DatabaseAway
-from smidgen.coordinator.storage.place import StorePlace
 from smidgen.coordinator.storage.runs import create_run
 from smidgen.coordinator.storage.store import Store
 from tests.coordinator.servers import Postgres

@@ -14,9 +14,9 @@ from smidgen.coordinator.api.keeping import move
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.events import Finished, Resumed
 from smidgen.coordinator.serving.service import Service
-from smidgen.coordinator.storage.dialects.locks import CLAIMS
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.dialects.postgres import DatabaseAway, StoreMoved
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.dialects.sqlite import CLAIMS
 from smidgen.coordinator.storage.runs import create_run
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.edge_client.errors import Failed

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import create_run
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.bases.base import Base

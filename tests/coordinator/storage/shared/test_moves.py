@@ -11,11 +11,10 @@ import sqlalchemy as sql
 from smidgen.coordinator.api.keeping import backup, move, verify
 from smidgen.coordinator.storage import schema
 from smidgen.coordinator.storage.credentials import add_operator, operator_of_token
+from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.devices import add_device
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.orders import add_order
-from smidgen.coordinator.storage.place import StorePlace
 from smidgen.coordinator.storage.reports import add_report
+from smidgen.coordinator.storage.runs import add_order
 from smidgen.coordinator.storage.schema import TABLES, is_empty
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.errors import Failed, WrongInput

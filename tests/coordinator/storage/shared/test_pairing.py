@@ -10,9 +10,8 @@ import pytest
 from smidgen.coordinator.api.keeping import move, prune, verify
 from smidgen.coordinator.api.stores import open_store
 from smidgen.coordinator.storage.bucket import BucketBlobs
+from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.dialects.postgres import told
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.errors import Failed, WrongInput
 from tests.command_line import smidgen

@@ -10,7 +10,7 @@ import s3fs
 
 from smidgen.coordinator.api.keeping import move, prune
 from smidgen.coordinator.storage.blobs import BlobsAway
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep import backup
 from smidgen.coordinator.upkeep.backup import Found, look

@@ -17,9 +17,8 @@ from sqlalchemy.exc import IntegrityError
 from smidgen.coordinator.rounds.events import Finished, Resumed
 from smidgen.coordinator.storage.blobs import BlobDamaged
 from smidgen.coordinator.storage.credentials import insert_token, tokens
+from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.devices import Member, add_device, devices, members, put_member
-from smidgen.coordinator.storage.errors import StoreError
-from smidgen.coordinator.storage.place import StorePlace
 from smidgen.coordinator.storage.reports import add_report, newest_of_run
 from smidgen.coordinator.storage.schema import EVENTS, STORE
 from smidgen.coordinator.storage.store import Run, Store

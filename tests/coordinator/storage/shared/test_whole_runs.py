@@ -12,7 +12,7 @@ from smidgen import serve
 from smidgen.coordinator.api.keeping import move
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.events import StepClosed
-from smidgen.coordinator.storage.place import StorePlace
+from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.errors import Failed
 from tests.coordinator.conftest import Live, serving

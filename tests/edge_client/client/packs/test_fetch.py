@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from smidgen.edge_client.client.connection import Unreachable
 from smidgen.edge_client.client.packs.fetch import Fetch, NotFetched
 from smidgen.edge_client.client.packs.shelf import NoRoom, Shelf
 from smidgen.edge_client.client.packs.sources import Folder, Web, source_of
-from smidgen.edge_client.client.retries import Unreachable
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.fleet import MANIFEST, PackFile
 from tests.edge_client.client.packs.packs import (

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from smidgen.edge_client.client.connection import Unreachable
 from smidgen.edge_client.client.packs.fetch import JUDGED_S, LEAST_BYTES, Fetch, NotFetched
 from smidgen.edge_client.client.packs.shelf import Shelf
 from smidgen.edge_client.client.packs.sources import Folder, PackSource, Served, Web
-from smidgen.edge_client.client.retries import Unreachable
 from smidgen.edge_client.wire.messages import OWN, PROTOCOL
 from tests.edge_client.client.packs.packs import (
     ROOM,

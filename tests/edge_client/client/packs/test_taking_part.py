@@ -11,12 +11,12 @@ import pytest
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.client.connection import Unreachable
 from smidgen.edge_client.client.failures import OtherBase, TooOld
 from smidgen.edge_client.client.loop import Client
 from smidgen.edge_client.client.packs.fetch import Fetching, NotFetched
 from smidgen.edge_client.client.packs.shelf import NoRoom, Shelf
 from smidgen.edge_client.client.packs.sources import Folder
-from smidgen.edge_client.client.retries import Unreachable
 from smidgen.edge_client.client.runs.joining import Joining, Standings
 from smidgen.edge_client.client.state import FinishedWork as Kept
 from smidgen.edge_client.client.transport import Coordinator

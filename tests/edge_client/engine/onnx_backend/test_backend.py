@@ -53,7 +53,7 @@ import resource, sys
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import open_base
 from smidgen.edge_client.engine.opening import open_engine
-from smidgen.edge_client.planning.guard import is_allocation_failure
+from smidgen.edge_client.planning.budget import is_allocation_failure
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.training import Training

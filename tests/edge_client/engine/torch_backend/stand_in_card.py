@@ -29,7 +29,7 @@ from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
 from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.engine.torch_backend.backend import TorchBackend
 from smidgen.edge_client.engine.torch_backend.network import Network
-from smidgen.edge_client.planning.cuda.memory import estimate
+from smidgen.edge_client.planning.cuda_memory import estimate
 from smidgen.edge_client.planning.plan import Plan, Workload
 from smidgen.edge_client.planning.torch_memory import parts
 from smidgen.edge_client.texts.batches import Batch

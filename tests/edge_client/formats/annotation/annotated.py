@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, Span, answered_in
-from smidgen.edge_client.formats.dialect import PLAIN, Dialect, Wants
-from smidgen.edge_client.formats.reader import LeftOut, Reason, Row
+from smidgen.edge_client.formats.source import PLAIN, Dialect, LeftOut, Reason, Row, Wants
 
 WORDS = ("Ann", "went", "to", "Köln", "2024", "(", ")", ".", "’", "📉", "𐐷𐐷", "東京")
 GAPS = (" ", "  ", "\n", "\t", "\u00a0")

@@ -2,7 +2,7 @@ from hypothesis import given
 
 from smidgen.edge_client.formats.annotation.answers import Span
 from smidgen.edge_client.formats.annotation.brat import entities_of, rows_of
-from smidgen.edge_client.formats.reader import LeftOut, Row
+from smidgen.edge_client.formats.source import LeftOut, Row
 from tests.edge_client.formats.annotation.annotated import Spanned, spanned
 
 TEXT = "Ann Lee left Rome.\r\n\r\nNew York 📉 fell.\nBob\n"

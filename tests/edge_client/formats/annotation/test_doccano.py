@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.annotation import doccano
 from smidgen.edge_client.formats.annotation.answers import Proposal
-from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.source import Dialect
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import read_texts

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.annotation.exports import EXPORTS
-from smidgen.edge_client.formats.dialect import Dialect, Wants
-from smidgen.edge_client.formats.opened import DataError, Source
-from smidgen.edge_client.formats.reader import Head, LeftOut, Row
 from smidgen.edge_client.formats.registry import best, head, holds, read
+from smidgen.edge_client.formats.source import DataError, Dialect, Head, LeftOut, Row, Source, Wants
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.examples import Example, read_file
 from smidgen.edge_client.texts.parts import ANY, Labels

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.annotation import label_studio
 from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, Proposal
-from smidgen.edge_client.formats.dialect import Dialect, Wants
-from smidgen.edge_client.formats.reader import Row
+from smidgen.edge_client.formats.source import Dialect, Row, Wants
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 LABELS = ("delivery", "bill", "bill, or not", 'the "best"')

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.annotation import prodigy
-from smidgen.edge_client.formats.dialect import Dialect
+from smidgen.edge_client.formats.source import Dialect
 from tests.edge_client.formats.annotation.annotated import Read, Spanned, read, spanned
 
 OPTIONS = [{"id": "bill", "text": "Bill"}, {"id": "delivery", "text": "Delivery"}]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.formats.arrow import SPLITS, STATE
-from smidgen.edge_client.formats.opened import DataError
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.texts.examples import read_file, read_folder
 from smidgen.edge_client.texts.parts import ANY, Labels

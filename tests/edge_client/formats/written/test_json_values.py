@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.formats.lines import LONGEST_LINE
-from smidgen.edge_client.formats.opened import MOST_ARRAY, DataError
+from smidgen.edge_client.formats.source import MOST_ARRAY, DataError
 from smidgen.edge_client.texts.accounting import Accounting
 from smidgen.edge_client.texts.examples import every_row, read_texts
 from smidgen.edge_client.texts.parts import ANY, Labels

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.formats.opened import Source
-from smidgen.edge_client.formats.reader import LeftOut, Row
 from smidgen.edge_client.formats.registry import read
+from smidgen.edge_client.formats.source import LeftOut, Row, Source
 from smidgen.edge_client.texts.parts import ANY
 from tests.edge_client.formats.written.table_files import (
     ENDS,

@@ -15,8 +15,15 @@ from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.onnx_backend.optimizers import AdamW
 from smidgen.edge_client.engine.opening import open_engine
-from smidgen.edge_client.personal.fitting import FitTerms, Form, fit
-from smidgen.edge_client.personal.rates import Rated, learned, rated_fit, slopes_of
+from smidgen.edge_client.personal.fitting import (
+    FitTerms,
+    Form,
+    Rated,
+    fit,
+    learned,
+    rated_fit,
+    slopes_of,
+)
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.tensors import (

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from smidgen.edge_client.api.plan import plans_of
 from smidgen.edge_client.commands.train import _plan_answer, _plans_table
-from smidgen.edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
+from smidgen.edge_client.planning.cuda_memory import CUDA, UNIFIED, Accelerator
 from smidgen.edge_client.planning.resources import Resources, read_facts
 from smidgen.edge_client.tables import render
 from tests.edge_client.engine.plans import MIB, RUNTIME, large

@@ -7,16 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.planning.cuda.accelerator import CUDA, UNIFIED, Accelerator
-from smidgen.edge_client.planning.cuda.memory import (
+from smidgen.edge_client.planning.cuda_memory import (
+    CUDA,
     FIXED_BYTES,
+    UNIFIED,
+    Accelerator,
     copied_bytes,
     dense_bytes,
     estimate,
     seconds,
     weight_bytes,
 )
-from smidgen.edge_client.planning.plan import Plan
+from smidgen.edge_client.planning.plan import BudgetError, Plan
 from smidgen.edge_client.planning.planner import (
     Option,
     choose,
@@ -25,7 +27,6 @@ from smidgen.edge_client.planning.planner import (
     plan_in_words,
     plans,
 )
-from smidgen.edge_client.planning.sizes import BudgetError
 from smidgen.edge_client.planning.torch_memory import stored_bytes
 from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 

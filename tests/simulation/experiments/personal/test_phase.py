@@ -16,8 +16,7 @@ from smidgen.edge_client.wire.tensors import decode_adapter
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
 from smidgen.simulation.experiments.federation.devices import Between
 from smidgen.simulation.experiments.personal_settings import GUIDED, Personal
-from smidgen.simulation.experiments.record import adapter_of
-from smidgen.simulation.experiments.result import Result, Row
+from smidgen.simulation.experiments.record import Result, Row, adapter_of
 from smidgen.simulation.experiments.runner import Place, run, run_all
 from smidgen.simulation.experiments.stage import stage
 from smidgen.simulation.population.deal import Deal

@@ -19,10 +19,10 @@ from smidgen.edge_client.wire.tensors import sha256
 from smidgen.edge_client.wire.training import Labelling, Training
 from smidgen.simulation.experiments.experiment import Experiment
 from smidgen.simulation.experiments.federation.devices import SimulationError
-from smidgen.simulation.experiments.result import Result
+from smidgen.simulation.experiments.record import Result
 from smidgen.simulation.experiments.runner import run_all
 from smidgen.simulation.experiments.stage import stage
-from smidgen.simulation.experiments.virtual.in_process import InProcess, is_of_card, told_of_card
+from smidgen.simulation.experiments.virtual.devices import InProcess, is_of_card, told_of_card
 from tests.command_line import smidgen
 from tests.edge_client.engine.engines import TEXTS, batch_of
 from tests.simulation.experiments.experiments import small

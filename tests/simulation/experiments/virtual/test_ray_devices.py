@@ -15,7 +15,7 @@ from smidgen.edge_client.tasks.task import Task
 from smidgen.profiling.instruments.sampler import ProcessTree
 from smidgen.simulation.experiments.federation.devices import SimulationError
 from smidgen.simulation.experiments.runner import Place
-from smidgen.simulation.experiments.virtual.ray_devices import RayDevices
+from smidgen.simulation.experiments.virtual.devices import RayDevices
 from tests.simulation.experiments.experiments import staged
 from tests.simulation.experiments.test_runner import place  # noqa: F401 - a fixture
 

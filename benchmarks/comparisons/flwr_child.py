@@ -4,7 +4,7 @@ Its virtual clients add 0.01 to the adapter they get and send it back; FedAvg ta
 run in Ray actors, one per processor. `flwr run` ends in the same runtime as the call here, after a
 SuperLink, a SuperExec and an installation of the app; those would only add to its time.
 
-    python -m smidgen.profiling.peers.flwr_child '{"clients": 1000, "rounds": 3, ...}'
+    python -m benchmarks.comparisons.flwr_child '{"clients": 1000, "rounds": 3, ...}'
 """
 
 import json

@@ -32,8 +32,7 @@ from smidgen.coordinator.rounds.scheduling.step import Step
 from smidgen.coordinator.rounds.state import State, evolve
 from smidgen.edge_client.wire.messages import Work
 from smidgen.edge_client.wire.tensors import decode_adapter, decode_update, encode_adapter, sha256
-from smidgen.simulation.experiments.federation.devices import Devices, SimulationError
-from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.federation.devices import Devices, Rounds, SimulationError
 from smidgen.simulation.experiments.hostile import evaluations, train_answers
 
 

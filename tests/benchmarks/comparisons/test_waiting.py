@@ -1,4 +1,4 @@
-"""Rounds beside a slow device on a virtual clock: what `simulate waiting` shows, small."""
+"""Rounds beside a slow device on a virtual clock: `python -m benchmarks waiting`, small."""
 
 import json
 
@@ -9,13 +9,13 @@ pytest.importorskip("torch")
 from collections.abc import Iterator
 from dataclasses import replace
 
+from benchmarks.comparisons.clocked import clocked, replayed
+from benchmarks.comparisons.waiting import WAYS, Asked, homes, run
 from smidgen.simulation.demo.messages import TASK
-from smidgen.simulation.experiments.federation.clocked import clocked, replayed
-from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.federation.devices import Rounds
 from smidgen.simulation.experiments.hostile import Attack, Hostile
 from smidgen.simulation.experiments.stage import Stage
-from smidgen.simulation.experiments.virtual.in_process import InProcess
-from smidgen.simulation.experiments.waiting import WAYS, Asked, homes, run
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from tests import command_line
 from tests.breadth import first_fast
 
@@ -72,8 +72,8 @@ def test_only_synchronous_rounds_are_as_slow_as_the_slowest(
 
 @pytest.mark.slow
 def test_the_command_says_how_long_each_takes() -> None:
-    line = ("simulate", "waiting", "--clients", "3", "--rounds", "1", "--slower", "4")
-    done = command_line.smidgen(*line, "--seeds", "1", "--json")
+    line = ("waiting", "--clients", "3", "--rounds", "1", "--slower", "4")
+    done = command_line.benchmarks(*line, "--seeds", "1", "--json")
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout.strip().splitlines()[-1])
     assert [one["rounds"] for one in told["ways"]] == list(WAYS)

@@ -1,4 +1,8 @@
-"""GPU memory of a training step, by formula, and the time that copying weights to a GPU takes.
+"""Facts about a CUDA device, as the planner needs them; `torch_backend.card` reads them.
+
+Plain data, so that plans for a GPU are tested on machines without one.
+
+GPU memory of a training step, by formula, and the time that copying weights to a GPU takes.
 
 The moments of a step are those of `planning.torch_memory`, except that nothing is memory-mapped on
 a GPU: stored weights are copied there, all of them or one at a time, and a dense weight is new at
@@ -6,8 +10,9 @@ each use. On unified memory the process's own memory is added, since both share 
 formulas have not been compared with a GPU yet; only their parts were, on a CPU.
 """
 
+from dataclasses import dataclass
+
 from smidgen.edge_client.bases.families import family_of, has_embedding_map
-from smidgen.edge_client.planning.cuda.accelerator import CUDA, UNIFIED
 from smidgen.edge_client.planning.layer_cost import linear_sizes
 from smidgen.edge_client.planning.plan import Plan, Workload
 from smidgen.edge_client.planning.step_cost import Rates, layer_calls, step_seconds
@@ -22,6 +27,75 @@ from smidgen.edge_client.planning.torch_memory import (
     table_pages,
     vector_elements,
 )
+
+CPU, CUDA = "cpu", "cuda"  # what `--device` takes
+UNIFIED = "unified"  # a CUDA device that shares the processor's memory, such as a Jetson's
+
+# What one multiprocessor computes in a second, float32, by compute capability: two operations in
+# each of its lanes at 1.4 GHz, of which half is counted on. Typical figures, none measured here;
+# plans are compared by them.
+_LANES = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+_LANE_FLOPS = 0.5 * 2 * 1.4e9
+_TENSOR_CORES = 4.0  # times float32's rate in 16 bits, the least of those that have them
+_DENSE_BYTES_PER_S = {CUDA: 100e9, UNIFIED: 20e9}  # of dequantizing: bound by the card's memory
+_LAYER_CALL_S = 5e-4  # about fifty kernels, started one by one
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The most that torch took of a CUDA device's memory, measured by its allocator.
+
+    Attributes:
+        allocated_bytes: In tensors.
+        reserved_bytes: Held from the driver for them; what another process cannot have.
+        is_unified: Whether that memory is the processor's too.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    is_unified: bool = False
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A CUDA device.
+
+    Attributes:
+        name: What its driver calls it.
+        capability: Compute capability, major and minor.
+        processors: Its multiprocessors.
+        total_bytes: Its memory; of a unified one the machine's.
+        free_bytes: What nobody holds of it now, this process's CUDA context being there already.
+        is_unified: Whether it has no memory of its own but shares the processor's.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    processors: int
+    total_bytes: int
+    free_bytes: int
+    is_unified: bool = False
+
+    @property
+    def device(self) -> str:
+        return UNIFIED if self.is_unified else CUDA
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """16-bit types that it computes faster than float32; the safer one where it has both."""
+        if self.capability >= (8, 0):
+            return ("bfloat16",)
+        return ("float16",) if self.capability >= (7, 0) else ()
+
+    @property
+    def nominal(self) -> Rates:
+        """Typical rates of its kind; equal cards, equal rates."""
+        lanes = _LANES.get(self.capability, 128)
+        single = self.processors * lanes * _LANE_FLOPS
+        flops = {"float32": single} | dict.fromkeys(self.dtypes, _TENSOR_CORES * single)
+        dense = dict.fromkeys((4, 8, 16, 32), _DENSE_BYTES_PER_S[self.device])
+        return Rates(flops, dense, _LAYER_CALL_S)
+
 
 # The next two are guesses until somebody has measured.
 FIXED_BYTES = 96 << 20  # cuBLAS's workspaces, and what the allocator's segments are rounded up by

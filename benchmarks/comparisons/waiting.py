@@ -1,8 +1,8 @@
 """Cost of one straggler: synchronous, over-selected and asynchronous rounds compared.
 
 Small homes with their own messages train the embedded base for real; only the clock is virtual
-(`federation.clocked`). One home is a given number of times slower than the rest. The target is the
-mean final score of synchronous rounds, minus one point.
+(`benchmarks.comparisons.clocked`). One home is a given number of times slower than the rest. The
+target is the mean final score of synchronous rounds, minus one point.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 from statistics import mean
 
+from benchmarks.comparisons.clocked import Clocked, clocked, replayed
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.texts.examples import Example
@@ -19,11 +20,10 @@ from smidgen.edge_client.wire.training import Training
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.demo.messages import DATA, TASK, load_messages
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.federation.clocked import Clocked, clocked, replayed
-from smidgen.simulation.experiments.federation.schedule import Rounds
+from smidgen.simulation.experiments.federation.devices import Rounds
 from smidgen.simulation.experiments.stage import Stage
 from smidgen.simulation.experiments.texts import drawn
-from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.deal import Deal, population_of
 
 WAYS = ("synchronous", "over-selected", "asynchronous")

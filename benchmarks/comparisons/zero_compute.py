@@ -1,6 +1,6 @@
 """Cost of a round without compute, for many clients: selection, encoding, checks and the mean.
 
-Every client returns the adapter with 0.01 added to each number. `smidgen.profiling.peers.flwr` runs
+Every client returns the adapter with 0.01 added to each number. `benchmarks.comparisons.flwr` runs
 the same task in flwr's simulation. Also measured: resident bytes per virtual client, including its
 texts, the engine and a whole round of real training.
 """
@@ -32,12 +32,17 @@ from smidgen.profiling.instruments.made_up_run import ADDED
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.demo.messages import DATA, TASK, load_messages
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.federation.devices import NOTHING, Round, Standing
+from smidgen.simulation.experiments.federation.devices import (
+    NOTHING,
+    Round,
+    Rounds,
+    Standing,
+    schedule_of,
+)
 from smidgen.simulation.experiments.federation.run import federate
-from smidgen.simulation.experiments.federation.schedule import Rounds, schedule_of
 from smidgen.simulation.experiments.scoring import Score, Tally
 from smidgen.simulation.experiments.stage import Stage
-from smidgen.simulation.experiments.virtual.in_process import InProcess
+from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.deal import Deal, population_of
 
 
