@@ -298,7 +298,7 @@ def test_a_run_that_makes_no_sense_is_refused(start: Start) -> None:
         "not ready-made": {"task": "/etc/passwd"},
         "not on this coordinator": {"task": "agnews", "base": "/etc"},
         "unknown key 'epoch'": {"task": "agnews", "training": {"epoch": 1}},
-        "adapter 'x' is not one of": {"task": "agnews", "adapter": "x"},
+        "adapter 'x' is unknown": {"task": "agnews", "adapter": "x"},
         "extra": {"task": "agnews", "nonsense": 1},
         "one of silos is expected": {"task": "agnews", "preset": "silo"},
         "not Unicode": {"task": {"name": "x", "labels": ["\ud800", "b"], "patterns": ["{text}"]}},

@@ -400,7 +400,7 @@ def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
         (["--base", "embedded", "--batch", "0"], "--batch"),
         (["--base", "embedded", "--tokens", "100000"], "--tokens"),
         (["--base", "embedded", "--tokens", "5000"], "--tokens 5000: base embedded takes 4 to"),
-        (["--base", "embedded", "--adapter", "lora"], "adapter 'lora' is not one of"),
+        (["--base", "embedded", "--adapter", "lora"], "adapter 'lora' is unknown"),
         (["--base", "embedded", "--memory-budget", "much"], "--memory-budget 'much' is not a size"),
         (["--base", "embedded", "--cgroup", "auto"], "--cgroup 'auto' is not a size"),
         (["--base", "embedded", "--engine", "jax"], "--engine jax is not known"),

@@ -49,7 +49,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("colour = 1", "unknown key 'colour'; known are .* dataset"),
-        ("adapter = 'lora'", r"adapter 'lora' is not one of .*, or full, full\+head"),
+        ("adapter = 'lora'", r"adapter 'lora' is unknown; .*, or full, full\+head"),
         ("rounds = -1", "rounds: 0 to 1000000"),
         ("rounds = 'many'", "Expected `int`, got `str`"),
         ("paradigm = 'swarm'", "Invalid enum value 'swarm'"),
