@@ -15,7 +15,6 @@ from threading import Lock
 from typing import Any
 
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.rounds.accounting import spent
 from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
 from smidgen.coordinator.rounds.machine import (
     closes_at_s,
@@ -144,7 +143,7 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
     """
     run, config = standing.run, standing.config
     kept_round, kept = kept_of(config, standing.state)
-    privacy = spent(config.privacy, config.rounds, standing.state.heard)
+    privacy = config.account and config.account.spent(standing.state.heard)
     return run_told(standing, rounds) | {
         "base": config.base,
         "base_id": run.base_id,

@@ -22,7 +22,6 @@ from smidgen.coordinator.operator.views import (
     round_told,
     run_told,
 )
-from smidgen.coordinator.rounds.accounting import spent
 from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
 from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.scheduling.step import Step
@@ -199,7 +198,7 @@ class PageState:
         devices = devices if history.took_part is None else history.took_part
         here = self._service.alive(run_id, now_s) - state.left.keys()
         rounds = [one for _, one in sorted(history.rounds.items())]
-        privacy = spent(config.privacy, config.rounds, state.heard)
+        privacy = config.account and config.account.spent(state.heard)
         told = run_told(Standing(live.run, config, state, devices, here), rounds)
         if told["step"] is not None and state.step is not None:
             told["step"] |= self._missing(state.step)

@@ -1,9 +1,9 @@
 """Differential privacy's account of a run: how much of its budget each device has used.
 
-All that a device gives in k rounds is one Gaussian mechanism of multiplier z / sqrt(k)
-(`smidgen.edge_client.updates.privacy`), whose epsilon is exact (Balle and Wang 2018,
-arXiv:1805.06530, theorem 8). Nothing is gained by chance: devices that are drawn by a coordinator
-are no Poisson sample, so no amplification is claimed.
+All that a device gives in k rounds, or a text in k passes over it, is one Gaussian mechanism of
+multiplier z / sqrt(k) (`smidgen.edge_client.updates.privacy`), whose epsilon is exact (Balle and
+Wang 2018, arXiv:1805.06530, theorem 8). Nothing is gained by chance: neither cohorts nor shuffled
+batches are Poisson samples, so no amplification is claimed.
 
 `dp-accounting` computes the same; it would bring scipy (150 MB) to every coordinator, and tests
 compare with it.
@@ -12,7 +12,7 @@ compare with it.
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from smidgen.coordinator.rounds.scheduling.participation import Heard
 from smidgen.edge_client.updates.privacy import Privacy, bands_of
@@ -25,15 +25,16 @@ class PrivacySpent:
     """Where a run's differential privacy stands.
 
     Attributes:
-        unit: What is protected: `device`, all texts of one together.
+        unit: What is protected: all texts of a `device` together, or each `text`.
         epsilon: Of the device that has counted most often; 0 before any has.
         budget: Epsilon that no device may exceed.
         delta: Of both.
         noise_multiplier: Noise on a round's sum by clip.
         clip: Longest update.
         separation: Rounds from one that a device counts in to the next.
-        participations: Rounds that the device with most of them has counted in.
-        most_participations: In which each may count.
+        participations: Rounds of the device with most of them: that it counted in, or of texts that
+            it was asked in, since what it sends is released to the coordinator.
+        most_participations: Of each.
     """
 
     unit: str
@@ -86,123 +87,134 @@ def _root(falling: Callable[[float], float], low: float, high: float) -> float:
     return high
 
 
-def multiplier_of(privacy: Privacy, rounds: int) -> float:
-    """z: the one that was given, or the least for the rounds that a run has at first."""
-    if privacy.noise_multiplier is not None:
-        return privacy.noise_multiplier
-    participations = -(-rounds // privacy.separation)
-    return gaussian_multiplier(privacy.epsilon, privacy.delta) * math.sqrt(participations)
-
-
-def epsilon_of(privacy: Privacy, rounds: int, participations: int) -> float:
-    """Epsilon of a device that has counted in so many rounds."""
-    if not participations:
-        return 0.0
-    return gaussian_epsilon(
-        multiplier_of(privacy, rounds) / math.sqrt(participations), privacy.delta
-    )
-
-
-def most_participations(privacy: Privacy, rounds: int) -> int:
-    """Rounds in which a device may count within its budget."""
-    share = multiplier_of(privacy, rounds) / gaussian_multiplier(privacy.epsilon, privacy.delta)
-    return math.floor(share * share * (1.0 + 1e-9))
-
-
-def spent(privacy: Privacy | None, rounds: int, heard: Mapping[str, Heard]) -> PrivacySpent | None:
-    """Where a run's privacy stands; None where it has none.
+@dataclass(frozen=True)
+class Account:
+    """What a run's rounds cost in epsilon, and who may still count.
 
     Args:
         privacy: The run's.
-        rounds: That it has at first.
-        heard: Each device's history in it.
+        rounds: That it has at first; being extended gives no budget.
+        passes: Over each text in a round; of texts alone.
     """
-    if privacy is None:
-        return None
-    most = max((one.counted for one in heard.values()), default=0)
-    return PrivacySpent(
-        "device",
-        round(epsilon_of(privacy, rounds, most), 4),
-        privacy.epsilon,
-        privacy.delta,
-        multiplier_of(privacy, rounds),
-        privacy.clip,
-        privacy.separation,
-        most,
-        most_participations(privacy, rounds),
-    )
 
+    privacy: Privacy
+    rounds: int
+    passes: int = 1
 
-def signal_to_noise(privacy: Privacy, rounds: int, devices: int, parameters: int) -> float:
-    """Longest sum of a round's updates by the length of its noise.
+    @cached_property
+    def multiplier(self) -> float:
+        """z: the one that was given, or the least for the rounds that a run has at first."""
+        privacy = self.privacy
+        if privacy.noise_multiplier is not None:
+            return privacy.noise_multiplier
+        participations = -(-self.rounds // privacy.separation)
+        least = gaussian_multiplier(privacy.epsilon, privacy.delta)
+        return least * math.sqrt(participations * self._passes)
 
-    Args:
-        privacy: The run's.
-        rounds: It has.
-        devices: Whose updates count in a round.
-        parameters: Numbers of an update.
-    """
-    noise = multiplier_of(privacy, rounds) * math.hypot(*bands_of(privacy.separation))
-    return devices / (noise * math.sqrt(parameters))
+    @property
+    def _passes(self) -> int:
+        return self.passes if self.privacy.unit == "text" else 1
 
+    @property
+    def step(self) -> str:
+        """The update step that makes it so."""
+        clip, multiplier = repr(self.privacy.clip), repr(self.multiplier)
+        if self.privacy.unit == "text":
+            return f"dp-text:{clip}:{multiplier}"
+        return f"dp:{clip}:{multiplier}:{self.privacy.separation}"
 
-def eligible(
-    privacy: Privacy,
-    rounds: int,
-    heard: Mapping[str, Heard],
-    names: Collection[str],
-    round_index: int,
-) -> list[str]:
-    """Devices that may count in a round: within their budget, and the last one is long enough ago.
+    def epsilon(self, participations: int) -> float:
+        """Of a device that has taken part in so many rounds, or of its texts."""
+        if not participations:
+            return 0.0
+        multiplier = self.multiplier / math.sqrt(participations * self._passes)
+        return gaussian_epsilon(multiplier, self.privacy.delta)
 
-    Args:
-        privacy: The run's.
-        rounds: That it has at first.
-        heard: Each device's history in it.
-        names: Of whom.
-        round_index: The round.
-    """
-    last, able = round_index - privacy.separation, _within_budget(privacy, rounds, heard, names)
-    return [name for name in able if name not in heard or heard[name].round_index <= max(0, last)]
+    @cached_property
+    def most_participations(self) -> int:
+        """Rounds in which a device may take part within its budget."""
+        least = gaussian_multiplier(self.privacy.epsilon, self.privacy.delta)
+        return math.floor((self.multiplier / least) ** 2 / self._passes * (1.0 + 1e-9))
 
+    def signal_to_noise(self, devices: int, parameters: int) -> float:
+        """Longest sum of what is clipped by the length of its noise.
 
-def _within_budget(
-    privacy: Privacy, rounds: int, heard: Mapping[str, Heard], names: Collection[str]
-) -> list[str]:
-    most = most_participations(privacy, rounds)
-    return [name for name in names if name not in heard or heard[name].counted < most]
+        Args:
+            devices: Whose updates count in a round; of texts, those of an optimizer step.
+            parameters: Numbers of an update.
+        """
+        noise = self.multiplier * math.hypot(*bands_of(self.privacy.separation))
+        return devices / (noise * math.sqrt(parameters))
 
-
-def lack_of_privacy(
-    privacy: Privacy,
-    rounds: int,
-    heard: Mapping[str, Heard],
-    known: Collection[str],
-    round_index: int,
-    min_updates: int,
-) -> str:
-    """Why a round cannot open with the devices that are known; empty where it can.
-
-    Waiting for those that are away does not help then: rounds, by which they rest, stand still.
-
-    Args:
-        privacy, rounds, heard: As `eligible` has them.
-        known: All devices, those that are away too.
-        round_index: The round.
-        min_updates: Devices that it needs.
-    """
-    ready = eligible(privacy, rounds, heard, known, round_index)
-    if len(ready) >= min_updates:
-        return ""
-    able, most = _within_budget(privacy, rounds, heard, known), most_participations(privacy, rounds)
-    used_up = len(known) - len(able)
-    if len(able) < min_updates:
-        return (
-            f"privacy: epsilon {privacy.epsilon:g} is used up by {used_up} of {len(known)} devices "
-            f"({most} rounds each); export the adapter, or connect devices that took no part yet"
+    def spent(self, heard: Mapping[str, Heard]) -> PrivacySpent:
+        """Where the run stands, by each device's history in it."""
+        privacy, most = self.privacy, max(map(self._participations, heard.values()), default=0)
+        return PrivacySpent(
+            privacy.unit,
+            round(self.epsilon(most), 4),
+            privacy.epsilon,
+            privacy.delta,
+            self.multiplier,
+            privacy.clip,
+            privacy.separation,
+            most,
+            self.most_participations,
         )
-    return (
-        f"privacy: {len(able) - len(ready)} of {len(able)} devices with budget left rest, "
-        f"separation is {privacy.separation} rounds and min_updates {min_updates}; connect more "
-        "devices and resume"
-    )
+
+    def eligible(
+        self, heard: Mapping[str, Heard], names: Collection[str], round_index: int
+    ) -> list[str]:
+        """Devices that may count in a round: within their budget, and rested since the last one.
+
+        Args:
+            heard: Each device's history in the run.
+            names: Of whom.
+            round_index: The round.
+        """
+        last = max(0, round_index - self.privacy.separation)
+        able = self._within_budget(heard, names)
+        return [name for name in able if name not in heard or heard[name].round_index <= last]
+
+    def _participations(self, one: Heard) -> int:
+        return one.asked if self.privacy.unit == "text" else one.counted
+
+    def _within_budget(self, heard: Mapping[str, Heard], names: Collection[str]) -> list[str]:
+        def is_able(name: str) -> bool:
+            return self._participations(heard[name]) < self.most_participations
+
+        return [name for name in names if name not in heard or is_able(name)]
+
+    def lack(
+        self,
+        heard: Mapping[str, Heard],
+        alive: Collection[str],
+        round_index: int,
+        min_updates: int,
+    ) -> str:
+        """Why a round cannot open with the devices that are known; empty where it can.
+
+        Waiting for those that are away does not help then: rounds, by which they rest, stand still.
+
+        Args:
+            heard: Each device's history in the run.
+            alive: Who is there.
+            round_index: The round.
+            min_updates: Devices that it needs.
+        """
+        known = {*heard, *alive}
+        ready = self.eligible(heard, known, round_index)
+        if len(ready) >= min_updates:
+            return ""
+        able = self._within_budget(heard, known)
+        if len(able) < min_updates:
+            return (
+                f"privacy: epsilon {self.privacy.epsilon:g} is used up by "
+                f"{len(known) - len(able)} of {len(known)} devices "
+                f"({self.most_participations} rounds each); export the adapter, or connect devices "
+                "that took no part yet"
+            )
+        return (
+            f"privacy: {len(able) - len(ready)} of {len(able)} devices with budget left rest, "
+            f"separation is {self.privacy.separation} rounds and min_updates {min_updates}; "
+            "connect more devices and resume"
+        )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from statistics import median_low
 
-from smidgen.coordinator.rounds.accounting import eligible, lack_of_privacy
 from smidgen.coordinator.rounds.bounds import (
     FEWEST,
     next_most_examples,
@@ -335,9 +334,9 @@ def _next_step(
         labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
-    if opened is None and config.privacy is not None:
-        known = config.privacy, config.rounds, state.heard, {*state.heard, *alive}
-        lack = lack_of_privacy(*known, state.round_index + 1, config.min_updates)
+    if opened is None and config.account is not None:
+        next_round = state.round_index + 1
+        lack = config.account.lack(state.heard, alive, next_round, config.min_updates)
         return Paused(now_s, lack) if lack else None
     return _evaluate_anew(config, state, alive, secret, now_s) if opened is None else opened
 
@@ -453,15 +452,15 @@ def _train(
     if config.asynchronous is not None:
         begun = train_on(config, state, alive, least, secret, now_s, attempt, facts)
         return begun and replace(begun, updates=config.update_steps)
-    most, sha256 = config.max_cohort, state.adapter_sha256
+    most, sha256, account = config.max_cohort, state.adapter_sha256, config.account
     at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
         size = counted_size(config.fraction, len(names), most)
-        if config.privacy is not None:
+        if account is not None:
             # So many that others are left for the rounds in which these rest.
-            size = min(size, len({*state.heard, *names}) // config.privacy.separation)
-            names = eligible(config.privacy, config.rounds, state.heard, names, round_index)
+            size = min(size, len({*state.heard, *names}) // account.privacy.separation)
+            names = account.eligible(state.heard, names, round_index)
         asked = asked_size(size, config.over_selection)
         chosen, why_not = choose(config, state, names, asked, secret, at, least, facts)
         if min(size, len(chosen)) >= config.min_updates:

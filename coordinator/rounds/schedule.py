@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from smidgen.coordinator.rounds.accounting import multiplier_of
+from smidgen.coordinator.rounds.accounting import Account
 from smidgen.coordinator.rounds.extensions import split
 from smidgen.coordinator.rounds.learning.optimizers import Decay, ServerRates
 from smidgen.coordinator.rounds.learning.registry import (
@@ -16,7 +16,7 @@ from smidgen.coordinator.rounds.learning.registry import (
     mean_of,
 )
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
-from smidgen.edge_client.adapters.spec import Net
+from smidgen.edge_client.adapters.spec import Net, parse_adapter
 from smidgen.edge_client.codecs import TOPK
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.tasks.kind import kind_named
@@ -255,6 +255,13 @@ def check_private(spec: "RunSpec") -> None:
         f"max_examples = {spec.max_examples}": spec.max_examples not in ("adaptive", 0),
         f"steps = {', '.join(updates.steps)}": bool(updates.steps),
     }
+    if spec.privacy is not None and spec.privacy.unit == "text":
+        net = parse_adapter(spec.adapter).net if spec.adapter.split("+")[0] != "full" else ""
+        wrong |= {
+            "adjusted": spec.training.adjusted,
+            f"least_samples = {spec.training.least_samples}": bool(spec.training.least_samples),
+            f"adapter +{net}": bool(net),
+        }
     found = [name for name, is_there in wrong.items() if is_there]
     demand(not found, f"privacy: its epsilon does not hold with them: leave out {', '.join(found)}")
 
@@ -436,9 +443,14 @@ class Schedule(RunSpec, ABC):
         """The kind of task, which says what adapters are judged by."""
 
     @property
+    def account(self) -> Account | None:
+        """What its rounds cost in epsilon; None without differential privacy."""
+        if self.privacy is None:
+            return None
+        return Account(self.privacy, self.rounds, self.training.epochs)
+
+    @property
     def update_steps(self) -> tuple[str, ...]:
         """What devices' updates go through, step by step."""
-        private = self.privacy
-        noise = private and (private.clip, multiplier_of(private, self.rounds), private.separation)
-        steps = (":".join(("dp", *map(repr, noise))),) if noise else ()
+        steps = (self.account.step,) if self.account else ()
         return steps_of_run(self.training, self.updates, steps_of(self.adapter), steps)

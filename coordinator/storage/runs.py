@@ -13,7 +13,6 @@ import msgspec
 import sqlalchemy as sql
 
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.rounds.accounting import signal_to_noise, spent
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.machine import (
     closes_at_s,
@@ -129,18 +128,21 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
 
 
 def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
-    privacy = config.privacy
-    if privacy is None:
+    account = config.account
+    if account is None:
         return ""
-    able = config.min_clients // privacy.separation
+    able = config.min_clients // account.privacy.separation
     devices = min(counted_size(config.fraction, config.min_clients, config.max_cohort), able)
+    is_of_texts = account.privacy.unit == "text"
+    count, of = (config.training.batch, "texts") if is_of_texts else (devices, "updates")
     sent = sent_shapes(config.update_steps, shapes_of(adapter), 1)
     parameters = sum(math.prod(shape) for shape in sent.values())
-    ratio = signal_to_noise(privacy, config.rounds, devices, parameters)
-    lack = "; below 1 a round is mostly noise: more devices or a smaller adapter" * (ratio < 1.0)
+    ratio = account.signal_to_noise(count, parameters)
+    more = "larger batches" if is_of_texts else "more devices"
+    lack = f"; below 1 it is mostly noise: {more} or a smaller adapter" if ratio < 1.0 else ""
     return (
-        f"{spent(privacy, config.rounds, {})}; of {devices} updates with {parameters:,} numbers "
-        f"the sum is at most {ratio:.2g} times as long as its noise{lack}"
+        f"{account.spent({})}; of {count} {of} with {parameters:,} numbers the sum is at most "
+        f"{ratio:.2g} times as long as its noise{lack}"
     )
 
 
@@ -271,7 +273,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
     told = members(store.database, run.run_id)
     names = {device_id: device.name for device_id, device in fleet.items()}
     kept_round, kept = kept_of(config, state)
-    privacy = spent(config.privacy, config.rounds, state.heard)
+    privacy = config.account and config.account.spent(state.heard)
     return {
         "run_id": run.run_id,
         "name": config.name,

@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from smidgen.coordinator.rounds.accounting import spent
 from smidgen.coordinator.rounds.bounds import is_computable
 from smidgen.coordinator.rounds.history import Past, history_of
 from smidgen.coordinator.rounds.machine import kept_of
@@ -100,7 +99,7 @@ def export_from(
         architecture=chosen.architecture,
         task=config.task,
     )
-    privacy = spent(config.privacy, config.rounds, state.heard)
+    privacy = config.account and config.account.spent(state.heard)
     card = replace(_card(store, chosen, index), privacy=str(privacy or ""))
     card = replace(card, licence=licence_of(opened_base) if opened_base else "")
     if past.best and sha256 == past.best_sha256 and index in card.accuracies:

@@ -25,6 +25,7 @@ from smidgen.edge_client.labelling.pseudo_labels import OwnTexts, capped, sample
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.personal.generator import teach
 from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.updates.privacy import TextNoise
 from smidgen.edge_client.updates.states import StepInputs, steps_of
 from smidgen.edge_client.updates.step import DeviceContext
 from smidgen.edge_client.wire.messages import Report, Work
@@ -118,11 +119,12 @@ def _train(
     if is_sampled:
         num_examples = weight_of(len(texts), weighed if pseudo else None)
     update = Update(work.work_id, num_examples, trained.delta)
+    is_private = any(one.name == TextNoise.name for one in work.updates)
     report = Report(
         work.work_id,
         "done",
         num_examples,
-        trained.loss,
+        None if is_private else trained.loss,  # which no noise was added to
         pseudo_labels=len(pseudo),
         layer_forwards=trained.earlier_forwards,
     )
@@ -161,7 +163,8 @@ def _of_net(
 
 def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
     """What update steps may know before training."""
-    return DeviceContext(work.training, work.round_index, inputs.bytes_per_s if inputs else None)
+    inputs = inputs or StepInputs()
+    return DeviceContext(work.training, work.round_index, inputs.bytes_per_s, secret=inputs.secret)
 
 
 def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> FinishedWork:

@@ -49,7 +49,7 @@ from smidgen.edge_client.wire.tensors import sha256
 FIRST = ("adapters", "outbox")  # folders that each version has made before anything else
 WRITTEN = (*FIRST, "finished", "personal", "runs", "steps")  # folders that hold files by name
 LOCK, IDENTITY = "lock", "device.json"
-EARLY = {LOCK, IDENTITY, "device.new.json", "ca.pem", "corrections.json", "link.json"}
+EARLY = {LOCK, IDENTITY, "device.new.json", "ca.pem", "corrections.json", "link.json", "noise.key"}
 NAMES = {*WRITTEN, *EARLY, "activations", "adapter", "updates", "controls", "residuals"}
 LABELS = re.compile(r"labels-.+\.jsonl(\.bad)?")
 # What `write_atomically`, `new_file` and `new_folder` make beside a name until it is in its place.

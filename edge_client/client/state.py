@@ -12,6 +12,7 @@ updates/RUN/N.st       what its update steps go on from, see `smidgen.edge_clien
 steps/WORK.st          where unfinished training stands, see `smidgen.edge_client.guest.steps`
 labels-RUN.jsonl       its pseudo-labels, see `smidgen.edge_client.labelling.label_journal`
 link.json              how fast its updates got through, see `smidgen.edge_client.metering.work`
+noise.key              what noise of differential privacy is drawn by; no coordinator gets it
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `smidgen.edge_client.engine.activation_cache`
 lock                   held while a client runs
@@ -24,6 +25,7 @@ file or the new one. The newest is what came last, whatever the board's clock sa
 import json
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -62,6 +64,7 @@ from smidgen.edge_client.wire.tensors import sha256
 ROOM_BYTES = 64 << 10
 DRAWN = "device.new.json"
 KEPT_LABELS = 16  # of runs, the newest
+SECRET_BYTES = 32  # of `noise.key`
 KEPT_STEPS = 4  # pieces of unfinished training, the newest: of as many runs at a time
 
 log = logging.getLogger(__name__)
@@ -131,6 +134,19 @@ class ClientState:
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
+
+    def secret(self) -> bytes:
+        """256 random bits that no coordinator knows, to draw noise by; made when first asked for.
+
+        Raises:
+            OSError: It cannot be kept.
+        """
+        path = self.folder / "noise.key"
+        found = path.read_bytes() if path.exists() else b""
+        if len(found) != SECRET_BYTES:
+            found = secrets.token_bytes(SECRET_BYTES)
+            write_atomically(path, found, PRIVATE)
+        return found
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -35,6 +35,7 @@ from smidgen.edge_client.tasks.encoder import cuts_in_words, usable
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.texts.examples import ClientData
 from smidgen.edge_client.texts.parts import Labels, wanted_by
+from smidgen.edge_client.updates.privacy import TextNoise
 from smidgen.edge_client.updates.states import StepInputs
 from smidgen.edge_client.wire.fleet import Membership, Terms
 from smidgen.edge_client.wire.messages import WireError, Work
@@ -163,7 +164,9 @@ class Worker:
         """What the update steps of a piece of work start from."""
         run, kept = file_name(work.run_id), self._state.updates
         states = {one.name: kept.of(run, one.round_index, one.name) for one in work.updates}
-        return StepInputs(states, shared, self._state.link.rate() if work.updates else None)
+        rate = self._state.link.rate() if work.updates else None
+        is_private = any(one.name == TextNoise.name for one in work.updates)
+        return StepInputs(states, shared, rate, self._state.secret() if is_private else b"")
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings

@@ -18,6 +18,26 @@ from smidgen.edge_client.wire.tensors import AdapterState
 AnswerTexts = Callable[[Sequence[Example], bool], np.ndarray]
 
 
+def by_rule(
+    correction: Correction | None,
+    batch: Batch,
+    compute: Callable[[Batch], tuple[float, AdapterState]],
+    at: Mapping[str, np.ndarray],
+) -> tuple[float, AdapterState]:
+    """A batch's mean loss in nats and its gradients, text by text where a correction asks so.
+
+    Args:
+        correction: Of the training.
+        batch: Its texts.
+        compute: Gives them of a batch; the arrays may be used again.
+        at: The adapter that they are taken at.
+    """
+    if correction is None or correction.rule is None:
+        return compute(batch)
+    texts = len(batch.ids)
+    return correction.rule.gradients(texts, lambda text: compute(batch.some([text])), dict(at))
+
+
 class Backend(Protocol):
     """What computes with a base and one adapter; knows batches, not texts.
 

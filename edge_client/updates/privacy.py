@@ -1,4 +1,6 @@
-"""Differential privacy of devices: updates are clipped, and their mean gets Gaussian noise.
+"""Differential privacy of devices, and of texts: what is clipped, and its Gaussian noise.
+
+Of devices:
 
 DP-FedAvg (McMahan et al. 2018, arXiv:1710.06963) and, where a device rests between two rounds that
 it counts in, DP-FTRL: noise of neighbouring rounds partly cancels (banded square root factorization
@@ -26,13 +28,20 @@ same bytes; other updates get noise that is independent of it, also where a stor
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from smidgen.edge_client.errors import Failed, demand
-from smidgen.edge_client.updates.step import Contribution, ServerContext, UpdateStep
+from smidgen.edge_client.updates.step import (
+    Contribution,
+    Correction,
+    DeviceContext,
+    ServerContext,
+    UpdateStep,
+)
 from smidgen.edge_client.wire.tensors import AdapterState
 
 GRID = 2.0**-24  # of the noise's standard deviation
@@ -45,17 +54,20 @@ class Privacy:
     """A run's differential privacy, as its run file has it.
 
     Attributes:
-        epsilon: Budget of each device; the run pauses before the round that would exceed it.
-        clip: Euclidean norm down to which each update is scaled.
+        epsilon: Budget of each device, or text; the run pauses before the round that exceeds it.
+        clip: Euclidean norm down to which each update, or each text's gradient, is scaled.
+        unit: What is protected: all texts of a `device` together, by the coordinator, from those
+            who see adapters; or each `text`, by its device, from the coordinator too.
         delta: Probability for which epsilon may fail to hold; well below one in the devices.
-        noise_multiplier: Noise on a round's sum by clip; None: the least with which a device may
-            count as often as the run's rounds and `separation` let it.
+        noise_multiplier: Noise on a sum by clip; None: the least with which a device may take part
+            as often as the run's rounds and `separation` let it.
         separation: Rounds from one that a device counts in to the next; above 1 noise of
             neighbouring rounds partly cancels.
     """
 
     epsilon: float
     clip: float
+    unit: Literal["device", "text"] = "device"
     delta: float = 1e-5
     noise_multiplier: float | None = None
     separation: int = 1
@@ -67,6 +79,9 @@ class Privacy:
         given = self.noise_multiplier
         demand(given is None or 0.01 <= given <= 1e4, "privacy: noise_multiplier: 0.01 to 10000")
         demand(1 <= self.separation <= 1000, "privacy: separation: 1 to 1000")
+        demand(self.unit in ("device", "text"), "privacy: unit: device or text")
+        is_fit = self.separation == 1 or self.unit == "device"
+        demand(is_fit, "privacy: separation: of unit device alone; each text is in every round")
 
 
 def bands_of(separation: int) -> np.ndarray:
@@ -113,18 +128,13 @@ class DeviceNoise(UpdateStep):
         demand(bool(context.key), "update step dp: no key to draw noise by", Failed)
         names, devices = sorted(mean), self._devices
         flat = np.concatenate([mean[name].ravel() for name in names]).astype(np.float64)
-        exact = self._clip * ROUNDED / devices
-        grid = 2.0 ** math.floor(math.log2(self._multiplier * exact * GRID))
-        # Two sums one device apart are as far apart on the grid, and one step more in each number.
-        sensitivity = exact + grid * math.sqrt(flat.size)
         before = self._before(context.round_index, flat.size)
         drawn = gaussians(self._key(context, before), flat.size)
-        scale = self._multiplier * float(np.linalg.norm(self._bands))
-        noise = scale * drawn - sum(
+        noise = float(np.linalg.norm(self._bands)) * self._multiplier * drawn - sum(
             (c * one for c, one in zip(self._bands[1:], before, strict=False)), np.zeros(flat.size)
         )
         self._keep(context.round_index, [noise, *before])
-        noised = np.rint(flat / grid) * grid + np.rint(sensitivity * noise / grid) * grid
+        noised = with_noise(flat, noise, self._clip / devices, self._multiplier)
         parts = np.split(noised, np.cumsum([mean[name].size for name in names])[:-1])
         return {
             name: part.astype(np.float32).reshape(mean[name].shape)
@@ -150,6 +160,89 @@ class DeviceNoise(UpdateStep):
         self.state = {f"{BEFORE}{index}": one for index, one in enumerate(kept)}
         if kept:
             self.state[LAST] = np.array(round_index, np.int64)
+
+
+class TextNoise(UpdateStep):
+    """DP-SGD (Abadi et al. 2016, arXiv:1607.00133) on the device: each text's gradient is clipped.
+
+    What is protected is each text, from the coordinator too, which gets updates that have their
+    noise already. In every pass over the texts each is in one step, so k passes in all are one
+    Gaussian mechanism of multiplier z / sqrt(k).
+
+    Args:
+        clip: As a text, as is the other.
+        multiplier: z: noise on the sum of a step's clipped gradients, by clip.
+    """
+
+    name = "dp-text"
+
+    def __init__(self, clip: str, multiplier: str) -> None:
+        super().__init__()
+        self._clip, self._multiplier = float(clip), float(multiplier)
+
+    def correct(self, correction: Correction, context: DeviceContext) -> Correction:
+        """With the rule that clips and adds noise.
+
+        Raises:
+            Failed: The context has no secret that noise could be drawn by.
+        """
+        demand(bool(context.secret), "update step dp-text: no secret to draw noise by", Failed)
+        rule = ClippedTexts(self._clip, self._multiplier, context.secret, correction.frozen)
+        return replace(correction, rule=rule)
+
+
+@dataclass(frozen=True)
+class ClippedTexts:
+    """The mean of texts' gradients, none longer than clip, with noise; see `GradientRule`."""
+
+    clip: float
+    multiplier: float
+    secret: bytes = field(repr=False)
+    frozen: frozenset[str] = frozenset()
+
+    def gradients(
+        self, texts: int, of_text: Callable[[int], tuple[float, AdapterState]], at: AdapterState
+    ) -> tuple[float, AdapterState]:
+        """As `GradientRule` has it; tensors that are frozen have none."""
+        losses, sums = 0.0, dict[str, np.ndarray]()
+        for index in range(texts):
+            loss, found = of_text(index)
+            losses += loss
+            trained = {name: found[name] for name in sorted(found) if name not in self.frozen}
+            squares = (float(np.square(one, dtype=np.float64).sum()) for one in trained.values())
+            share = self.clip / max(math.sqrt(math.fsum(squares)), self.clip)
+            for name, one in trained.items():
+                sums[name] = sums.get(name, 0.0) + share * one.astype(np.float64)
+        flat = np.concatenate([one.ravel() for one in sums.values()])
+        digest = hashlib.sha256(flat.tobytes())
+        for name in sorted(at):
+            digest.update(at[name].tobytes())
+        drawn = gaussians(hmac.digest(self.secret, digest.digest(), "sha256"), flat.size)
+        noised = with_noise(flat, self.multiplier * drawn, self.clip, self.multiplier) / texts
+        ends = np.cumsum([one.size for one in sums.values()])[:-1]
+        return losses / texts, {
+            name: part.astype(np.float32).reshape(sums[name].shape)
+            for name, part in zip(sums, np.split(noised, ends), strict=True)
+        }
+
+
+def with_noise(
+    exact: np.ndarray, noise: np.ndarray, sensitivity: float, multiplier: float
+) -> np.ndarray:
+    """Numbers with noise, both on one grid, (numbers,), float64.
+
+    Args:
+        exact: (numbers,), float64.
+        noise: By the sensitivity, (numbers,).
+        sensitivity: How far one device or text moves the numbers.
+        multiplier: About the noise's standard deviation; the grid is as much finer.
+    """
+    sensitivity *= ROUNDED
+    grid = 2.0 ** math.floor(math.log2(multiplier * sensitivity * GRID))
+    # Two sums that are so far apart are as far on the grid, and one step more in each number.
+    sensitivity += grid * math.sqrt(exact.size)
+    found: np.ndarray = np.rint(exact / grid) * grid + np.rint(sensitivity * noise / grid) * grid
+    return found
 
 
 def gaussians(key: bytes, count: int) -> np.ndarray:

@@ -34,11 +34,13 @@ class StepInputs:
         states: The device's own by step, a safetensors file; empty: none yet, None: it is lost.
         shared: What the server halves hand out by step, likewise; empty: zeros.
         bytes_per_s: What the device's link carries upwards; None: nobody has measured it.
+        secret: See `DeviceContext`.
     """
 
     states: Mapping[str, bytes | None] = field(default_factory=dict)
     shared: Mapping[str, bytes] = field(default_factory=dict)
     bytes_per_s: float | None = None
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ Steps are created for each training and each aggregation; what they need the nex
 points, see docs/extending.md.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,9 +25,24 @@ from smidgen.edge_client.wire.training import Training
 State: TypeAlias = dict[str, np.ndarray]
 
 
+class GradientRule(Protocol):
+    """How a step's gradient is made of its texts', where it is not their mean."""
+
+    def gradients(
+        self, texts: int, of_text: Callable[[int], tuple[float, AdapterState]], at: AdapterState
+    ) -> tuple[float, AdapterState]:
+        """Mean loss and the step's gradient, float32.
+
+        Args:
+            texts: Of the batch.
+            of_text: Loss and gradient of one, by its place; the arrays may be used again.
+            at: The adapter that they are taken at.
+        """
+
+
 @dataclass(frozen=True)
 class Correction:
-    """What is added to each gradient of one round's training.
+    """What becomes of each gradient of one round's training.
 
     Law: with `proximal` 0 and no shift every optimizer step is bitwise what it is without.
 
@@ -36,16 +51,18 @@ class Correction:
         proximal: mu: mu * (w - received) is added to the gradient.
         shift: Added to the gradient as it is; empty: nothing.
         frozen: Tensors that are not trained in this round.
+        rule: How the gradient is made of the texts', before anything is added; None: their mean.
     """
 
     received: AdapterState
     proximal: float = 0.0
     shift: AdapterState = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
+    rule: GradientRule | None = None
 
     @property
     def is_nothing(self) -> bool:
-        return not (self.proximal or self.shift or self.frozen)
+        return not (self.proximal or self.shift or self.frozen or self.rule)
 
 
 @dataclass(frozen=True)
@@ -57,12 +74,14 @@ class DeviceContext:
         round_index: 1-based server step.
         bytes_per_s: What the device's link carries upwards; None: nobody has measured it.
         optimizer_steps: That the training took; 0 before it.
+        secret: Of the device, that no coordinator knows; empty where it has none.
     """
 
     training: Training
     round_index: int
     bytes_per_s: float | None = None
     optimizer_steps: int = 0
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)

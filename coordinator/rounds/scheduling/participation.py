@@ -28,6 +28,7 @@ class Heard:
         loss: Mean loss that it says it had; None where it has not said.
         tries: How often it was asked after that, and has failed, come late or not answered yet.
         counted: Rounds in which its training has counted.
+        asked: How often it was asked to train.
     """
 
     round_index: int
@@ -36,6 +37,7 @@ class Heard:
     loss: float | None = None
     tries: int = 0
     counted: int = 0
+    asked: int = 0
 
 
 def after_asking(heard: Mapping[str, Heard], asked: StepOpened | AlsoAsked) -> Mapping[str, Heard]:
@@ -43,7 +45,10 @@ def after_asking(heard: Mapping[str, Heard], asked: StepOpened | AlsoAsked) -> M
     if isinstance(asked, StepOpened) and asked.kind != "train":
         return heard
     known = {name: heard.get(name, Heard(0, 0)) for _, name in asked.members}
-    return {**heard, **{name: replace(one, tries=one.tries + 1) for name, one in known.items()}}
+    again = {
+        name: replace(one, tries=one.tries + 1, asked=one.asked + 1) for name, one in known.items()
+    }
+    return {**heard, **again}
 
 
 def after_training(
@@ -56,8 +61,8 @@ def after_training(
     found = dict(heard)
     for name, one in told:
         before = heard.get(name, Heard(0, 0))
-        counted = before.counted + 1
-        found[name] = Heard(round_index, one.num_examples, one.took_s, before.loss, counted=counted)
+        new = Heard(round_index, one.num_examples, one.took_s, before.loss)
+        found[name] = replace(new, counted=before.counted + 1, asked=before.asked)
     return found
 
 

@@ -6,13 +6,14 @@ A training process loads neither torch nor transformers nor PEFT. Graphs are gen
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.engine.backend import AnswerTexts, Backend
+from smidgen.edge_client.engine.backend import AnswerTexts, Backend, by_rule
 from smidgen.edge_client.engine.early_stop import ExitMonitor
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.onnx_backend.head import LOSSES
@@ -75,7 +76,8 @@ class OnnxBackend:
 
     def step(self, batch: Batch, plan: Plan) -> float:
         with cuttable():
-            loss, gradients = self.network.backward(batch, plan)
+            backward, held = partial(self.network.backward, plan=plan), self.network.adapter
+            loss, gradients = by_rule(self._correction, batch, backward, held)
             add_correction(gradients, self.network.adapter, self._correction)
         self._optimizer.step(gradients)
         return loss

@@ -6,6 +6,7 @@ importing them costs 120 MB, half of what a whole training step may take on a sm
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.engine.backend import AnswerTexts, Backend
+from smidgen.edge_client.engine.backend import AnswerTexts, Backend, by_rule
 from smidgen.edge_client.engine.early_stop import ExitMonitor
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.torch_backend.card import finish, give_back
@@ -73,7 +74,14 @@ class TorchBackend:
         for tensor in self.network.adapter.values():
             tensor.grad = None
         with cuttable():
-            loss = self.network.backward(batch, plan)
+            if self._correction is None or self._correction.rule is None:
+                loss = self.network.backward(batch, plan)
+            else:
+                compute, held = partial(self._of, plan=plan), self.adapter()
+                loss, found = by_rule(self._correction, batch, compute, held)
+                for name, given in found.items():
+                    tensor = self.network.adapter[name]
+                    tensor.grad = torch.from_numpy(given).to(tensor.device, tensor.dtype)
             add_correction(self.network.adapter, self._correction)
         self._optimizer.step()
         if self._is_on_card:
@@ -87,12 +95,18 @@ class TorchBackend:
         for tensor in tensors.values():
             tensor.grad = None
         with cuttable():
-            loss = self.network.backward(batch, plan)
+            loss, found = self._of(batch, plan)
+        for name, tensor in tensors.items():
+            found.setdefault(name, np.zeros(tensor.shape, np.float32))
+        return loss, found
+
+    def _of(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
+        """Loss and gradients that there are, copied; the tensors' own are dropped again."""
+        loss, tensors = self.network.backward(batch, plan), self.network.adapter
         found = {
-            name: np.zeros(tensor.shape, np.float32)
-            if tensor.grad is None
-            else tensor.grad.float().cpu().numpy().copy()
+            name: tensor.grad.float().cpu().numpy().copy()
             for name, tensor in tensors.items()
+            if tensor.grad is not None
         }
         for tensor in tensors.values():
             tensor.grad = None

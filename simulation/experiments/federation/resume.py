@@ -90,7 +90,10 @@ class Carried:
 
     def inputs(self, names: Collection[str]) -> Mapping[str, StepInputs]:
         """What clients' update steps start from."""
-        return {name: StepInputs(self.states.get(name, {}), self.shared) for name in names}
+        return {
+            name: StepInputs(self.states.get(name, {}), self.shared, secret=name.encode())
+            for name in names
+        }
 
     def close(
         self, round_index: int, kept: DeviceStates, new: Mapping[str, Mapping[str, bytes]]

@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 
 from smidgen.coordinator.config import ConfigError, RunConfig
 from smidgen.coordinator.rounds.accounting import (
-    epsilon_of,
+    Account,
     gaussian_epsilon,
     gaussian_multiplier,
-    most_participations,
-    multiplier_of,
-    signal_to_noise,
-    spent,
 )
 from smidgen.coordinator.rounds.events import (
     Event,
@@ -43,6 +39,7 @@ from tests.coordinator.rounds.test_machine import aggregated, answered
 
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "a", "b": "b"})
 PRIVACY = Privacy(epsilon=8.0, clip=0.1)
+TEXTS = replace(PRIVACY, unit="text")
 CONFIG = RunConfig("run", TASK, rounds=6, min_clients=2, evaluate_every=0, privacy=PRIVACY)
 # dp-accounting 0.6.0, get_epsilon_gaussian: multiplier, delta, epsilon.
 PUBLISHED = (
@@ -95,15 +92,19 @@ def test_dp_accounting_itself_says_the_same(tmp_path: Path) -> None:
 def test_the_planned_rounds_use_the_budget_up_and_no_more(
     epsilon: float, rounds: int, separation: int, delta: float
 ) -> None:
-    privacy = Privacy(epsilon, 1.0, delta, separation=separation)
-    most = most_participations(privacy, rounds)
+    privacy = Privacy(epsilon, 1.0, delta=delta, separation=separation)
+    account = Account(privacy, rounds)
+    most = account.most_participations
     assert most == -(-rounds // separation)
-    assert epsilon_of(privacy, rounds, most) == pytest.approx(epsilon, rel=1e-6)
-    assert epsilon_of(privacy, rounds, most + 1) > epsilon
-    ratio = signal_to_noise(privacy, rounds, 100, 400)
-    noise = multiplier_of(privacy, rounds)
+    assert account.epsilon(most) == pytest.approx(epsilon, rel=1e-6)
+    assert account.epsilon(most + 1) > epsilon
     if separation == 1:
-        assert ratio == pytest.approx(100 / (noise * 20.0))
+        ratio = account.signal_to_noise(100, 400)
+        assert ratio == pytest.approx(100 / (account.multiplier * 20.0))
+    texts = Account(replace(privacy, unit="text", separation=1), rounds, passes=4)
+    assert texts.most_participations == rounds
+    assert texts.multiplier == pytest.approx(2.0 * Account(texts.privacy, rounds).multiplier)
+    assert texts.epsilon(rounds) == pytest.approx(epsilon, rel=1e-6)
 
 
 def run(
@@ -140,8 +141,8 @@ def run(
 def test_a_budget_pauses_the_run_before_the_round_that_would_exceed_it() -> None:
     state, counted = run(replace(CONFIG, rounds=6), 3)
     assert state.is_finished and len(counted) == 6
-    full = spent(PRIVACY, 6, state.heard)
-    assert full is not None and full.epsilon == pytest.approx(8.0, abs=1e-3)
+    full = Account(PRIVACY, 6).spent(state.heard)
+    assert full.epsilon == pytest.approx(8.0, abs=1e-3)
     longer = (Extended(9, 0.0),)
     state, counted = run(replace(CONFIG, rounds=6), 3, longer)
     assert state.is_paused and len(counted) == 6
@@ -154,7 +155,7 @@ def test_new_devices_go_on_where_others_have_used_their_budget_up() -> None:
     config = replace(CONFIG, rounds=4, fraction=0.5)
     state, counted = run(config, 4, (Extended(7, 0.0),))
     times = Counter(name for _, members in counted for name in members)
-    assert state.is_finished and max(times.values()) <= most_participations(PRIVACY, 4)
+    assert state.is_finished and max(times.values()) <= Account(PRIVACY, 4).most_participations
 
 
 @given(st.integers(1, 6), st.integers(6, 20), st.integers(1, 3), st.sampled_from((0.2, 0.7, 1.0)))
@@ -213,11 +214,9 @@ def test_devices_that_all_rest_pause_the_run_with_the_reason() -> None:
 
 
 def test_a_run_that_went_back_still_counts_what_was_released() -> None:
-    back = (Extended(9, 0.0), Unpaused(0.0))
     state, _ = run(CONFIG, 3)
     state = evolve(state, RolledBack(0, "first", "its operator ordered it", 0.0, True))
-    heard = spent(PRIVACY, 6, state.heard)
-    assert heard is not None and heard.participations == 6 and back
+    assert Account(PRIVACY, 6).spent(state.heard).participations == 6
 
 
 @pytest.mark.parametrize(
@@ -231,6 +230,8 @@ def test_a_run_that_went_back_still_counts_what_was_released() -> None:
         ({"delta": 0.5}, "delta"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"separation": 0}, "separation"),
+        ({"unit": "user"}, "unit"),
+        ({"unit": "text", "separation": 2}, "separation: of unit device"),
     ],
 )
 def test_settings_that_protect_nobody_are_refused(wrong: dict[str, Any], names: str) -> None:
@@ -254,6 +255,9 @@ def test_settings_that_protect_nobody_are_refused(wrong: dict[str, Any], names: 
         ({"asynchronous": Asynchronous()}, "leave asynchronous out"),
         ({"privacy": replace(PRIVACY, delta=0.01), "min_clients": 100}, "not below 1 / min_cl"),
         ({"privacy": replace(PRIVACY, separation=3)}, "min_clients = 3 or more"),
+        ({"privacy": TEXTS, "training": Training(adjusted=True)}, "adjusted"),
+        ({"privacy": TEXTS, "training": Training(least_samples=9)}, "least_samples = 9"),
+        ({"privacy": TEXTS, "adapter": "lora:8+generator"}, "adapter .generator"),
     ],
 )
 def test_what_the_account_does_not_hold_for_is_refused(settings: dict[str, Any], said: str) -> None:

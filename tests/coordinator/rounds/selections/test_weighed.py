@@ -255,4 +255,4 @@ def test_a_folded_journal_keeps_who_was_asked() -> None:
     state = evolve(State("first"), opened)
     folded = folded_from(1, state, Past(), {}, (), ())
     again = evolve(State("other"), decode_event(encode_event(folded)))
-    assert again.heard == state.heard == {"a": Heard(0, 0, tries=1)}
+    assert again.heard == state.heard == {"a": Heard(0, 0, tries=1, asked=1)}

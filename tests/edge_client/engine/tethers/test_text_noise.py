@@ -1,0 +1,186 @@
+"""DP-SGD on a device: each text's gradient clipped, noise on their sum, with every backend."""
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.trainer import train
+from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.privacy import ClippedTexts, TextNoise
+from smidgen.edge_client.updates.states import DeviceSteps
+from smidgen.edge_client.updates.step import Correction, DeviceContext, GradientRule
+from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.training import Training
+from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
+
+SGD = Training(epochs=2, batch=3, lr=0.1, tokens=48, optimizer="sgd")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+NO_NOISE = 1e-9
+
+
+@dataclass
+class Seen:
+    """Takes a rule's gradients down on their way to the optimizer."""
+
+    rule: ClippedTexts
+    found: list[AdapterState] = field(default_factory=list)
+
+    def gradients(self, *told: object) -> tuple[float, AdapterState]:
+        loss, given = self.rule.gradients(*told)  # type: ignore[arg-type]
+        self.found.append({name: one.copy() for name, one in given.items()})
+        return loss, given
+
+
+def stepped(engine: Engine, rule: GradientRule) -> float:
+    engine.hold(Correction(engine.adapter(), rule=rule))
+    loss = engine.train_step(batch_of(engine))
+    engine.hold(None)
+    return loss
+
+
+def one_by_one(engine: Engine, clip: float) -> tuple[AdapterState, list[float]]:
+    """The mean of gradients that are each no longer than clip, and how long they were."""
+    batch, total, norms = batch_of(engine), dict[str, np.ndarray](), []
+    for text in range(len(TEXTS)):
+        _, found = engine.gradients(batch.some([text]))
+        squares = sum(float(np.square(one, dtype=np.float64).sum()) for one in found.values())
+        norms.append(math.sqrt(squares))
+        for name, one in found.items():
+            share = min(1.0, clip / norms[-1]) / len(TEXTS)
+            total[name] = total.get(name, 0.0) + share * one.astype(np.float64)
+    return total, norms
+
+
+@each_kind
+@pytest.mark.parametrize("name", ["lora:2+head", "prompt:4", "lora:4+core"])
+def test_a_step_follows_the_mean_of_clipped_gradients(
+    tiny_base: Base, hub_task: Task, kind: str, name: str
+) -> None:
+    engine = engine_of(kind, tiny_base, hub_task, name)
+    middle = float(np.median(one_by_one(engine, 1e9)[1]))
+    expected, norms = one_by_one(engine, middle)
+    assert min(norms) < middle < max(norms)  # some are clipped, some not
+    seen = Seen(ClippedTexts(middle, NO_NOISE, b"secret"))
+    plain = float(np.mean([engine.gradients(batch_of(engine).some([i]))[0] for i in range(6)]))
+    assert stepped(engine, seen) == pytest.approx(plain, rel=1e-5)
+    [found] = seen.found
+    length = math.sqrt(sum(float(np.square(one).sum()) for one in expected.values()))
+    for key, one in found.items():
+        np.testing.assert_allclose(one, expected[key], atol=1e-5 * length)
+
+
+def test_both_engines_clip_alike(tiny_base: Base, hub_task: Task) -> None:
+    found = []
+    for kind in KINDS:
+        seen = Seen(ClippedTexts(0.05, NO_NOISE, b"secret"))
+        stepped(engine_of(kind, tiny_base, hub_task, "lora:2+head"), seen)
+        found += seen.found
+    for other in found[1:]:
+        for name, one in found[0].items():
+            np.testing.assert_allclose(other[name], one, atol=1e-6)
+
+
+@each_kind
+def test_noise_is_as_large_as_clip_and_multiplier_say(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    """Of noise alone: clip is far below what gradients are."""
+    engine = engine_of(kind, tiny_base, hub_task, "lora:8@q,k,v,o")
+    seen = Seen(ClippedTexts(1e-3, 50.0, b"secret"))
+    stepped(engine, seen)
+    drawn = np.concatenate([one.ravel() for one in seen.found[0].values()])
+    assert drawn.std() == pytest.approx(50.0 * 1e-3 / len(TEXTS), rel=5.0 / math.sqrt(drawn.size))
+    assert abs(drawn.mean()) < 5.0 * drawn.std() / math.sqrt(drawn.size)
+
+
+@each_kind
+def test_training_is_the_same_again_and_another_with_another_secret(
+    tiny_base: Base, hub_task: Task, kind: str
+) -> None:
+    def delta(secret: bytes) -> bytes:
+        engine = engine_of(kind, tiny_base, hub_task, "lora:2", training=SGD)
+        steps = DeviceSteps(("dp-text:0.1:1.0",))
+        correct = partial(steps.correction, context=DeviceContext(SGD, 1, secret=secret))
+        return encode_adapter(train(engine, TEXTS, SGD, seed=1, correct=correct).delta)
+
+    assert delta(b"one") == delta(b"one") != delta(b"two")
+
+
+def test_frozen_tensors_count_in_no_length_and_get_no_noise() -> None:
+    given = {"a": np.full(3, 2.0, np.float32), "b": np.full(3, 100.0, np.float32)}
+    rule = ClippedTexts(10.0, NO_NOISE, b"secret", frozenset({"b"}))
+    _, found = rule.gradients(2, lambda text: (1.0, given), given)
+    assert set(found) == {"a"}
+    np.testing.assert_allclose(found["a"], 2.0, rtol=1e-6)
+
+
+def test_no_secret_no_noise_no_training() -> None:
+    with pytest.raises(Failed, match="no secret"):
+        TextNoise("1.0", "1.0").correct(Correction({}), DeviceContext(SGD, 1))
+
+
+OPACUS = """
+import sys, warnings
+warnings.filterwarnings("ignore")
+import numpy as np, torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+from smidgen.edge_client.updates.privacy import ClippedTexts
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+x, y = torch.randn(8, 6) * 3, torch.arange(8) % 3
+loss_of, worst = torch.nn.functional.cross_entropy, 0.0
+def of_text(text):
+    model.zero_grad()
+    loss = loss_of(model(x[text : text + 1]), y[text : text + 1])
+    loss.backward()
+    named = model.named_parameters()
+    return float(loss), {name: one.grad.numpy().copy() for name, one in named}
+at = {name: one.detach().numpy() for name, one in model.named_parameters()}
+for clip in (0.1, 0.5, 2.0, 50.0):
+    _, ours = ClippedTexts(clip, 1e-9, b"secret").gradients(8, of_text, at)
+    model.zero_grad()
+    wrapped = GradSampleModule(model)
+    optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.0), noise_multiplier=0.0,
+                            max_grad_norm=clip, expected_batch_size=8)
+    loss_of(wrapped(x), y).backward()
+    optimizer.pre_step()
+    for name, one in wrapped._module.named_parameters():
+        worst = max(worst, float(np.abs(one.grad.numpy() - ours[name]).max()))
+    wrapped.to_standard_module()
+    model.zero_grad()
+print(worst)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif("torch" not in KINDS, reason="Opacus works with PyTorch")
+def test_clipped_gradients_are_those_of_opacus(tmp_path: Path) -> None:
+    """Opacus 1.6.0 in a folder of its own, beside the PyTorch that is here."""
+    folder = str(tmp_path / "opacus")
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder]
+    wanted = ["opacus==1.6.0", "opt-einsum==3.4.0", "scipy==1.15.3"]
+    if subprocess.run([*install, *wanted], check=False, capture_output=True).returncode:
+        pytest.skip("Opacus cannot be installed here")
+    path = os.pathsep.join([*sys.path, folder])
+    done = subprocess.run(
+        [sys.executable, "-c", OPACUS],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-6
