@@ -16,9 +16,8 @@ from typing import Any
 
 from smidgen.edge_client.tables import Column, Table, seconds, size
 from smidgen.profiling.fleet.run import ProcessWatch, Sample, slope
-from smidgen.profiling.instruments.bases import cache_folder
 from smidgen.profiling.instruments.child import Line, Processes, running
-from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.instruments.environment import cache_folder, conditions
 from smidgen.profiling.records.record import Figure, Record
 from smidgen.profiling.wire.ours import (
     SERVER,

@@ -109,12 +109,12 @@ def test_a_page_has_none_of_the_odd_idioms(name: str) -> None:
 
 
 def test_names_that_are_gone_are_told() -> None:
-    page = "See `edge_client/torch_engine.py`, `smidgen.edge_client.wire.seeds` and [it](x.md)."
+    page = "See `edge_client/torch_engine.py`, `smidgen.edge_client.wire.tensors` and [it](x.md)."
     assert backticked(page)[0] == "edge_client/torch_engine.py" and list(linked(page)) == ["x.md"]
     assert PATH.fullmatch("edge_client/torch_engine.py") and DOTTED.fullmatch("edge_client.gone")
     wire = "smidgen.edge_client.wire"
-    assert is_there(wire) and is_there(f"{wire}.seeds.derive_seed")
-    assert not is_there(f"{wire}.gone") and not is_there(f"{wire}.seeds.gone")
+    assert is_there(wire) and is_there(f"{wire}.tensors.derive_seed")
+    assert not is_there(f"{wire}.gone") and not is_there(f"{wire}.tensors.gone")
     assert not is_there(wire.removeprefix("smidgen."))  # no name that Python imports
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from smidgen.edge_client.planning.resources import usable_cores
-from smidgen.profiling.instruments.bases import BenchmarkError, command_in
 from smidgen.profiling.instruments.child import DONE, Child, Line, run_child
+from smidgen.profiling.instruments.environment import BenchmarkError, command_in
 from smidgen.profiling.instruments.made_up_run import ADDED
 from smidgen.profiling.instruments.sampler import ProcessTree, TreeUse
 from smidgen.profiling.peers.flwr import FLWR, QUIET, environment, missing

@@ -15,7 +15,7 @@ from benchmarks.comparisons.clocked import Clocked, clocked, replayed
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.edge_client.wire.training import Training
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.demo.messages import DATA, TASK, load_messages

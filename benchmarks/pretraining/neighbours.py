@@ -16,7 +16,7 @@ from transformers import BertForMaskedLM
 
 from benchmarks.pretraining.course import CourseBatch
 from benchmarks.pretraining.vocabulary import SPECIALS
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 WINDOW = 5
 CONTEXT_POWER = 0.75

@@ -29,7 +29,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 from benchmarks.pretraining.checkpoint import Checkpoint, Limits, PretrainError, Progress
 from benchmarks.pretraining.course import NOT_SCORED, CourseBatch, Masked
 from benchmarks.pretraining.vocabulary import read_tokenizer
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 
 @dataclass(frozen=True)

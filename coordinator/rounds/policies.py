@@ -34,7 +34,7 @@ from smidgen.coordinator.rounds.schedule import MOST_ODDS, Learning, Schedule
 from smidgen.coordinator.rounds.scheduling.participation import Heard, awake
 from smidgen.coordinator.rounds.selection import Asking, Chosen, Facts, Selection, drawn
 from smidgen.coordinator.rounds.state import State
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 NOT_DRAWN = "not drawn"
 

@@ -16,7 +16,7 @@ from smidgen.coordinator.rounds.scheduling.participation import Heard
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.wire.fleet import DeviceFacts, check_tags
 from smidgen.edge_client.wire.reports import Confidences
-from smidgen.edge_client.wire.seeds import derive_seed, seeds_under
+from smidgen.edge_client.wire.tensors import derive_seed, seeds_under
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,9 @@ class Packs:
         demand(is_pack(folder), f"no pack lies at {config.base} as seen from here")
         manifest = read_manifest(folder / MANIFEST)
         demand(manifest.pack_id == run.base_id, f"the pack at {config.base} is another one by now")
-        files = {name: PackFile(one.bytes, one.sha256) for name, one in manifest.files.items()}
         size = (folder / MANIFEST).stat().st_size
         demand(size <= MOST_MANIFEST_BYTES, f"{MANIFEST} has {size} bytes")
-        files[MANIFEST] = PackFile(size, file_sha256(folder / MANIFEST))
+        files = manifest.files | {MANIFEST: PackFile(size, file_sha256(folder / MANIFEST))}
         licence, mirrors = manifest.licence or "", config.pack_mirrors
         return Offer(folder, Pack(manifest.name, licence, files, mirrors, self._is_serving))
 

@@ -141,7 +141,7 @@ class Service:
     def enrol(
         self, message: Enrol, key: str | None, now_s: float, wall_s: float | None = None
     ) -> Enrolled:
-        """Let a device into the fleet, or greet one that is back; see `fleet.enrolment`.
+        """Let a device into the fleet, or greet one that is back; see `fleet.devices`.
 
         Args:
             message: What it says of itself.

@@ -1,6 +1,6 @@
 """The coordinator's store: runs, their journals and blobs.
 
-Every commit is synced to disk; `storage.place` says where database and blobs are. Nothing here
+Every commit is synced to disk; `storage.database` says where database and blobs are. Nothing here
 decides anything. Secrets are stored as hashes. Devices, tokens, memberships and reports have
 modules of their own over the same database.
 """

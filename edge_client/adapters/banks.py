@@ -32,8 +32,7 @@ from smidgen.edge_client.adapters.spec import (
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.families import family_of
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 SCALING = 2.0  # alpha / r of the bank, and of every module that is cut from it
 

@@ -28,8 +28,7 @@ from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import TaskKind, kind_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.forms import first_of
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 NAMELESS = 1000  # tokens at a vocabulary's beginning, special ones and single letters
 

@@ -37,7 +37,7 @@ from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.ready_tasks import CONVERSATION
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.edge_client.texts.tokens import Tokens
-from smidgen.edge_client.wire.seeds import Seed
+from smidgen.edge_client.wire.tensors import Seed
 
 HALF = "\ufffd"  # what the first bytes of a letter decode to
 Tell = Callable[[str], None]

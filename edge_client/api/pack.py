@@ -11,7 +11,7 @@ from smidgen.edge_client.bases.packing import Packed, Progress, pack_model, pack
 from smidgen.edge_client.bases.tokenizer import disagreements
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.outputs import check_out_parent
-from smidgen.edge_client.wire.seeds import Seed
+from smidgen.edge_client.wire.tensors import Seed
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.planning.plan import AUTO, parse_budget
 from smidgen.edge_client.tasks.kind import check_same
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.wire.seeds import Seed
+from smidgen.edge_client.wire.tensors import Seed
 from smidgen.edge_client.wire.training import Training
 
 

@@ -48,8 +48,7 @@ from smidgen.edge_client.updates.forms import steps_of
 from smidgen.edge_client.updates.registry import made
 from smidgen.edge_client.updates.states import local_correction
 from smidgen.edge_client.updates.step import ServerContext
-from smidgen.edge_client.wire.seeds import Seed, derive_seed
-from smidgen.edge_client.wire.tensors import encode_adapter
+from smidgen.edge_client.wire.tensors import Seed, derive_seed, encode_adapter
 from smidgen.edge_client.wire.training import Training
 
 ROUNDS, MOST_ROUNDS = 1, 1_000_000

@@ -28,6 +28,7 @@ from smidgen.edge_client.bases.layout import (
     tensors_of,
 )
 from smidgen.edge_client.files import file_sha256
+from smidgen.edge_client.wire.fleet import PackFile
 
 SCHEMA = 2
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
@@ -40,14 +41,6 @@ QUANTIZATIONS: dict[int, dict[str, Any]] = {
     16: {"bits": 16, "scheme": "bfloat16"},
 }
 AGAIN = "copy it again, or pack the model again with `smidgen pack`"
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """One file of a pack: its size and its SHA-256."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class Manifest:
     quantization: dict[str, Any]
     random_seed: int | None
     layers: tuple[tuple[int, int], ...]
-    files: dict[str, FileFacts]
+    files: dict[str, PackFile]
     schema: int = SCHEMA
 
     @property

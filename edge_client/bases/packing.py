@@ -48,7 +48,6 @@ from smidgen.edge_client.bases.manifest import (
     MANIFEST,
     QUANTIZATIONS,
     WEIGHTS,
-    FileFacts,
     Manifest,
     canonical,
     is_pack,
@@ -64,6 +63,7 @@ from smidgen.edge_client.bases.random_models import (
 from smidgen.edge_client.errors import Failed
 from smidgen.edge_client.files import file_sha256, reserve, sync_folder, write_synced
 from smidgen.edge_client.texts.tokens import TEMPLATE, configured
+from smidgen.edge_client.wire.fleet import PackFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -224,8 +224,8 @@ def _stored_rows(tensor: Tensor, bits: int, block: np.ndarray) -> dict[str, np.n
     return {tensor.name + SCALE: scale, tensor.name: data}
 
 
-def _facts(path: Path) -> FileFacts:
-    return FileFacts(path.stat().st_size, file_sha256(path))
+def _facts(path: Path) -> PackFile:
+    return PackFile(path.stat().st_size, file_sha256(path))
 
 
 BLOCK_ELEMENTS = 1 << 18  # rows handled at once; 1 MiB of float32 stays in a core's cache

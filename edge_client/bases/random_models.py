@@ -13,7 +13,7 @@ from numpy.random import PCG64, Generator  # at once: loaded late, it may swallo
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from smidgen.edge_client.bases.layout import PackError, Tensor
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 LABEL_WORDS = (
     *("world", "sports", "business", "science"),

@@ -29,8 +29,7 @@ from smidgen.edge_client.updates.privacy import TextNoise
 from smidgen.edge_client.updates.states import StepInputs, steps_of
 from smidgen.edge_client.updates.step import DeviceContext
 from smidgen.edge_client.wire.messages import Report, Work
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_update
+from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed, encode_update
 
 log = logging.getLogger(__name__)
 

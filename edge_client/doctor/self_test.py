@@ -28,7 +28,7 @@ from smidgen.edge_client.doctor.engines import LOSS, Numbers
 from smidgen.edge_client.engine.opening import open_engine
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.edge_client.wire.training import Training
 
 STEPS, LR = 10, 0.001

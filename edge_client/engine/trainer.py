@@ -21,8 +21,7 @@ from smidgen.edge_client.texts.tokens import Prompt
 from smidgen.edge_client.updates.states import local_correction
 from smidgen.edge_client.updates.step import Correction
 from smidgen.edge_client.wire.messages import WireError
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, sha256
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed, sha256
 from smidgen.edge_client.wire.training import Training
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,7 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.source import Dialect
 from smidgen.edge_client.planning.plan import AUTO, parse_budget
 from smidgen.edge_client.tasks.scores import Evaluation
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, shapes_of
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed, shapes_of
 from smidgen.edge_client.wire.training import Training
 
 # PEFT's names while a model holds an adapter, `lora_A.default.weight`, and as it saves them.

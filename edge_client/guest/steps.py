@@ -125,24 +125,14 @@ class _Header:
     bound: dict[str, str]
     plan: Plan
     counts: dict[str, int]
-    epoch: int
-    batches: int
-    loss_sum: str  # hexadecimal, exact
-    layer_forwards: int
+    place: ResumePoint
 
 
 def _encoded(steps: Steps, bound: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """A safetensors file of it, part by part; equal arguments give equal bytes."""
-    place, moments = steps.place, steps.moments
-    header = _Header(
-        dict(sorted(bound.items())),
-        steps.plan,
-        dict(sorted(moments.counts.items())),
-        place.epoch,
-        place.batches,
-        place.loss_sum.hex(),
-        place.layer_forwards,
-    )
+    moments = steps.moments
+    counts = dict(sorted(moments.counts.items()))
+    header = _Header(dict(sorted(bound.items())), steps.plan, counts, steps.place)
     parts = {ADAPTER: steps.adapter, MEAN: moments.means, SQUARE: moments.squares}
     shapes = shapes_of(steps.adapter)
     entries = {
@@ -205,7 +195,6 @@ def _read(path: Path, bound: Mapping[str, str]) -> Steps:
         try:
             table = json.loads(file.read(min(length, size)))
             header = from_json(table.pop("__metadata__")[HEADER].encode(), _Header)
-            loss_sum = float.fromhex(header.loss_sum)
             places = {name: _place(entry, start, size) for name, entry in table.items()}
         except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise NotTheSame("the file is of another smidgen") from error
@@ -217,9 +206,8 @@ def _read(path: Path, bound: Mapping[str, str]) -> Steps:
         own = {n.removeprefix(kind): place for n, place in places.items() if n.startswith(kind)}
         return _Part(path, own)
 
-    place = ResumePoint(header.epoch, header.batches, loss_sum, header.layer_forwards)
     moments = Moments(part(MEAN), part(SQUARE), header.counts)
-    return Steps(place, header.plan, part(ADAPTER), moments)
+    return Steps(header.place, header.plan, part(ADAPTER), moments)
 
 
 class StepFile:

@@ -26,7 +26,7 @@ import numpy as np
 
 from smidgen.edge_client.texts.examples import ClientData, Example
 from smidgen.edge_client.wire.messages import Work
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.edge_client.wire.training import Training
 
 

@@ -24,8 +24,7 @@ from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.layout import module_size
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.personal.fitting import Form
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 SMALLEST, LARGEST = 1e-4, 1000.0
 ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0

@@ -42,8 +42,7 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.batches import Batch
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 
 class Form:

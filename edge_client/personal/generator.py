@@ -54,8 +54,7 @@ from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.messages import Report, Work
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed
 
 
 def factors(

@@ -15,8 +15,12 @@ from smidgen.edge_client.engine.scoring import badness, evaluate
 from smidgen.edge_client.tasks.scores import Evaluation, TrainingError
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters, shapes_of
+from smidgen.edge_client.wire.tensors import (
+    AdapterState,
+    check_same_parameters,
+    derive_seed,
+    shapes_of,
+)
 
 STEPS = 20
 ALPHAS = tuple(step / STEPS for step in range(STEPS + 1))

@@ -46,8 +46,7 @@ from smidgen.edge_client.personal.generator import factors, features_of
 from smidgen.edge_client.personal.interpolation import along, kept_aside, mixed, nearest
 from smidgen.edge_client.personal.svd import Svd, initial_rank, schedule_of, svd_numbers
 from smidgen.edge_client.texts.examples import ClientData
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 Method = Literal[
     "fedp2eft",

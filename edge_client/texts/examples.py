@@ -2,7 +2,7 @@
 
 `smidgen.edge_client.formats` reads the rows of files, in whatever format; here they become texts
 with labels, or words with tags. Columns: `text` (or `text_a`, `text_b`), `label`, optional
-`language` and `id`; see `formats.dialect` for others. Texts never leave this process, and no
+`language` and `id`; see `formats.source` for others. Texts never leave this process, and no
 message quotes one.
 
 A bad row is left out and logged with its place and reason. A file that is useless as a whole is an

@@ -32,8 +32,7 @@ from smidgen.edge_client.updates.step import (
     ServerContext,
     UpdateStep,
 )
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, Update, shapes_of
+from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed, shapes_of
 
 LORA_A, LORA_B, CORE = ".lora_A.weight", ".lora_B.weight", ".lora_core.weight"
 FORMS = ("ffa", "rolora", "core")  # as they stand in an adapter's name

@@ -1,10 +1,11 @@
-"""Tensor messages of the wire protocol: adapters, updates, coded steps, and their hashes.
+"""Tensor messages of the wire protocol: adapters, updates, coded steps, their hashes, and seeds.
 
 An adapter is a safetensors file of float32 tensors under PEFT's own names. An update holds the
 change by training in the same form, or in a codec's tensors (`smidgen.edge_client.codecs`), and a
 header in the file's metadata: protocol, work, weight in the mean, codec. A step is the change by a
 round, likewise coded, and names the adapter to add it to. Equal values give equal bytes; bytes from
-outside end in a value or a `WireError`.
+outside end in a value or a `WireError`. A run's root seed gives those of each client, round and
+purpose, in any order.
 
     body = encode_update(Update("work-7", 12, delta))
     decode_update(body).num_examples  # 12
@@ -14,10 +15,12 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
@@ -35,6 +38,32 @@ from smidgen.edge_client.codecs import (
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.wire.messages import PROTOCOL, WireError, encode_brief
 from smidgen.edge_client.wire.messages import decode as decode_message
+
+Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+def derive_seed(root: int | str, *purpose: str | int) -> int:
+    """Hash a root seed and a purpose into a 63-bit seed.
+
+    Args:
+        root: The run's seed; of what devices must not foresee, its secret.
+        purpose: What the seed is for, for instance `("train", "hub-01", 3)`.
+    """
+    text = "\x1f".join(str(part) for part in (root, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seeds_under(root: int | str, *purpose: str | int) -> Callable[[str], int]:
+    """`derive_seed` of one word more, for many: what they have in common is hashed once."""
+    common = hashlib.sha256("".join(f"{part}\x1f" for part in (root, *purpose)).encode())
+
+    def seed_of(word: str) -> int:
+        own = common.copy()
+        own.update(word.encode())
+        return int.from_bytes(own.digest()[:8], "big") >> 1
+
+    return seed_of
+
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
 UPDATES_SINCE = 2  # the protocol whose updates had this form first; a store may hold some

@@ -15,14 +15,14 @@ from smidgen.edge_client.engine.opening import ENGINES, check_device
 from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.tasks.task import names
-from smidgen.profiling.instruments.bases import (
+from smidgen.profiling.instruments.child import DONE, Line, run_child, silent
+from smidgen.profiling.instruments.environment import (
     OFFLINE,
     BenchmarkError,
     demand_between,
     find_base,
     label_words,
 )
-from smidgen.profiling.instruments.child import DONE, Line, run_child, silent
 
 EXACT = 1e-5  # relative, in Euclidean norm
 

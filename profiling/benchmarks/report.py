@@ -18,9 +18,14 @@ from smidgen.edge_client.tables import Column, Table, seconds, share, size, size
 from smidgen.profiling.benchmarks.exactness import PlanError
 from smidgen.profiling.benchmarks.training import PEERS, Benchmark, Settings
 from smidgen.profiling.benchmarks.training_run import TrainingRun, from_record, to_record
-from smidgen.profiling.instruments.bases import BenchmarkError, find_base, is_shape
 from smidgen.profiling.instruments.child import DONE
-from smidgen.profiling.instruments.machine import this_machine, versions
+from smidgen.profiling.instruments.environment import (
+    BenchmarkError,
+    find_base,
+    is_shape,
+    this_machine,
+    versions,
+)
 from smidgen.profiling.records.record import (
     RecordError,
     append,
@@ -41,7 +46,7 @@ def machine_notes(machine: Mapping[str, Any], loads: Sequence[float]) -> list[st
     """Where it was measured, and a warning where that was busy.
 
     Args:
-        machine: As `instruments.machine.Machine` has it in JSON.
+        machine: As `instruments.environment.Machine` has it in JSON.
         loads: Load averages before each process, in order.
     """
     sets = ", ".join(machine.get("instruction_sets", ())) or "instruction sets not known"

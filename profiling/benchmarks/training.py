@@ -28,19 +28,17 @@ from smidgen.edge_client.planning.plan import AUTO, BudgetError, parse_budget
 from smidgen.edge_client.planning.resources import fast_dtypes, flags_here
 from smidgen.edge_client.wire.training import Training
 from smidgen.profiling.benchmarks.training_run import TrainingRun, spread
-from smidgen.profiling.instruments.bases import (
+from smidgen.profiling.instruments.child import Child, Line, run_child, silent
+from smidgen.profiling.instruments.environment import (
     OFFLINE,
     BenchmarkError,
+    check_isa,
     demand_between,
     find_base,
     find_checkpoint,
-    label_words,
-)
-from smidgen.profiling.instruments.child import Child, Line, run_child, silent
-from smidgen.profiling.instruments.machine import (
-    check_isa,
     gemm_flops_per_s,
     held_to,
+    label_words,
     library_files,
     this_machine,
     versions,

@@ -9,7 +9,7 @@ import msgspec
 
 from smidgen.edge_client.engine.opening import ENGINES
 from smidgen.profiling.instruments.child import DONE
-from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.instruments.environment import conditions
 from smidgen.profiling.records.record import Figure, Kind, Plain, Record, RecordError
 
 

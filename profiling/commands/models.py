@@ -47,9 +47,13 @@ from smidgen.profiling.estimates import (
     reached,
     step_work,
 )
-from smidgen.profiling.instruments.bases import BITS, BenchmarkError, demand_between
 from smidgen.profiling.instruments.child import terminable
-from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.instruments.environment import (
+    BITS,
+    BenchmarkError,
+    demand_between,
+    this_machine,
+)
 from smidgen.profiling.models.cell import BUDGETS, METHODS, Cell, from_record
 from smidgen.profiling.models.measure import (
     BASES,

@@ -11,7 +11,7 @@ from rich.console import Console
 from smidgen.edge_client.engine.opening import DEVICE_HELP
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.outputs import check_out_file
-from smidgen.profiling.instruments.machine import ISAS
+from smidgen.profiling.instruments.environment import ISAS
 from smidgen.profiling.records.record import Record, append, read_records
 
 T = TypeVar("T")

@@ -55,9 +55,8 @@ from smidgen.profiling.commands.options import (
     added_to,
     working,
 )
-from smidgen.profiling.instruments.bases import BenchmarkError
 from smidgen.profiling.instruments.child import Line, terminable
-from smidgen.profiling.instruments.machine import ISAS, this_machine
+from smidgen.profiling.instruments.environment import ISAS, BenchmarkError, this_machine
 from smidgen.profiling.peers.ort import ORT_TRAINING
 from smidgen.profiling.records.record import append, last_part, new_session
 

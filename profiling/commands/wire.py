@@ -19,9 +19,13 @@ from smidgen.profiling.benchmarks.report import machine_notes
 from smidgen.profiling.commands.options import AdapterOption, JsonOption, added_to, kept, working
 from smidgen.profiling.fleet.measure import Load, Served, check_files, measure
 from smidgen.profiling.fleet.report import fleet_json, fleet_record, fleet_table, requests_table
-from smidgen.profiling.instruments.bases import BenchmarkError, demand_between, find_base
 from smidgen.profiling.instruments.child import terminable
-from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.instruments.environment import (
+    BenchmarkError,
+    demand_between,
+    find_base,
+    this_machine,
+)
 from smidgen.profiling.instruments.made_up_run import first_state
 from smidgen.profiling.peers.flwr import FLWR
 from smidgen.profiling.records.record import append, new_session

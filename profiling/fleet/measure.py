@@ -43,8 +43,8 @@ from smidgen.profiling.fleet.run import (
     latencies,
     near,
 )
-from smidgen.profiling.instruments.bases import BenchmarkError, cache_folder
 from smidgen.profiling.instruments.child import LISTENING, ProcessError, Processes, running
+from smidgen.profiling.instruments.environment import BenchmarkError, cache_folder
 from smidgen.profiling.instruments.made_up_run import first_state, run_file
 
 COORDINATOR = "coordinator"

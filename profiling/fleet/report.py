@@ -7,7 +7,7 @@ from typing import Any
 
 from smidgen.edge_client.tables import Column, Table, seconds, size
 from smidgen.profiling.fleet.run import LATE, ROUTES, SETTLED, FleetRun
-from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.instruments.environment import conditions
 from smidgen.profiling.records.record import Figure, Record
 
 SAID = {

@@ -10,7 +10,7 @@ from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Training
-from smidgen.profiling.instruments.bases import label_words
+from smidgen.profiling.instruments.environment import label_words
 
 ADDED = 0.01  # by every client to every number, in every round
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from smidgen.profiling.instruments.bases import BenchmarkError, find_base
-from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.instruments.environment import BenchmarkError, conditions, find_base
 from smidgen.profiling.models.cell import Cell, can_prove, from_record, to_record
 from smidgen.profiling.models.measure import Asked, is_random, measure, prove
 from smidgen.profiling.records.record import (

@@ -5,7 +5,7 @@ flwr needs older libraries than ours, so `scripts/flwr_env` makes an environment
 
 from pathlib import Path
 
-from smidgen.profiling.instruments.bases import folder_of, why_missing
+from smidgen.profiling.instruments.environment import folder_of, why_missing
 
 FLWR = "flwr"
 VARIABLE = "SMIDGEN_FLWR"

@@ -19,7 +19,7 @@ from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.families import family_of
 from smidgen.edge_client.wire.tensors import AdapterState
-from smidgen.profiling.instruments.bases import (
+from smidgen.profiling.instruments.environment import (
     BenchmarkError,
     cache_folder,
     command_in,

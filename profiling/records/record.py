@@ -65,7 +65,7 @@ class Conditions:
     """What must agree before two records may be compared figure by figure.
 
     Attributes:
-        machine: Where it was measured: `asdict` of `instruments.machine.Machine`, its load apart.
+        machine: Where it was measured: `instruments.environment.Machine` without its load.
         versions: Versions of Python and the libraries; None where one is not installed.
         base_id: SHA-256 of the base pack; empty where none takes part.
         plan: How a step is computed, or None.

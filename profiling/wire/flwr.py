@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from smidgen.edge_client.wire.tensors import AdapterState
-from smidgen.profiling.instruments.bases import BenchmarkError, cache_folder
 from smidgen.profiling.instruments.child import Line, ProcessError, Processes, running
+from smidgen.profiling.instruments.environment import BenchmarkError, cache_folder
 from smidgen.profiling.instruments.made_up_run import ADDED
 from smidgen.profiling.peers.flwr import FLWR, QUIET, environment, missing
 from smidgen.profiling.wire.relay import Exchange, Relay, relaying

@@ -19,8 +19,8 @@ from pathlib import Path
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.state import ClientState
 from smidgen.edge_client.wire.tensors import AdapterState, decode_adapter
-from smidgen.profiling.instruments.bases import cache_folder
 from smidgen.profiling.instruments.child import Line, ProcessError, Processes, running
+from smidgen.profiling.instruments.environment import cache_folder
 from smidgen.profiling.instruments.made_up_run import first_state, is_sum, run_file
 from smidgen.profiling.instruments.sampler import TreeUse
 from smidgen.profiling.wire.relay import Exchange, of_training, relaying, whole_rounds

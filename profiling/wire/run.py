@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from smidgen.edge_client.tables import Column, Table, seconds, size
-from smidgen.profiling.instruments.machine import conditions, versions
+from smidgen.profiling.instruments.environment import conditions, versions
 from smidgen.profiling.instruments.sampler import TreeUse
 from smidgen.profiling.records.record import Figure, Record
 from smidgen.profiling.wire.relay import Exchange

@@ -25,7 +25,7 @@ from smidgen.edge_client.texts.examples import read_folder
 from smidgen.edge_client.wire.figures import Row
 from smidgen.edge_client.wire.messages import DOING
 from smidgen.profiling.instruments.child import OWN_STORE, ProcessError
-from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.instruments.environment import this_machine
 from smidgen.profiling.rounds.costs import (
     RoundCost,
     cost_by_round,

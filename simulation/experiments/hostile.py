@@ -22,12 +22,12 @@ from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.messages import Report, Work
 from smidgen.edge_client.wire.reports import BINS, Confidences
-from smidgen.edge_client.wire.seeds import derive_seed
 from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
     decode_adapter,
     decode_update,
+    derive_seed,
     encode_update,
     shapes_of,
 )

@@ -12,7 +12,7 @@ from smidgen.edge_client.personal.interpolation import FEWEST
 from smidgen.edge_client.personal.methods import BY_NET, FROM_SHARED, METHODS, UNRANKED, Method, Way
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 GUIDED: tuple[Method, ...] = (*BY_NET.values(), *FROM_SHARED)  # by what rounds have trained
 

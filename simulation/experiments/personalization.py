@@ -22,8 +22,7 @@ from smidgen.edge_client.personal.interpolation import along
 from smidgen.edge_client.personal.methods import Given, Own, own_adapter
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.texts.examples import ClientData
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter
+from smidgen.edge_client.wire.tensors import decode_adapter, derive_seed, encode_adapter
 from smidgen.simulation.experiments.experiment import FULL, Experiment
 from smidgen.simulation.experiments.federation.devices import Between, Round, Standing
 from smidgen.simulation.experiments.personal_settings import GUIDED, left_out

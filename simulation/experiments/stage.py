@@ -27,8 +27,7 @@ from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.wire.messages import PROTOCOL, Work
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
+from smidgen.edge_client.wire.tensors import AdapterState, derive_seed, encode_adapter
 from smidgen.simulation.datasets.catalogue import read_dataset
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.experiments.experiment import FULL, Experiment, ExperimentError

@@ -10,7 +10,7 @@ import numpy as np
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.experiments.experiment import Experiment, ExperimentError
 from smidgen.simulation.population.clients import Population

@@ -16,7 +16,7 @@ from math import isinf
 import numpy as np
 
 from smidgen.edge_client.errors import WrongInput
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 
 def dirichlet(

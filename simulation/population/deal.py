@@ -20,7 +20,7 @@ from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task, task_toml
 from smidgen.edge_client.texts.examples import Example, read_file
 from smidgen.edge_client.texts.written import write_csv, write_tagged
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.simulation.population.clients import (
     Client,
     Population,

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from smidgen.edge_client.tables import Table, show, tell
 from smidgen.edge_client.tasks.kind import kind_of
-from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.instruments.environment import this_machine
 from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.experiments.experiment import Experiment
 from smidgen.simulation.experiments.record import ROWS, Result

@@ -20,7 +20,7 @@ from smidgen.edge_client.bases.packing import pack_model
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.texts.batches import Batch
 from smidgen.edge_client.wire.tensors import AdapterState
-from smidgen.profiling.instruments.bases import make
+from smidgen.profiling.instruments.environment import make
 from smidgen.profiling.peers import ort as ort_training
 from tests.families import ENCODERS, write_family
 

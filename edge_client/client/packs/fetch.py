@@ -354,8 +354,7 @@ class Fetch:
         except PackError as error:
             self._shelf.discard(self._base_id)
             raise NotFetched(f"the pack that is announced is not one: {error}") from error
-        told = {name: PackFile(one.bytes, one.sha256) for name, one in manifest.files.items()}
-        is_same = told == {
+        is_same = manifest.files == {
             name: self._pack.files[name] for name in self._pack.files if name != MANIFEST
         }
         is_licence = (manifest.licence or "") == self._pack.licence

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.comparisons.flwr import simulate
 from smidgen.edge_client.metering.memory import PROC
-from smidgen.profiling.instruments.bases import MARK, BenchmarkError
+from smidgen.profiling.instruments.environment import MARK, BenchmarkError
 from smidgen.profiling.peers.flwr import VARIABLE, environment, missing
 
 SCRIPT = "scripts/flwr_env"

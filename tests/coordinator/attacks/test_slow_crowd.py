@@ -26,8 +26,8 @@ from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.profiling.fleet.device import Connection, Device, LoadLog
 from smidgen.profiling.fleet.measure import ALONE, COORDINATOR, Load, create, serve
 from smidgen.profiling.fleet.run import Met, ProcessWatch, latency
-from smidgen.profiling.instruments.bases import find_base
 from smidgen.profiling.instruments.child import running
+from smidgen.profiling.instruments.environment import find_base
 
 DEVICES = 200
 PHASE_S = float(os.environ.get("SMIDGEN_SLOW_CROWD_S", "120"))

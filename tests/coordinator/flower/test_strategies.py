@@ -9,7 +9,7 @@ import pytest
 
 from smidgen.coordinator.flower.strategies import FlowerMean, FlowerOptimizer
 from smidgen.edge_client.errors import WrongInput
-from smidgen.profiling.instruments.bases import ROOT
+from smidgen.profiling.instruments.environment import ROOT
 from smidgen.profiling.peers import flwr
 
 EXPERIMENT = """

@@ -9,7 +9,7 @@ from smidgen.coordinator.rounds.selection import (
     evaluators,
     labellers,
 )
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 
 IDS = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=30)
 FRACTIONS = st.floats(min_value=0.01, max_value=1.0)

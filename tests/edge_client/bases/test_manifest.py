@@ -15,13 +15,13 @@ from smidgen.edge_client.bases.base import Base, BaseError, open_base
 from smidgen.edge_client.bases.layout import PackError
 from smidgen.edge_client.bases.manifest import (
     QUANTIZATIONS,
-    FileFacts,
     Manifest,
     partial_folder,
     read_manifest,
     read_pack,
 )
 from smidgen.edge_client.bases.packing import pack_model
+from smidgen.edge_client.wire.fleet import PackFile
 
 GOLDEN = Manifest(
     name="a/model",
@@ -31,7 +31,7 @@ GOLDEN = Manifest(
     quantization=QUANTIZATIONS[4],
     random_seed=None,
     layers=((100, 200), (200, 300)),
-    files={"weights.safetensors": FileFacts(300, "0" * 64)},
+    files={"weights.safetensors": PackFile(300, "0" * 64)},
 )
 
 
@@ -66,7 +66,7 @@ def test_the_identity_of_a_manifest_is_this_one() -> None:
         {"random_seed": 0},
         {"quantization": QUANTIZATIONS[8]},
         {"layers": ((100, 200),)},
-        {"files": {"weights.safetensors": FileFacts(300, "1" * 64)}},
+        {"files": {"weights.safetensors": PackFile(300, "1" * 64)}},
     ],
 )
 def test_every_field_is_part_of_the_identity(change: dict[str, Any]) -> None:

@@ -28,8 +28,7 @@ from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import ClientData, Example
 from smidgen.edge_client.wire.messages import PROTOCOL, Work
-from smidgen.edge_client.wire.seeds import derive_seed
-from smidgen.edge_client.wire.tensors import Update, decode_update, encode_update
+from smidgen.edge_client.wire.tensors import Update, decode_update, derive_seed, encode_update
 from smidgen.edge_client.wire.training import Labelling, Training
 from tests.edge_client.engine.engines import KINDS, TEXTS
 

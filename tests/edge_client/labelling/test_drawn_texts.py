@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smidgen.edge_client.labelling.pseudo_labels import capped, evaluated, sampled, share_of
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.edge_client.wire.training import Training
 
 TEXTS, SEEDS = st.integers(1, 400), st.integers(0, 2**62)

@@ -27,7 +27,7 @@ from smidgen.edge_client.labelling.pseudo_labels import calibrated, text_id
 from smidgen.edge_client.tasks.ready_tasks import AG_NEWS
 from smidgen.edge_client.texts.examples import ClientData, Example, read_file
 from smidgen.edge_client.wire.messages import PROTOCOL, Work
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.edge_client.wire.training import Labelling, Training
 from tests.breadth import first_fast
 from tests.conftest import shared

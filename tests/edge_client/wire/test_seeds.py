@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.wire.seeds import derive_seed, seeds_under
+from smidgen.edge_client.wire.tensors import derive_seed, seeds_under
 
 WORDS = st.lists(st.text(max_size=9) | st.integers(), max_size=4)
 

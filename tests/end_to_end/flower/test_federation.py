@@ -15,8 +15,8 @@ from smidgen.edge_client.adapters.peft_folder import peft_config
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.tasks.task import read_task
-from smidgen.profiling.instruments.bases import ROOT
 from smidgen.profiling.instruments.child import Processes, running
+from smidgen.profiling.instruments.environment import ROOT
 from smidgen.profiling.peers import flwr
 from smidgen.profiling.wire.flwr import PROJECT as ZERO_COMPUTE
 from smidgen.profiling.wire.flwr import free_ports, listens

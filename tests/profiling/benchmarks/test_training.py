@@ -37,8 +37,8 @@ from smidgen.profiling.benchmarks.training_run import (
     spread,
     to_record,
 )
-from smidgen.profiling.instruments.bases import BenchmarkError, find_base, label_words
 from smidgen.profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, run_child
+from smidgen.profiling.instruments.environment import BenchmarkError, find_base, label_words
 from smidgen.profiling.instruments.stepping import Request, random_texts, read_request
 from smidgen.profiling.peers.ort import ORT_TRAINING
 from smidgen.profiling.records.record import (

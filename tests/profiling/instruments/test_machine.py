@@ -3,7 +3,7 @@ from pathlib import Path
 
 import psutil
 
-from smidgen.profiling.instruments.machine import this_machine
+from smidgen.profiling.instruments.environment import this_machine
 from tests.edge_client.metering.boards import cores, put
 
 SWAPS = """Filename Type Size Used Priority

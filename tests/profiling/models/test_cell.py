@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.instruments.environment import conditions
 from smidgen.profiling.models.cell import GIB, Cell, Proof, from_record, to_record
 from smidgen.profiling.records.record import RecordError, from_line, to_line
 

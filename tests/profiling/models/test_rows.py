@@ -1,7 +1,7 @@
 import pytest
 
 from smidgen.edge_client.bases.base import BaseError
-from smidgen.profiling.instruments.bases import BenchmarkError
+from smidgen.profiling.instruments.environment import BenchmarkError
 from smidgen.profiling.models.cell import Cell
 from smidgen.profiling.models.measure import BASES, draw, pick_bases, pick_cells
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.edge_client.bases.base import Base
-from smidgen.profiling.instruments.machine import conditions
+from smidgen.profiling.instruments.environment import conditions
 from smidgen.profiling.models.cell import GIB, Cell, Proof, can_prove, from_record, to_record
 from smidgen.profiling.models.measure import Asked, measure
 from smidgen.profiling.models.run import (

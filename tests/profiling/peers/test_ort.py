@@ -10,8 +10,8 @@ from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import Base
 from smidgen.profiling.benchmarks.training import PEERS, Benchmark, Settings, peers_here
-from smidgen.profiling.instruments.bases import MARK, BenchmarkError
 from smidgen.profiling.instruments.child import DONE
+from smidgen.profiling.instruments.environment import MARK, BenchmarkError
 from smidgen.profiling.peers import ort as ort_training
 from tests.command_line import smidgen
 from tests.families import write_family

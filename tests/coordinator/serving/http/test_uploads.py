@@ -280,7 +280,7 @@ def test_of_parts_that_fill_a_disk_at_once_one_makes_room_for_the_others(
 def test_a_body_that_nobody_wants_is_answered_soon_however_slowly_it_comes(
     server: SmallServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("bodies", "handlers"):
+    for module in ("uploads", "handlers"):
         monkeypatch.setattr(f"smidgen.coordinator.serving.http.{module}.LINGER_S", 0.1)
     assert put(server, BODY).json()["accepted"]
     heard, end = b"", time.monotonic() + 5

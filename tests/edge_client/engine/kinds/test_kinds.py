@@ -16,7 +16,7 @@ from smidgen.edge_client.guest.steps import Paused, StepFile
 from smidgen.edge_client.tasks.kinds.masked_words import most_masked
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.wire.seeds import derive_seed
+from smidgen.edge_client.wire.tensors import derive_seed
 from smidgen.edge_client.wire.training import Training
 from tests.breadth import covering
 from tests.edge_client.engine.engines import KINDS, TEXTS, engine_of
