@@ -28,12 +28,14 @@ $(DEMO_READY): pyproject.toml constraints/demo.txt | $(VENV)/.made
 	@$(PIP) install -q --no-deps -e .
 	@touch $(DEMO_READY)
 
-$(READY): pyproject.toml constraints/constraints.txt | $(VENV)/.made
+# Torch has no hash: where an index has the CPU's build, its file has another one than elsewhere.
+$(READY): pyproject.toml constraints/constraints.txt constraints/dev.txt | $(VENV)/.made
+	@echo "installing pinned packages by their hashes ..."
+	@$(PIP) install -q --no-deps --require-hashes -r constraints/dev.txt
 	@echo "installing torch $(TORCH) (the CPU build where the package index has it) ..."
 	@$(PIP) install -q "torch==$(TORCH)+cpu" -c constraints/constraints.txt 2>/dev/null \
 	  || $(PIP) install -q "torch==$(TORCH)" -c constraints/constraints.txt
-	@echo "installing smidgen and its pinned dependencies ..."
-	@$(PIP) install -q -e ".[dev]" -c constraints/constraints.txt
+	@$(PIP) install -q --no-deps -e .
 	@touch $(DEMO_READY) $(READY)
 
 demo: $(DEMO_READY)

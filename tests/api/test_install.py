@@ -52,11 +52,21 @@ def test_one_name_is_installed_and_every_file_below_it_once(wheel: ZipFile) -> N
 
 
 @pytest.mark.slow
+def test_licences_and_the_bill_of_materials_are_in_it(wheel: ZipFile) -> None:
+    told, base = "smidgen-0.1.0.dist-info", "smidgen/edge_client/embedded/base"
+    for name in ("LICENSE", "NOTICE"):
+        text = (ROOT / name).read_bytes()
+        assert wheel.read(f"{told}/licenses/{name}") == wheel.read(f"{base}/{name}") == text
+    assert b"License-Expression: Apache-2.0" in wheel.read(f"{told}/METADATA")
+    assert wheel.read(f"{told}/sboms/sbom.cdx.json") == (ROOT / "sbom.cdx.json").read_bytes()
+
+
+@pytest.mark.slow
 def test_a_sdist_gives_the_same_wheel(
     wheel: ZipFile, built: Callable[[Path], ZipFile], tmp_path: Path
 ) -> None:
     hatchling = tmp_path / "hatchling"
-    run([*PIP, "install", "--target", str(hatchling), "hatchling>=1.27"], tmp_path)
+    run([*PIP, "install", "--target", str(hatchling), "hatchling>=1.28"], tmp_path)
     name = run([sys.executable, "-c", SDIST, str(tmp_path)], ROOT, PYTHONPATH=str(hatchling))
     with tarfile.open(tmp_path / name.strip()) as archive:
         archive.extractall(tmp_path, filter="data")
