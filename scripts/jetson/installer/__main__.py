@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import Optional
 
-from refusal import Refusal, demand, tell
 from release import (
     CURRENT,
     FORMER,
@@ -31,7 +30,7 @@ from release import (
 )
 from root import COMMAND, ENV, IDENTITY, RULES, STATE, TOKEN, UNIT, WANTED, WIDE, Root
 from service import forget, restart, stop
-from wheelhouse import Wheelhouse
+from wheelhouse import Refusal, Wheelhouse, demand, tell
 
 SOURCES = Path(__file__).resolve().parents[1]
 

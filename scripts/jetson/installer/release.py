@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, List, Optional
 
-from refusal import Refusal, demand, tell
 from root import COMMAND, RULES, UNIT, WANTED, Root
-from wheelhouse import Wheelhouse
+from wheelhouse import Refusal, Wheelhouse, demand, tell
 
 HOME = "opt/smidgen"
 RELEASES, CURRENT, FORMER = HOME + "/releases", HOME + "/current", HOME + "/former"

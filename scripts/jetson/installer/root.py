@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Optional, Tuple
 
-from refusal import Refusal, demand
+from wheelhouse import Refusal, demand
 
 USER, STATE = "smidgen", "var/lib/smidgen"
 ENV, TOKEN, IDENTITY = "etc/smidgen.env", STATE + "/token", STATE + "/device/device.json"

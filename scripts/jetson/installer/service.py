@@ -7,8 +7,8 @@ import re
 import subprocess
 import time
 
-from refusal import Refusal
 from root import ENV, TOKEN, Root
+from wheelhouse import Refusal
 
 NAME = "smidgen-client.service"
 SETTLE_S = 10.0  # a client that will not do ends sooner, with exit code 2

@@ -12,13 +12,28 @@ Python 3.6 runs this: a board's own is as old as that.
 
 import hashlib
 import re
+import sys
 import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import List, Optional, Set
+from typing import Iterable, Iterator, List, Optional, Set
 
-from refusal import Refusal, demand
+
+class Refusal(Exception):
+    """Nothing was changed; the message is for people."""
+
+
+def demand(holds: bool, message: str) -> None:
+    if not holds:
+        raise Refusal(message)
+
+
+def tell(doing: str, *about: object) -> None:
+    """Say it, where somebody sees it; a script that calls this one sees the outcome alone."""
+    if sys.stderr.isatty():
+        print("{} ...".format(doing.format(*about)), file=sys.stderr, flush=True)
+
 
 SUMS, CPYTHON, LOCKS = "SHA256SUMS", "cpython.tar.gz", ("base.lock", "torch.lock")
 SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
@@ -50,20 +65,11 @@ class Wheelhouse:
         self.own = own[0]
 
     def _check(self) -> None:
-        named = set()
-        for line in self.sums.decode("utf-8", "replace").splitlines():
-            found = SUM.fullmatch(line)
-            if found is None or ".." in found.group(2) or found.group(2).startswith("/"):
-                raise Refusal("{}/{}: no checksum in {!r}".format(self.folder, SUMS, line[:80]))
-            path = self.folder / found.group(2)
-            demand(path.is_file(), "{} is missing; {}".format(path, AGAIN))
-            told = "{} is damaged: its SHA-256 is not the one in {}; {}"
-            demand(sha256(path) == found.group(1), told.format(path, SUMS, AGAIN))
-            named.add(path)
-        used = [self.folder / name for name in (*LOCKS, CPYTHON)]
-        for path in [*used, *(self.folder / "wheels").glob("*.whl")]:
-            told = "{} is not named in {}; {}".format(path, SUMS, AGAIN)
-            demand(path in named or not path.exists(), told)
+        named = [self.folder / name for name in (*LOCKS, CPYTHON)]
+        used = [path for path in named if path.exists()]
+        used += (self.folder / "wheels").glob("*.whl")
+        for fault in sum_faults(self.folder, self.sums, used, AGAIN):
+            raise Refusal(fault)
 
     @property
     def release(self) -> str:
@@ -147,6 +153,33 @@ class Wheelhouse:
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
             raise Refusal("{} cannot be unpacked ({}); {}".format(path, error, AGAIN)) from error
         return total
+
+
+def sum_faults(folder: Path, sums: bytes, held: Iterable[Path], todo: str) -> Iterator[str]:
+    """What is said of files by SHA256SUMS and is not so, a line per fault.
+
+    Args:
+        folder: The wheelhouse.
+        sums: What SHA256SUMS says.
+        held: Files that it must name.
+        todo: What to do about it.
+    """
+    named = set()
+    for line in sums.decode("utf-8", "replace").splitlines():
+        found = SUM.fullmatch(line)
+        if found is None or ".." in found.group(2) or found.group(2).startswith("/"):
+            yield "{}/{}: no checksum in {!r}; {}".format(folder, SUMS, line[:80], todo)
+            continue
+        path = folder / found.group(2)
+        named.add(path)
+        if not path.is_file():
+            yield "{} is missing; {}".format(path, todo)
+        elif sha256(path) != found.group(1):
+            told = "{} is damaged: its SHA-256 is not the one in {}; {}"
+            yield told.format(path, SUMS, todo)
+    for path in held:
+        if path not in named:
+            yield "{} is not named in {}; {}".format(path, SUMS, todo)
 
 
 def sha256(path: Path) -> str:

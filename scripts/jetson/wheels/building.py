@@ -16,9 +16,8 @@ from typing import List, Optional
 
 from checks import MARK, Checked, known
 from locks import LOCKS, lock_path, platforms
-from refusal import Refusal, demand
 from targets import Target
-from wheelhouse import CPYTHON, SUMS, sha256
+from wheelhouse import CPYTHON, SUMS, Refusal, demand, sha256
 
 ROOT = Path(__file__).resolve().parents[3]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]

@@ -11,10 +11,9 @@ from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from refusal import Refusal, demand
 from shared_objects import Needs, of_tarball, of_wheel
 from targets import DENIED, EXCLUDED, TARGETS, Target
-from wheelhouse import CPYTHON, LOCKS, SUM, SUMS, sha256
+from wheelhouse import CPYTHON, LOCKS, SUMS, Refusal, demand, sha256, sum_faults
 
 AGAIN = "build the wheelhouse again"
 OWN = ("smidgen", "pip")  # in no lock: ours, and what installs it
@@ -43,22 +42,8 @@ class Checked:
         if not path.is_file():
             yield "{} is missing; {}".format(path, AGAIN)
             return
-        named = set()
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            found = SUM.fullmatch(line)
-            if found is None:
-                yield "{}: no checksum in {!r}; {}".format(path, line[:80], AGAIN)
-                continue
-            file = self.folder / found[2]
-            named.add(file)
-            if not file.is_file():
-                yield "{} is missing; {}".format(file, AGAIN)
-            elif sha256(file) != found[1]:
-                told = "{} is damaged: its SHA-256 is not the one in {}; {}"
-                yield told.format(file, SUMS, AGAIN)
-        for file in sorted(self.folder.rglob("*")):
-            if file.is_file() and file not in named and file != path:
-                yield "{} is not named in {}; {}".format(file, SUMS, AGAIN)
+        held = (file for file in sorted(self.folder.rglob("*")) if file.is_file() and file != path)
+        yield from sum_faults(self.folder, path.read_bytes(), held, AGAIN)
 
     def _locked(self) -> Iterator[str]:
         """Locks and wheels name the same hashes; there is one wheel of smidgen's."""

@@ -7,8 +7,8 @@ from typing import Dict, FrozenSet, List
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
-from refusal import demand
 from targets import Target
+from wheelhouse import demand
 
 LOCKS = Path(__file__).resolve().parents[1] / "locks"
 ENTRY = re.compile(r"([A-Za-z0-9][\w.-]*)==(\S+) --hash=sha256:([0-9a-f]{64})")

@@ -13,8 +13,8 @@ from locks import Locked, environment, lock_path, read_lock, tags
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from refusal import Refusal, demand
 from targets import EXCLUDED, FOR_TORCH, TARGETS, TORCH, Target
+from wheelhouse import Refusal, demand
 
 ROOT = Path(__file__).resolve().parents[3]
 NEVER = '; python_version < "3.0"'
