@@ -48,7 +48,7 @@ def test_what_is_installed_by_hashes_is_what_is_pinned(name: str) -> None:
     assert all(found.values()) and not any(line.startswith("torch==") for line in found)
 
 
-@pytest.mark.parametrize("name", ["flwr", "ort_training"])
+@pytest.mark.parametrize("name", ["flwr", "ort_training", "trackers"])
 def test_other_environments_are_installed_by_hashes(name: str) -> None:
     assert all(pins(name).values())
 
