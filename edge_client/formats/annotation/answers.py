@@ -337,6 +337,21 @@ class Proposal:
         return {name: value for name, value in named.items() if value or name == "text"}
 
 
+# What a value of JSON holds, whatever it is
+
+
+def object_in(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def list_in(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def objects_in(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in list_in(value) if isinstance(one, dict)]
+
+
 def first_object(text: str) -> Mapping[str, Any]:
     """What the objects of JSON lines or of a list hold, by a file's beginning; the first counts.
 

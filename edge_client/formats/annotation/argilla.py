@@ -19,7 +19,10 @@ from smidgen.edge_client.formats.annotation.answers import (
     first_object,
     id_of,
     labels_of,
+    list_in,
     named,
+    object_in,
+    objects_in,
     span_of,
     string_fields,
     text_columns,
@@ -95,11 +98,11 @@ def record_of(row: Mapping[str, Any]) -> ArgillaRecord:
     responses, found = row.get("responses"), list[Response]()
     if isinstance(responses, dict):
         for question, given in responses.items():
-            for one in _objects(given):
+            for one in objects_in(given):
                 found.append(Response(question, one.get("value"), _string(one.get("status"))))
-    for one in _objects(responses):  # of 1.x: all that a person said at once
-        for question, given in _object(one.get("values")).items():
-            value = _object(given).get("value")
+    for one in objects_in(responses):  # of 1.x: all that a person said at once
+        for question, given in object_in(one.get("values")).items():
+            value = object_in(given).get("value")
             found.append(Response(question, value, _string(one.get("status"))))
     is_open = row.get("_server_id") is not None and row.get("status") == "pending"
     return ArgillaRecord(row["fields"], found, is_open)
@@ -109,14 +112,14 @@ def _of_flat(row: Mapping[str, Any]) -> ArgillaRecord:
     questions = [name.removesuffix(FLAT) for name in row if name.endswith(FLAT)]
     found = []
     for question in questions:
-        values, statuses = (_list(row.get(question + end)) for end in (FLAT, f"{FLAT}.status"))
+        values, statuses = (list_in(row.get(question + end)) for end in (FLAT, f"{FLAT}.status"))
         for number, value in enumerate(values):
             status = _string(statuses[number]) if number < len(statuses) else ""
             found.append(Response(question, value, status))
     for question, given in row.items():  # of 1.x: a column of objects for each question
         found.extend(
             Response(question, one["value"], _string(one["status"]))
-            for one in _objects(given)
+            for one in objects_in(given)
             if {"value", "status"} <= one.keys()
         )
     # Other columns are fields, metadata or suggestions; those with a dot belong to a question.
@@ -127,7 +130,7 @@ def _of_flat(row: Mapping[str, Any]) -> ArgillaRecord:
 def _of_first(row: Mapping[str, Any]) -> ArgillaRecord:
     """A record of 1.x for one task, whose annotation counts once it is validated."""
     text = row.get("text")
-    fields = {"text": text} if isinstance(text, str) else _object(row.get("inputs"))
+    fields = {"text": text} if isinstance(text, str) else object_in(row.get("inputs"))
     status = FIRST.get(_string(row.get("status")), "draft")
     value = row["annotation"]
     if isinstance(value, list) and value and not isinstance(value[0], str):
@@ -152,11 +155,11 @@ def _kinds(records: Sequence[ArgillaRecord]) -> dict[str, str]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, str) or (value and _objects(value) == [] and are_strings(value)):
+    if isinstance(value, str) or (value and objects_in(value) == [] and are_strings(value)):
         return LABELS
     if value in (None, []):
         return NOTHING
-    spans = _objects(value)
+    spans = objects_in(value)
     if spans and all({"start", "end", "label"} <= one.keys() for one in spans):
         return SPANS
     return "numbers" if isinstance(value, int | float) else "lists"
@@ -213,22 +216,10 @@ def _answer(value: Any, are_spans: bool) -> Annotation | None:
     values = value if isinstance(value, list) else [value]
     if not are_spans:
         return Annotation(labels_of(values)) if values else None
-    spans = map(_object, values)
+    spans = map(object_in, values)
     return Annotation(
         (), tuple(span_of(one.get("start"), one.get("end"), one.get("label")) for one in spans)
     )
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _objects(values: Any) -> list[Mapping[str, Any]]:
-    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
 
 
 def _string(value: Any) -> str:

@@ -23,6 +23,8 @@ from smidgen.edge_client.formats.annotation.answers import (
     first_object,
     id_of,
     labels_of,
+    list_in,
+    object_in,
     span_of,
     string_fields,
     text_columns,
@@ -87,14 +89,13 @@ def _answer(fields: Mapping[str, Any], label: str, span: str) -> Annotation | No
     labels = labels_of(values) if isinstance(values, list) else ()
     if not span:
         return Annotation(labels) if labels or values == [] else None
-    found = fields.get(span)
-    return Annotation(labels, tuple(map(_span, found if isinstance(found, list) else ())))
+    return Annotation(labels, tuple(map(_span, list_in(fields.get(span)))))
 
 
 def _span(value: Any) -> Span:
     if isinstance(value, list) and len(value) == 3:
         return span_of(*value)
-    one = value if isinstance(value, dict) else {}
+    one = object_in(value)
     return span_of(one.get("start_offset"), one.get("end_offset"), one.get("label"))
 
 

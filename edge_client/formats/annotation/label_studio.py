@@ -24,7 +24,10 @@ from smidgen.edge_client.formats.annotation.answers import (
     from_utf16,
     id_of,
     labels_of,
+    list_in,
     named,
+    object_in,
+    objects_in,
     span_of,
     string_fields,
     text_columns,
@@ -72,16 +75,15 @@ def tasks_of(rows: Iterable[Row]) -> list[StudioTask]:
     found = []
     for row in rows:
         record = row.columns
-        every = objects(record.get("annotations", record.get("completions")))
+        every = objects_in(record.get("annotations", record.get("completions")))
         counted = [one for one in every if not (one.get("was_cancelled") or one.get("skipped"))]
-        results = [objects(one.get("result")) for one in counted]
+        results = [objects_in(one.get("result")) for one in counted]
         names = (one.get("to_name") for result in results for one in result)
         about = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
-        data = record.get("data")
         found.append(
             StudioTask(
                 row.line,
-                {"id": record.get("id"), **(data if isinstance(data, dict) else {})},
+                {"id": record.get("id"), **object_in(record.get("data"))},
                 tuple(map(_by_control, results)),
                 len(counted) < len(every),
                 about=about,
@@ -97,14 +99,6 @@ def _by_control(results: Iterable[Mapping[str, Any]]) -> dict[str, Values]:
         if isinstance(name, str) and isinstance(value, dict):  # a relation has neither
             found.setdefault(name, []).append(value)
     return found
-
-
-def _list(values: Any) -> list[Any]:
-    return values if isinstance(values, list) else []
-
-
-def objects(values: Any) -> Values:
-    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,7 @@ def _answer(annotation: Mapping[str, Values], controls: Controls, text: str) -> 
         ValueError: Its spans do not fit the text.
     """
     chosen = annotation.get(controls.label or "", [])
-    labels = labels_of(one for value in chosen for one in _list(value.get("choices")))
+    labels = labels_of(one for value in chosen for one in list_in(value.get("choices")))
     if controls.spans is None:
         return Annotation(labels) if labels else None
     return Annotation(labels, _spans(annotation.get(controls.spans, []), text))
@@ -231,7 +225,7 @@ def _spans(values: Values, text: str) -> tuple[Span, ...]:
     spans = [
         (span_of(value.get("start"), value.get("end"), label), value.get("text"))
         for value in values
-        for label in _list(value.get("labels")) or [None]
+        for label in list_in(value.get("labels")) or [None]
     ]
     if all(_is_at(text, span, kept) for span, kept in spans):
         return tuple(span for span, _ in spans)

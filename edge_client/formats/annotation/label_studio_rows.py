@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, first_object
+from smidgen.edge_client.formats.annotation.answers import AnnotatedRow, first_object, objects_in
 from smidgen.edge_client.formats.annotation.label_studio import (
     StudioTask,
     Values,
     answered,
-    objects,
 )
 from smidgen.edge_client.formats.source import Dialect, Row
 
@@ -59,7 +58,7 @@ def cell(text: str) -> Any:
             found = json.loads(text)
         except (ValueError, RecursionError):
             return text
-        if isinstance(found, dict) or len(objects(found)) == len(found):
+        if isinstance(found, dict) or len(objects_in(found)) == len(found):
             return found
     return text
 

@@ -16,6 +16,7 @@ from smidgen.edge_client.formats.annotation.answers import (
     first_object,
     id_of,
     labels_of,
+    object_in,
     span_of,
     string_fields,
     text_columns,
@@ -108,7 +109,7 @@ def _spans(values: Any, has_label: bool) -> tuple[Span, ...] | None:
     """A row's spans; beside a label of the whole text they may be highlights, without a type."""
     if not isinstance(values, list):
         return None
-    found = [one if isinstance(one, dict) else {} for one in values]
+    found = [object_in(one) for one in values]
     if has_label and not all(isinstance(one.get("label"), str) for one in found):
         return None
     return tuple(span_of(one.get("start"), one.get("end"), one.get("label")) for one in found)
