@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from smidgen.coordinator.api.create import NewRun, add_run
 from smidgen.coordinator.api.stores import Place, new_store, open_store
 from smidgen.coordinator.config import RunConfig, read_run_config
-from smidgen.coordinator.plugins import know_folder, know_installed, lack_of
-from smidgen.coordinator.serving.timeout import LIMIT_S, LONGEST_S
+from smidgen.coordinator.plugins import LIMIT_S, LONGEST_S, know_folder, know_installed, lack_of
 from smidgen.coordinator.storage.database import StoreError, StorePlace
 from smidgen.coordinator.storage.runs import config_of
 from smidgen.coordinator.storage.store import Store

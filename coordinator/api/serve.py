@@ -25,7 +25,7 @@ from smidgen.coordinator.api.create import RunStatus, runs
 from smidgen.coordinator.api.ready import Ready, Serve, Serving, ready
 from smidgen.coordinator.api.stores import AtStore, Place
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.serving.timeout import LIMIT_S
+from smidgen.coordinator.plugins import LIMIT_S
 from smidgen.coordinator.storage.database import StorePlace, place_of
 from smidgen.coordinator.upkeep.retention import KEEP_ROUNDS, LEAST_FREE
 from smidgen.edge_client.errors import Failed, demand

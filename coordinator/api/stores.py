@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from smidgen.coordinator.fleet.clock import FILE as CLOCK
 from smidgen.coordinator.fleet.devices import wants
 from smidgen.coordinator.fleet.presence import ALIVE_S
+from smidgen.coordinator.fleet.presence import FILE as CLOCK
 from smidgen.coordinator.operator.views import (
     MOST_ANSWERS,
     Standing,

@@ -14,7 +14,7 @@ import typer
 from smidgen.coordinator.api.stores import device_detail_told, devices_told, find_device, open_store
 from smidgen.coordinator.commands.console import JsonOption, StoreOption, answer, at_store, tags_of
 from smidgen.coordinator.commands.status import seen_ago
-from smidgen.coordinator.fleet.clock import now_of
+from smidgen.coordinator.fleet.presence import now_of
 from smidgen.coordinator.storage import devices as device_rows
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.options import Commands

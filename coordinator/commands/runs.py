@@ -22,7 +22,7 @@ from smidgen.coordinator.commands.console import (
     at_store,
 )
 from smidgen.coordinator.commands.status import COHORT
-from smidgen.coordinator.fleet.clock import now_of
+from smidgen.coordinator.fleet.presence import now_of
 from smidgen.coordinator.operator.views import Told
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.orders import OrderKind

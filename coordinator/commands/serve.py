@@ -33,7 +33,7 @@ from smidgen.coordinator.commands.console import (
     tags_of,
 )
 from smidgen.coordinator.commands.status import next_step
-from smidgen.coordinator.fleet.clock import now_of
+from smidgen.coordinator.fleet.presence import now_of
 from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import config_of, find_run, status_of
 from smidgen.coordinator.watch.logs import log_to_stderr

@@ -12,8 +12,7 @@ import typer
 
 from smidgen.coordinator.api.stores import open_store
 from smidgen.coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
-from smidgen.coordinator.fleet.clock import now_of
-from smidgen.coordinator.fleet.presence import ALIVE_S
+from smidgen.coordinator.fleet.presence import ALIVE_S, now_of
 from smidgen.coordinator.rounds.scoring import heads_of, measures_of
 from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import find_run, status_of

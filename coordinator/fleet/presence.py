@@ -11,18 +11,78 @@ device, the other is refused. Requests of an ended session may arrive after thos
 refused client enrols again, at most twice; only a session that keeps being refused runs beside
 another. Kept in memory: a coordinator that has just restarted, or another process of the fleet,
 goes by the id in the device's row.
+
+The coordinator's clock: Unix time that does not jump while its process lives.
+
+It starts at the wall clock's time and advances with the monotonic clock, so setting the wall clock
+moves no deadline and makes no device look absent. What other machines must agree on, such as
+certificates and token expiry, uses the wall clock itself. Other processes that read the store find
+this clock in `clock.json` beside it.
 """
 
+import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
+
+import msgspec
 
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.fleet.devices import Fleet, Members, is_too_old
 from smidgen.coordinator.storage.devices import saw, seen_since
 from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.files import from_json, write_atomically
 from smidgen.edge_client.wire.fleet import MOST_RETURNS
+
+FILE = "clock.json"
+
+
+class Clock:
+    """One per process.
+
+    Args:
+        now_s: Unix time, as the wall clock says it now.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._ahead_s = now_s - time.monotonic()
+
+    def now_s(self) -> float:
+        """Unix time at the start, and what has passed since."""
+        return self._ahead_s + time.monotonic()
+
+    def note(self, folder: Path) -> None:
+        """Write down beside a store which time it goes by; a full disk may not take it."""
+        told = {"ahead_s": self._ahead_s, "boot": _boot()}
+        with suppress(OSError):
+            write_atomically(folder / FILE, json.dumps(told).encode(), mode=0o600)
+
+
+class _Noted(msgspec.Struct):
+    ahead_s: float
+    boot: str
+
+
+def now_of(folder: Path) -> float:
+    """The time that a store was last served by; the wall clock's where nobody knows."""
+    try:
+        noted = from_json((folder / FILE).read_bytes(), _Noted)
+    except (OSError, msgspec.MsgspecError):
+        return time.time()
+    is_same = noted.boot != "" and noted.boot == _boot()
+    return noted.ahead_s + time.monotonic() if is_same else time.time()
+
+
+def _boot() -> str:
+    try:
+        # The monotonic clock counts from the boot
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # another system
+        return ""
+
 
 ALIVE_S = 120.0  # twice the longest long poll
 SAVE_S = 30.0

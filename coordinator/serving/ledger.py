@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.fleet.clock import Clock
+from smidgen.coordinator.fleet.presence import Clock
 from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Answered,

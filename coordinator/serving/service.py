@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from smidgen.coordinator.fleet.clock import Clock
 from smidgen.coordinator.fleet.devices import NO_KEY, Fleet, Members, enrol, is_too_old, wants
-from smidgen.coordinator.fleet.presence import Alive, Presence, Sessions
+from smidgen.coordinator.fleet.presence import Alive, Clock, Presence, Sessions
+from smidgen.coordinator.plugins import LIMIT_S, LetGo, Limit
 from smidgen.coordinator.rounds.admission import Refusal
 from smidgen.coordinator.rounds.events import (
     AlsoAsked,
@@ -45,7 +45,6 @@ from smidgen.coordinator.serving.ledger import Ledger, Live
 from smidgen.coordinator.serving.log import Clocks, Lacks, Troubles, run_text
 from smidgen.coordinator.serving.packs import LatePacks, Packs
 from smidgen.coordinator.serving.peer_servers import Neighbours
-from smidgen.coordinator.serving.timeout import LIMIT_S, LetGo, Limit
 from smidgen.coordinator.storage.blobs import BlobDamaged
 from smidgen.coordinator.storage.devices import Device, note_cloned, who_joined
 from smidgen.coordinator.storage.store import Store

@@ -6,8 +6,8 @@ from contextvars import ContextVar
 
 import pytest
 
+from smidgen.coordinator.plugins import LetGo, Limit
 from smidgen.coordinator.rounds.extensions import PluginError, called, calling_by
-from smidgen.coordinator.serving.timeout import LetGo, Limit
 
 SAID = r"mean 'mine' did not return within 0.2 s \(now at .*\.py, line \d+\); mend it"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from smidgen.coordinator.fleet import clock
+from smidgen.coordinator.fleet import presence
 from smidgen.coordinator.trust.folder import TrustError
 from smidgen.coordinator.trust.folder import read as trust_in
 from smidgen.coordinator.upkeep.retention import LIMITS_FILE, DiskLimits, noted
@@ -36,8 +36,8 @@ def test_what_can_be_made_anew_counts_as_absent(tmp_path: Path) -> None:
     assert Link(deep(tmp_path / "link.json")).rate() is None
     deep(tmp_path / LIMITS_FILE)
     assert noted(tmp_path) == DiskLimits()
-    deep(tmp_path / clock.FILE)
-    assert clock.now_of(tmp_path) > 0.0
+    deep(tmp_path / presence.FILE)
+    assert presence.now_of(tmp_path) > 0.0
 
 
 def test_a_book_of_texts_is_put_aside(tmp_path: Path) -> None:

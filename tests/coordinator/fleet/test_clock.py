@@ -5,12 +5,12 @@ import sys
 import time
 from pathlib import Path
 
-from smidgen.coordinator.fleet.clock import FILE, Clock, now_of
+from smidgen.coordinator.fleet.presence import FILE, Clock, now_of
 from tests.end_to_end.disturbed.wall_clock import WallClock
 
 JUMPS = """
 import sys, time
-from smidgen.coordinator.fleet.clock import Clock
+from smidgen.coordinator.fleet.presence import Clock
 clock = Clock(time.time())
 for _ in range(2):
     sys.stdin.readline()

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from smidgen.coordinator.plugins import Limit
 from smidgen.coordinator.rounds.bounds import norm_of
 from smidgen.coordinator.rounds.extensions import PluginError, calling_by
 from smidgen.coordinator.rounds.learning import server_update
-from smidgen.coordinator.serving.timeout import Limit
 from smidgen.edge_client.updates.clip import Clip, UpdateBounds
 from smidgen.edge_client.updates.step import Contribution, ServerContext, State, UpdateStep
 from smidgen.edge_client.wire.tensors import AdapterState, shapes_of
