@@ -1,11 +1,9 @@
-"""Loads plug-ins, from installed packages and from a folder.
+"""Plug-ins: loaded from installed packages and from a folder, and called under a time limit.
 
 Packages name them as entry points in the groups `smidgen.means`, `smidgen.optimizers` and
 `smidgen.selections`. A file in the folder of `--plugins` has a dictionary `MEANS`, `OPTIMIZERS` or
 `SELECTIONS`: name -> class. Whoever starts the process chooses both; nothing from the network adds
 to them (docs/extending.md).
-
-Timeout for plugin calls.
 
     with calling_by(Limit(60.0).call):
         result = called("mean 'mine'", work)

@@ -1,12 +1,10 @@
-"""The fleet in memory: every enrolled device and its memberships, equal to their rows.
+"""The fleet in memory, equal to its rows: enrolment, sign-in, memberships and versions of devices.
 
 Commands and other servers change the same rows meanwhile; `refresh` reads the changes. Of a
 finished run, only members that have not fetched its adapter yet stay in memory.
 
 Client versions compare by their leading numbers: 0.10 is newer than 0.9.3, and 0.2.0rc1 counts as
 0.2.0. A version without numbers is never too old.
-
-Enrolment of devices, and their sign-in at each start.
 
 The device's key is its identity: an enrolment repeated because its answer was lost is the same
 device. The cost does not grow with the fleet.

@@ -1,4 +1,4 @@
-"""Presence: which devices were heard of lately, which count for a run, and their session ids.
+"""Presence: which devices were heard of lately, by what clock, which count, and their session ids.
 
 A device counts for a run if it is present, has joined, is still eligible and is not outdated.
 
@@ -12,12 +12,11 @@ refused client enrols again, at most twice; only a session that keeps being refu
 another. Kept in memory: a coordinator that has just restarted, or another process of the fleet,
 goes by the id in the device's row.
 
-The coordinator's clock: Unix time that does not jump while its process lives.
-
-It starts at the wall clock's time and advances with the monotonic clock, so setting the wall clock
-moves no deadline and makes no device look absent. What other machines must agree on, such as
-certificates and token expiry, uses the wall clock itself. Other processes that read the store find
-this clock in `clock.json` beside it.
+`Clock` is Unix time that does not jump while the coordinator's process lives. It starts at the wall
+clock's time and advances with the monotonic clock, so setting the wall clock moves no deadline and
+makes no device look absent. What other machines must agree on, such as certificates and token
+expiry, uses the wall clock itself. Other processes that read the store find this clock in
+`clock.json` beside it.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Runs of a store: created from a base and an adapter; and their status, by the store alone.
+"""Runs of a store, by the store alone: created from a base and an adapter, their status, orders.
 
-Operators' orders, stored until the serving process has carried them out.
+Operators' orders are stored until the serving process has carried them out.
 """
 
 import math

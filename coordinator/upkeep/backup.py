@@ -1,4 +1,4 @@
-"""Backup, moving and verification of a store, all while it is served.
+"""Backup, moving and verification of a store while it is served; rollback detection at its start.
 
 Verification reads the database, its journals, the blobs they need, and file permissions, and
 changes nothing; meanwhile no blob is removed. A backup copies blobs under their hashes and rows in
@@ -8,11 +8,10 @@ A database that is overwritten, truncated or replaced while serving is noticed w
 SQLite would notice only when it reads a page it has not cached, and would write to a replaced file.
 A page changed in the middle is found by SQLite when it reads it, and by `coordinator verify`.
 
-Rollback detection at start: whether the database is still the one last used.
-
-A journal's hash chain shows whether an event was changed; the heads beside the database show
-whether a journal's end is missing: after a restored copy, a lost write-ahead log, a swap. Both
-guard against accidents: whoever can write to the store can rewrite both.
+A rollback: the database is not the one last used. A journal's hash chain shows whether an event was
+changed; the heads beside the database show whether a journal's end is missing: after a restored
+copy, a lost write-ahead log, a swap. Both guard against accidents: whoever can write to the store
+can rewrite both.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Retention: which blobs a run still needs, by its journal alone, and removal of the others.
+"""Retention: which blobs a run still needs, by its journal alone, removal of others, disk space.
 
 An update is needed until its step is closed, or in asynchronous rounds until it is in a version.
 Kept adapters are the first, the last few, the best by evaluation, and those that devices may still
@@ -9,10 +9,9 @@ An interrupted removal is continued by the next one. A blob is written before th
 it, so a writer holds `Store.claiming` meanwhile; a remover holds the opposite lock, a few files at
 a time, and checks again what is needed. A file being downloaded is read to its end.
 
-Disk space of a store: limits set by `serve`, as other commands read them, and free space.
-
-The reserve of free space is kept beside the store, since it is about this disk; the number of
-rounds to keep is in the database, for commands on other machines too.
+`serve` sets the limits of disk space; other commands read them. The reserve of free space is kept
+beside the store, since it is about this disk; the number of rounds to keep is in the database, for
+commands on other machines too.
 """
 
 import json

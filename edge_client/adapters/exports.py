@@ -1,11 +1,12 @@
-"""A base with an adapter merged into it: a Hugging Face folder that transformers loads alone.
+"""Adapters for other programs: merged into their base as a Hugging Face folder, or as a GGUF file.
 
-A matrix W that carries LoRA is written as W + alpha / r B A, a trained bias in the place of the
-base's, all else byte for byte: a few rows at a time, so that no tensor is ever whole in memory.
-What is written has the base's own type; a pack's quantized matrices are dequantized, to bfloat16.
-Each sum is computed in float32 and rounded to that type once.
+The folder is one that transformers loads alone. A matrix W that carries LoRA is written as W +
+alpha / r B A, a trained bias in the place of the base's, all else byte for byte: a few rows at a
+time, so that no tensor is ever whole in memory. What is written has the base's own type; a pack's
+quantized matrices are dequantized, to bfloat16. Each sum is computed in float32 and rounded to that
+type once.
 
-LoRA as a GGUF file, which llama.cpp loads beside the base's own.
+The GGUF file holds the LoRA alone; llama.cpp loads it beside the base's own.
 
     llama-cli -m model.gguf --lora adapter.gguf
 

@@ -5,10 +5,9 @@ No tensor is ever whole in memory. Equal input gives equal bytes, hence the same
     pack_model("FacebookAI/roberta-large", bits=4, out=Path("roberta-large-4"))
     pack_random("roberta-large", bits=4, out=Path("random"), seed=0)
 
-Pack writer: a few rows at a time into a folder beside the target, renamed when synced to disk.
-
-On any error what was written is removed. Only a process killed outright leaves a folder
-`NAME.partial-PID`, which is never taken for a pack: it has that name or no manifest.
+A pack is written into a folder beside the target, renamed when synced to disk. On any error what
+was written is removed. Only a process killed outright leaves a folder `NAME.partial-PID`, which is
+never taken for a pack: it has that name or no manifest.
 """
 
 import errno

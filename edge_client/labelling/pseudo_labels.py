@@ -1,4 +1,4 @@
-"""Pseudo-labels: which unlabelled texts to read, and which of the answers to train on. Pure.
+"""Pseudo-labels: which unlabelled texts a device reads, and which of the answers it trains on.
 
 AUG-FedPrompt (Cai et al. 2023, arXiv:2212.00192) keeps answers with a confidence of at least 90 %.
 A small model's confidence does not match its accuracy, so answers are calibrated first: the prior
@@ -6,8 +6,6 @@ A small model's confidence does not match its accuracy, so answers are calibrate
 
     sure = calibrated(engine.predict(texts), prior, temperature)
     held = chosen(readings, thresholds, limit)
-
-A device's own texts: which may get a pseudo-label, and which it uses in a round.
 
 Whether an unlabelled text is readable takes its tokens, so this is computed once, by the first work
 that asks, and again only after the texts were reloaded from disk. Texts to train or evaluate on are

@@ -1,4 +1,6 @@
-"""Training of a reparametrized adapter: gradients by an engine, chain rule and AdamW in numpy.
+"""Training of a reparametrized adapter, and of FedL2P's net of learning rates; in numpy.
+
+Gradients are an engine's; chain rule and AdamW are here.
 
 An engine knows only LoRA's A and B. A form, such as a factor for every rank, maps its own
 parameters to an adapter and pulls the adapter's gradients back, so that one form in numpy serves

@@ -1,4 +1,4 @@
-"""A memory budget: plans for a piece of work, the one in use, its measured peak, corrections.
+"""A memory budget: plans for a piece of work, the one in use, its peak and guard, corrections.
 
     budget = Budget(found, choose(found, budget_bytes), Guard(budget_bytes), corrections, base_id)
     budget.begin(budget.option)
@@ -14,12 +14,12 @@ measured peaks in one small file and corrects later predictions of the memory fo
 
 Law: after a plan's peak has been recorded, the same plan's prediction is that peak.
 
-Peak memory guard: watches a process's own peak during training, recognizes failed allocations.
+`Guard` watches the process's own peak during training and recognizes failed allocations:
 
-guard = Guard(budget_bytes)
-guard.reset()
-engine.train_step(batch)
-if guard.is_over(): ...  # the planner's `next_smaller` says what then
+    guard = Guard(budget_bytes)
+    guard.reset()
+    engine.train_step(batch)
+    if guard.is_over(): ...  # the planner's `next_smaller` says what then
 """
 
 import json

@@ -1,8 +1,7 @@
-"""Facts about a CUDA device, as the planner needs them; `torch_backend.card` reads them.
+"""Memory of a training step on a GPU, by formula, and the time that copying weights to it takes.
 
-Plain data, so that plans for a GPU are tested on machines without one.
-
-GPU memory of a training step, by formula, and the time that copying weights to a GPU takes.
+`torch_backend.card` reads the facts about a device. They are plain data, so that plans for a GPU
+are tested on machines without one.
 
 The moments of a step are those of `planning.torch_memory`, except that nothing is memory-mapped on
 a GPU: stored weights are copied there, all of them or one at a time, and a dense weight is new at

@@ -1,11 +1,10 @@
-"""The models table as files: Markdown, CSV, JSON, and one HTML page that loads nothing.
+"""The models table: per base, cells measured twice, which base fits which board; and as files.
 
     write_pages(cells, [record.conditions for record in records], Path("models"))
 
-Both pages are Jinja templates over the terminal's tables. The HTML works without a network, and its
-content security policy forbids loading anything.
-
-The models table for people: a table per base, cells measured twice, which base fits which board.
+The files are Markdown, CSV, JSON and one HTML page. Both pages are Jinja templates over the
+terminal's tables. The HTML works without a network, and its content security policy forbids
+loading anything.
 
 A cell fits a board only if a run in a cgroup of that size, or of a smaller board's, finished. Among
 those that fit, the one with the fewest seconds per step is named.

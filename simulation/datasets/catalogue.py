@@ -1,13 +1,12 @@
-"""Labelled data sets for experiments: known ones, your own files, or any from the hub.
+"""Data sets for experiments: labelled ones, known or yours or the hub's; unlabelled languages.
 
-Each comes with its task, origin, licence, a checksum of what was read, and how it differs from the
-published set. No training text is also a test text.
+Each labelled one comes with its task, origin, licence, a checksum of what was read, and how it
+differs from the published set. No training text is also a test text.
 
     data = read_dataset("masakhanews", Path("data"), languages=("eng", "hau"))
 
-Unlabelled texts in nine languages, for silos that train a language model together.
-
-A sentence of the news set has one number in eight languages, which decides its side in all of them:
+The unlabelled texts are in nine languages, for silos that train a language model together. A
+sentence of the news set has one number in eight languages, which decides its side in all of them:
 no silo is scored on a translation of what another trains on. Training texts are cut to the
 proportions of the federated healthcare paper's silos (its table 1), as far as there are texts:
 English keeps all.

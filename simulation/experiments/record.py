@@ -1,4 +1,4 @@
-"""An experiment's results on disk: one row per round, and the adapter to resume from.
+"""An experiment's results on disk: a row per round and arm, summaries, the adapter to resume from.
 
     OUT/KEY/experiment.json     what was run
     OUT/KEY/lock                held by the process that runs it
@@ -10,8 +10,6 @@
 
 An adapter is on disk before its row, and its predecessor is removed after it; so a killed run
 resumes where its last complete row ends, and a finished one is not run again.
-
-Result of an experiment: a row per round and arm, and summary figures of all rows.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""Resumable uploads: a body streams to a file beside the blobs and is hashed on the way.
+"""Bodies of requests and answers: resumable uploads, files by hash and range, what is not read.
+
+An upload streams to a file beside the blobs and is hashed on the way.
 
 Each piece of work has one upload: a different body replaces it, and of two requests that send the
 same body the later resumes where the earlier was. An interrupted upload is kept for an hour. Used
@@ -7,8 +9,6 @@ on one event loop; files are touched in threads.
     HEAD ...  Repr-Digest                -> Upload-Offset, or Upload-Complete: ?1
     PUT ...   Repr-Digest                   the whole body
     PUT ...   Repr-Digest, Content-Range    what is missing: `bytes 10-99/100`, or `bytes */100`
-
-Request and response bodies: partial uploads, draining unread bodies, files by hash and range.
 """
 
 import asyncio

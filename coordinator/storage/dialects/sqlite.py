@@ -1,6 +1,6 @@
-"""SQLite: its settings, and the error messages by which it reports damage.
+"""SQLite: its settings, the messages by which it reports damage, and locks between processes.
 
-Store locks that hold across processes; a killed process holds none.
+A killed process holds no lock.
 """
 
 import fcntl

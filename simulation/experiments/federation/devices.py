@@ -1,6 +1,6 @@
 """A simulated run's view of its devices: what rounds ask, give and cost, and errors that end it.
 
-An experiment's schedule for the run state machine, and admission of clients' answers.
+Also the experiment's schedule for the run state machine, and which clients' answers are admitted.
 """
 
 import math
