@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -218,12 +218,6 @@ def open_to_others(
                 yield path
 
 
-def told_of(closed: Sequence[Path]) -> str:
-    """What was open, in words: the first by its name, and how many more."""
-    more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
-    return f"{closed[0]}{more} {'were' if more else 'was'} open to others; closed now"
-
-
 def close_to_others(
     folder: Path, is_meant: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[Path], list[Path]]:
@@ -245,3 +239,15 @@ def close_to_others(
         except OSError:
             left.append(path)
     return closed, left
+
+
+def close_aloud(
+    folder: Path, log: logging.Logger, is_meant: Callable[[str], bool] = lambda _name: True
+) -> None:
+    """`close_to_others`, and log what was open and what still is."""
+    closed, left = close_to_others(folder, is_meant)
+    if closed:
+        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+        log.info("%s%s %s open to others; closed now", closed[0], more, "were" if more else "was")
+    if left:
+        log.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])

@@ -26,7 +26,7 @@ from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.backup import check_needed, unsecured
 from smidgen.coordinator.upkeep.retention import KEEP_ROUNDS, LEAST_FREE, limits_of, note
 from smidgen.edge_client.errors import demand
-from smidgen.edge_client.files import close_to_others, told_of
+from smidgen.edge_client.files import close_aloud
 
 if TYPE_CHECKING:
     from smidgen.coordinator.serving.server import Part
@@ -133,7 +133,7 @@ def ready(
     ):
         check_clock(opened.database)
         _check_secured(opened, serving, tls)
-        _close(folder)
+        close_aloud(folder, LOG)  # whoever made its files and when
         created = None if config is None else _created_if_new(opened, config)
         note(folder, limits)
         opened.marks.note_keep_rounds(limits.keep_rounds)
@@ -275,15 +275,6 @@ def _check_secured(store: Store, serving: Serving, tls: "Secured | None") -> Non
 def _opened(place: StorePlace, is_there: bool) -> Store:
     """The store, made where there is none."""
     return open_store(place, may_pair=True) if is_there else new_store(place)
-
-
-def _close(folder: Path) -> None:
-    """Take a store from all but its owner, whoever made its files and when."""
-    closed, left = close_to_others(folder)
-    if closed:
-        LOG.info("%s", told_of(closed))
-    if left:
-        LOG.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])
 
 
 def _created_if_new(store: Store, config: RunConfig) -> NewRun | None:

@@ -16,7 +16,6 @@ import mimetypes
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from smidgen import __version__
 from smidgen.coordinator.operator.asking import (
     BEARER,
     CARRIED,
@@ -307,7 +307,7 @@ def _add_session(app: FastAPI, service: Service) -> None:
     router = APIRouter(prefix=PREFIX, route_class=Bounded)
 
     def session(role: Role | None) -> Response:
-        told = Session(role=role, version=_version() if role else None)
+        told = Session(role=role, version=__version__ if role else None)
         return Response(told.model_dump_json(), media_type="application/json")
 
     @router.get(
@@ -362,10 +362,3 @@ def _add_session(app: FastAPI, service: Service) -> None:
         return answer
 
     app.include_router(router)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("smidgen")
-    except metadata.PackageNotFoundError:  # a copy that was never installed
-        return "unknown"

@@ -34,7 +34,6 @@ class Blobs(Protocol):
             body: The bytes.
             name: Their SHA-256, where it is known.
         """
-        ...
 
     def keep(self, part: Path, name: str) -> None:
         """Make a file that is whole a blob; the file itself is gone then.
@@ -43,7 +42,6 @@ class Blobs(Protocol):
             part: The file, on the disk of the store's folder.
             name: SHA-256 of its bytes.
         """
-        ...
 
     def read(self, name: str) -> bytes:
         """The bytes of a blob.
@@ -51,7 +49,6 @@ class Blobs(Protocol):
         Raises:
             BlobDamaged: There is no such blob, or its bytes no longer match its name.
         """
-        ...
 
     def check(self, name: str) -> None:
         """Make sure that a blob is whole; its bytes are read where that is not known.
@@ -59,11 +56,9 @@ class Blobs(Protocol):
         Raises:
             BlobDamaged: It is missing or damaged.
         """
-        ...
 
     def path(self, name: str) -> Path:
         """A file of this machine with the bytes of a blob, if the blob is there."""
-        ...
 
     def size(self, name: str) -> int:
         """How many bytes a blob has.
@@ -71,27 +66,21 @@ class Blobs(Protocol):
         Raises:
             BlobDamaged: There is no such blob.
         """
-        ...
 
     def present(self) -> dict[str, int]:
         """Blobs with their bytes, and what a cut left half written."""
-        ...
 
     def remove(self, names: Collection[str]) -> None:
         """Remove blobs, those that are gone already too."""
-        ...
 
     def forget(self, names: Collection[str]) -> None:
         """Take no blob of these for whole that this process has not read since."""
-        ...
 
     def sweep(self) -> None:
         """Remove what a killed process left half written; only while nobody else writes."""
-        ...
 
     def is_writable(self) -> bool:
         """Whether a blob could be written now."""
-        ...
 
     def check_rights(self) -> None:
         """Make sure that blobs can be written, listed and removed.
@@ -99,15 +88,12 @@ class Blobs(Protocol):
         Raises:
             BlobsAway: Something of that is refused.
         """
-        ...
 
     def fleet(self) -> str:
         """The id of the fleet that the blobs belong to; empty where nobody said so."""
-        ...
 
     def claim(self, fleet_id: str) -> None:
         """Say which fleet the blobs belong to."""
-        ...
 
 
 def is_blob(name: str) -> bool:

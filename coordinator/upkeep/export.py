@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from smidgen import __version__
 from smidgen.coordinator.rounds.bounds import is_computable
 from smidgen.coordinator.rounds.history import Past, history_of
 from smidgen.coordinator.rounds.machine import kept_of
@@ -194,7 +194,7 @@ def _card(store: Store, run: Run, rounds: int) -> Card:
         devices=len({row["device_id"] for row in table}),
         accuracies={index: one for index, one in accuracies(table).items() if index <= rounds},
         date=date.today().isoformat(),
-        version=metadata.version("smidgen"),
+        version=__version__,
         entity_f1={index: one for index, one in f1.items() if index <= rounds and one is not None},
         losses={index: one for index, one in losses.items() if index <= rounds},
     )

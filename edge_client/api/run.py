@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smidgen import __version__
 from smidgen.edge_client.adapters.peft_folder import check_adapter_folder
 from smidgen.edge_client.api.labeller import Place, place, place_or_none
 from smidgen.edge_client.api.plan import state_folder
-from smidgen.edge_client.api.train import version
 from smidgen.edge_client.bases.base import EMBEDDED, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import ready_engine
 from smidgen.edge_client.engine.limits import parse_limits
@@ -189,7 +189,7 @@ def run_client(
         budget_bytes=parse_budget(memory_budget),
         limits=parse_limits(limits),
         cache_bytes=parse_cache_size(cache_size),
-        version=version(),
+        version=__version__,
         patience_s=patience,
         out=folder,
         is_personal=personal,

@@ -5,12 +5,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
+from smidgen import __version__
 from smidgen.edge_client.adapters.card import Card, licence_of
 from smidgen.edge_client.adapters.initial import first_adapter
 from smidgen.edge_client.adapters.peft_folder import (
@@ -279,7 +279,7 @@ def _card(alone: _Alone, scores: Mapping[int, Evaluation]) -> Card:
         devices=1,
         accuracies={index: score.accuracy for index, score in scores.items()},
         date=datetime.now(tz=timezone.utc).date().isoformat(),
-        version=version(),
+        version=__version__,
         licence=licence_of(alone.base),
         entity_f1=figures if kind.measure.is_counted else {},
         losses={index: score.loss for index, score in scores.items()},
@@ -314,11 +314,3 @@ def _trained(
         rows={part: one.as_json() for part, one in alone.texts.rows.items()},
         example=kind.card.example,
     )
-
-
-def version() -> str:
-    """Version of the installed client."""
-    try:
-        return metadata.version("smidgen")
-    except metadata.PackageNotFoundError:
-        return "unknown"

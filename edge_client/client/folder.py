@@ -2,7 +2,6 @@
 
     foreign_in(folder)    # "photos": not ours, so nothing in this folder is touched
     sweep_halves(folder)  # remove files that were not completely written
-    close_own(folder)     # take from others the right to read ours
 
 `StepStates` keeps what update steps carry from one round to the next (SCAFFOLD's control variate,
 a codec's residual), one file per run and round. It never leaves the device. The work names the
@@ -33,13 +32,11 @@ import msgspec
 from smidgen.edge_client.adapters.peft_folder import ORIGIN
 from smidgen.edge_client.files import (
     PRIVATE,
-    close_to_others,
     discard,
     from_json,
     make_latest,
     oldest_first,
     sync_folder,
-    told_of,
     write_atomically,
 )
 from smidgen.edge_client.wire.fleet import Terms
@@ -152,15 +149,6 @@ def sweep_halves(folder: Path) -> None:
             whole = place / half["name"]
             if whole.exists() if half["old"] else _is_sweepable(path, whole):
                 _remove(path)
-
-
-def close_own(folder: Path) -> None:
-    """Take what an older smidgen let others read from all but its owner."""
-    closed, left = close_to_others(folder, is_own)
-    if closed:
-        log.info("%s", told_of(closed))
-    if left:
-        log.warning("others may read %s, which is not ours to close; its owner can chmod", left[0])
 
 
 def _is_sweepable(part: Path, whole: Path) -> bool:

@@ -38,10 +38,10 @@ from smidgen.edge_client.client.folder import (
     TODO,
     Joined,
     StepStates,
-    close_own,
     file_name,
     foreign_in,
     in_words,
+    is_own,
     sealed,
     sweep_halves,
     unsealed,
@@ -49,6 +49,7 @@ from smidgen.edge_client.client.folder import (
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.files import (
     PRIVATE,
+    close_aloud,
     close_to_others,
     discard,
     from_json,
@@ -175,7 +176,7 @@ class ClientState:
         with self.held():
             sweep_halves(self.folder)
             self._sweep()
-            close_own(self.folder)
+            close_aloud(self.folder, log, is_own)  # what an older smidgen let others read
             yield
 
     def undo(self) -> None:

@@ -45,7 +45,6 @@ class Lead(Protocol):
 
     def begin(self, on_news: Callable[[], object]) -> None:
         """Try to get the lead; be told, in a thread, when it came or others have written."""
-        ...
 
     def end(self) -> None: ...
 

@@ -29,11 +29,9 @@ class Locks(Protocol):
 
     def alone(self, name: str, patience_s: float = 0.0) -> AbstractContextManager[bool]:
         """Hold a lock that nobody else holds or shares; whether that is so within the time."""
-        ...
 
     def shared(self, name: str) -> AbstractContextManager[None]:
         """Share a lock with whoever shares it too; waits for who holds it alone."""
-        ...
 
     def keep(self, connection: sql.Connection, name: str) -> None:
         """Make sure that what this process shares of a lock was held all the time.
@@ -43,7 +41,6 @@ class Locks(Protocol):
         Raises:
             DatabaseAway: It was lost, as when its server was started again.
         """
-        ...
 
 
 class FileLocks:

@@ -118,7 +118,6 @@ class PackSource(Protocol):
             Unreachable: Not now.
             NotHere: Not there.
         """
-        ...
 
 
 class Folder:
