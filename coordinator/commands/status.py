@@ -112,8 +112,7 @@ def next_step(store: StorePlace, newest: Status | None, is_served: bool, now_s: 
     """
 
     def command(name: str, *more: str) -> str:
-        words = ["smidgen", "coordinator", *name.split(), *store.options, *more]
-        return shlex.join(words)
+        return shlex.join(["smidgen", "coordinator", *name.split(), *store.options, *more])
 
     if newest is None:
         return f"next  {command('create', '--task', 'TASK')}"

@@ -138,8 +138,7 @@ def is_unheard(error: Exception) -> bool:
 
     An answer that was lost may have been one that let it in.
     """
-    is_absent = isinstance(error, Unreachable) and error.is_absent
-    return is_absent or isinstance(error.__cause__, Refused)
+    return bool(getattr(error, "is_absent", isinstance(error.__cause__, Refused)))
 
 
 def facts_of(settings: Settings) -> DeviceFacts:

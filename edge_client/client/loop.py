@@ -105,7 +105,6 @@ class Client:
             TransportError: Nobody answered at the start.
         """
         elsewhere = last_elsewhere(self._settings, self._state)
-        is_new = self._state.identity() is None
         known = identity_of(self._settings, self._state)
         verify, life, is_stopped = self._settings.verify, draw_life(), False
         url, alive = self._settings.url, self._guest.alive  # who hears no answer is, too
@@ -122,8 +121,8 @@ class Client:
             try:
                 self._me = enrol(coordinator, known, self._settings, elsewhere)
             except (ClientError, Unreachable) as error:
-                if is_new and is_unheard(error):
-                    self._state.forget_identity()
+                if is_unheard(error):
+                    self._state.forget_new_identity()
                 raise
             self._state.keep_identity(self._me)
             tell("READY=1", "STATUS=enrolled")

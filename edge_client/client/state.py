@@ -126,6 +126,7 @@ class ClientState:
         self.joined, self._steps = Joined(folder / "runs"), folder / "steps"
         self.updates = StepStates(folder / "updates")
         self.link = Link(folder / "link.json")
+        self._is_new = False  # whether it was nobody when it became who it is
         try:
             if (held := foreign_in(folder, given)) is not None:
                 raise StateError(f"{in_words(folder, held)}; {TODO}")
@@ -134,7 +135,9 @@ class ClientState:
             for part in (self._adapters, self._outbox, self.joined.folder):
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise StateError(f"state folder {folder} cannot be made: {error.strerror}") from error
+            raise StateError(
+                f"state folder {folder} cannot be made: {error.strerror}; give another --state"
+            ) from error
 
     def secret(self) -> bytes:
         """256 random bits that no coordinator knows, to draw noise by; made when first asked for.
@@ -269,6 +272,7 @@ class ClientState:
         """
         try:
             before = self.identity()
+            self._is_new = before is None
             if before is not None and before.key != identity.key:
                 for finished in self.finished():
                     self.forget_finished(finished.report.work_id)
@@ -286,9 +290,10 @@ class ClientState:
         body = json.dumps(asdict(identity), sort_keys=True).encode()
         write_atomically(self.folder / name, body, PRIVATE)
 
-    def forget_identity(self) -> None:
-        """Be nobody again, for no coordinator has heard of the key."""
-        (self.folder / "device.json").unlink()
+    def forget_new_identity(self) -> None:
+        """Be nobody again if this start has drawn the key, of which no coordinator has heard."""
+        if self._is_new:
+            (self.folder / "device.json").unlink()
 
     def base_ids(self) -> set[str]:
         return {terms.base_id for terms in self.joined.all().values() if terms is not None}

@@ -57,6 +57,18 @@ def test_a_wrong_token(scene: Scene, url: str) -> None:
     assert not (scene.folder / "state" / "x").exists()
 
 
+def test_a_home_that_cannot_be_written(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/proc/none")  # nor by root
+    given = ("--coordinator", "http://127.0.0.1:9", "--data", str(scene.data("x")), "--token", "t")
+    said = refused("client", "run", *given, "--base", str(scene.base.folder))
+    assert "state folder /proc/none/" in said and said.endswith("; give another --state")
+    out = ("--out", str(scene.folder / "alone"), "--base", str(scene.base.folder))
+    task = scene.folder / "task.toml"
+    task.write_text(scene.task)
+    line = ("client", "train", "--data", str(scene.data("x")), "--task", str(task), "--epochs", "1")
+    assert smidgen(*line, *out).exit_code == 0  # needs no home
+
+
 def test_a_server_that_is_not_there_leaves_no_state_behind(scene: Scene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

@@ -135,6 +135,20 @@ def test_a_set_of_the_hub_is_a_devices_texts(hub: Hub, tmp_path: Path, form: str
     assert (said["num_examples"], said["test_examples"]) == (8, 8)
 
 
+def test_a_set_of_other_columns_says_which_options_name_them(hub: Hub, tmp_path: Path) -> None:
+    rows = ROWS.replace("text,label", "sentence,topic").encode()
+    hub.repositories["org/mail"] = {"train.csv": rows, "test.csv": rows}
+    hf(hub, tmp_path, "download", "org/mail", "--repo-type", "dataset", "--local-dir", "mail")
+    (tmp_path / "task.toml").write_text(TASK)
+    given = ("--task", str(tmp_path / "task.toml"), "--data", str(tmp_path / "mail"))
+    line = ("client", "train", *given, "--out", str(tmp_path / "adapter"), "--adapter", "lora:2")
+    done = smidgen(*line)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert "columns text,label are expected" in done.stderr and "--text-column and" in done.stderr
+    columns = ("--text-column", "sentence", "--label-column", "topic")
+    assert smidgen(*line, *columns).exit_code == 0
+
+
 @pytest.mark.parametrize("there", [1, 2])
 def test_a_split_in_several_files_is_refused(tmp_path: Path, there: int) -> None:
     for number in range(there):
