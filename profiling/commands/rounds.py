@@ -20,14 +20,14 @@ from smidgen.profiling.rounds.picture import draw_rounds, draw_waterfall, file_t
 from smidgen.profiling.rounds.waterfall import Step, steps_of_round
 
 NOTES = (
-    "before, after: medians; noise: within the tolerance, or repetitions that are not apart",
-    f"sure: that they are apart (two-sided rank sum test, {100 * CONFIDENT:.0f} % is asked for: "
-    "five repetitions beside five can decide, three beside three cannot), - of a figure measured "
-    "once, which the tolerance decides; it is per figure: of many some are apart by chance",
+    "before, after: medians; noise: within the tolerance, or not separated by the test below",
+    f"sure: confidence that the repetitions differ, by a two-sided rank-sum test at "
+    f"{100 * CONFIDENT:.0f} % (five against five can decide, three against three cannot); - for a "
+    "figure measured once, which the tolerance decides; among many figures some differ by chance",
 )
 RATIOS = (
-    "ours : peer, each beside the peer of its own session, since machines differ; sure: beside "
-    "whichever of the peer's repetitions brings both nearest together"
+    "ours : peer, each relative to the peer of its own session, since machines differ; sure: "
+    "against the repetition of the peer that brings both closest together"
 )
 
 
@@ -85,7 +85,7 @@ def comparison_table(found: Comparison) -> Table:
     ]
     notes = [*NOTES]
     if any(change.verdict in order[3:] for change in found.changes):
-        notes.append("peer, estimated, published: told as they are, without a say in the exit code")
+        notes.append("peer, estimated, published: listed only, without effect on the exit code")
     if any(change.peer for change in found.changes):
         notes.append(RATIOS)
     return Table(columns, rows, "before and after", tuple(notes))
