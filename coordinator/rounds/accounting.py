@@ -109,10 +109,11 @@ class Account:
             return privacy.noise_multiplier
         participations = -(-self.rounds // privacy.separation)
         least = gaussian_multiplier(privacy.epsilon, privacy.delta)
-        return least * math.sqrt(participations * self._passes)
+        return least * math.sqrt(participations * self.releases)
 
     @property
-    def _passes(self) -> int:
+    def releases(self) -> int:
+        """Gaussian mechanisms of one participation."""
         return self.passes if self.privacy.unit == "text" else 1
 
     @property
@@ -127,14 +128,14 @@ class Account:
         """Of a device that has taken part in so many rounds, or of its texts."""
         if not participations:
             return 0.0
-        multiplier = self.multiplier / math.sqrt(participations * self._passes)
+        multiplier = self.multiplier / math.sqrt(participations * self.releases)
         return gaussian_epsilon(multiplier, self.privacy.delta)
 
     @cached_property
     def most_participations(self) -> int:
         """Rounds in which a device may take part within its budget."""
         least = gaussian_multiplier(self.privacy.epsilon, self.privacy.delta)
-        return math.floor((self.multiplier / least) ** 2 / self._passes * (1.0 + 1e-9))
+        return math.floor((self.multiplier / least) ** 2 / self.releases * (1.0 + 1e-9))
 
     def signal_to_noise(self, devices: int, parameters: int) -> float:
         """Longest sum of what is clipped by the length of its noise.
@@ -187,23 +188,22 @@ class Account:
     def lack(
         self,
         heard: Mapping[str, Heard],
-        alive: Collection[str],
+        known: Collection[str],
         round_index: int,
         min_updates: int,
     ) -> str:
-        """Why a round cannot open with the devices that are known; empty where it can.
+        """Why privacy keeps a round from opening; empty where it does not.
 
         Waiting for those that are away does not help then: rounds, by which they rest, stand still.
 
         Args:
             heard: Each device's history in the run.
-            alive: Who is there.
+            known: Devices that could train, those that are away too.
             round_index: The round.
             min_updates: Devices that it needs.
         """
-        known = {*heard, *alive}
         ready = self.eligible(heard, known, round_index)
-        if len(ready) >= min_updates:
+        if len(ready) >= min_updates or len(known) < min_updates:
             return ""
         able = self._within_budget(heard, known)
         if len(able) < min_updates:

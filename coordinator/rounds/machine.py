@@ -126,6 +126,8 @@ def _due(
         again = _train(*known, opened.attempt + 1, facts)
         # Who trains for long does not poll meanwhile: as long as somebody has not answered, the
         # step stays open, since its update would come too late for another.
+        if again is None and (lack := _lack_of_privacy(config, state, alive)):
+            return Paused(now_s, lack)
         if again is None and step.is_answered and not _able(config, state, alive):
             return _evaluate_anew(*known)
         if again is not None and _is_hopeless(config, state, step, alive):
@@ -204,7 +206,7 @@ def bounded(
         state: The state that it was decided on.
         adapter: Reads what the step starts from.
     """
-    if opened.kind != "train" or config.privacy is not None:  # which bounds updates by itself
+    if opened.kind != "train" or is_bounded_by_noise(config):
         return opened
     least = thresholds_before(config, state, opened.round_index)
     told = trainable(state.texts, state.confidences, least)
@@ -235,7 +237,7 @@ def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
     """
     opened, answers = step.opened, [answer for _, answer in step.updates()]
     norms = [one.norm for one in answers if one.norm is not None]
-    is_fixed = config.training.scaffold or config.privacy is not None
+    is_fixed = config.training.scaffold or is_bounded_by_noise(config)
     if state.medians.norms or is_fixed or not norms:
         return opened
     bound, most = opened.norm_bound, opened.most_examples
@@ -334,11 +336,24 @@ def _next_step(
         labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
-    if opened is None and config.account is not None:
-        next_round = state.round_index + 1
-        lack = config.account.lack(state.heard, alive, next_round, config.min_updates)
-        return Paused(now_s, lack) if lack else None
+    if opened is None and (lack := _lack_of_privacy(config, state, alive)):
+        return Paused(now_s, lack)
     return _evaluate_anew(config, state, alive, secret, now_s) if opened is None else opened
+
+
+def is_bounded_by_noise(config: Schedule) -> bool:
+    """Whether updates are bounded by the step that adds a coordinator's noise."""
+    return config.privacy is not None and config.privacy.unit == "device"
+
+
+def _lack_of_privacy(config: Schedule, state: State, alive: Collection[str]) -> str:
+    """Why no device may train for the sake of a budget; empty where that is not the reason."""
+    if config.account is None:
+        return ""
+    known = {*alive, *state.heard} - state.left.keys()
+    least = thresholds_before(config, state, state.round_index + 1)
+    able = candidates(sorted(known), state.texts, state.confidences, least)
+    return config.account.lack(state.heard, able, state.round_index + 1, config.min_updates)
 
 
 def _began_with_few(config: Schedule, state: State, alive: Collection[str]) -> bool:

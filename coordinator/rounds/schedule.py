@@ -1,10 +1,11 @@
 """Settings of a run's rounds and of their aggregation, as run files and experiments have them."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from smidgen.coordinator.rounds.accounting import Account
+from smidgen.coordinator.rounds.accounting import Account, gaussian_multiplier
 from smidgen.coordinator.rounds.extensions import split
 from smidgen.coordinator.rounds.learning.optimizers import Decay, ServerRates
 from smidgen.coordinator.rounds.learning.registry import (
@@ -244,26 +245,40 @@ def check_private(spec: "RunSpec") -> None:
     Raises:
         ValueError: Names what to leave out.
     """
-    learning, updates = spec.learning, spec.updates
+    privacy, learning, adapter = spec.privacy, spec.learning, spec.adapter
+    assert privacy is not None
     wrong = {
-        f"mean = {learning.mean}": learning.mean != "fedavg",
-        f"selection = {learning.selection}": learning.selection != "random",
-        f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
-        "scaffold": spec.training.scaffold,
         "labelling": spec.labelling is not None,
-        f"norm_bound = {spec.norm_bound}": spec.norm_bound not in ("adaptive", 0.0),
-        f"max_examples = {spec.max_examples}": spec.max_examples not in ("adaptive", 0),
-        f"steps = {', '.join(updates.steps)}": bool(updates.steps),
+        f"steps = {', '.join(spec.updates.steps)}": bool(spec.updates.steps),
     }
-    if spec.privacy is not None and spec.privacy.unit == "text":
-        net = parse_adapter(spec.adapter).net if spec.adapter.split("+")[0] != "full" else ""
+    if privacy.unit == "device":
+        turns = "turns:rolora" in steps_of(adapter) and privacy.separation > 1
+        wrong |= {
+            f"mean = {learning.mean}": learning.mean != "fedavg",
+            f"selection = {learning.selection}": learning.selection != "random",
+            f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
+            "scaffold": spec.training.scaffold,
+            f"norm_bound = {spec.norm_bound}": spec.norm_bound not in ("adaptive", 0.0),
+            f"max_examples = {spec.max_examples}": spec.max_examples not in ("adaptive", 0),
+            f"separation with adapter {adapter}": turns,
+        }
+    else:  # what a coordinator makes of updates that have their noise costs nothing
+        is_full = adapter.split("+")[0] == "full"
+        has_net = not is_full and bool(parse_adapter(adapter).net)
         wrong |= {
             "adjusted": spec.training.adjusted,
             f"least_samples = {spec.training.least_samples}": bool(spec.training.least_samples),
-            f"adapter +{net}": bool(net),
+            f"adapter = {adapter}": is_full or has_net or "turns:core" in steps_of(adapter),
         }
     found = [name for name, is_there in wrong.items() if is_there]
     demand(not found, f"privacy: its epsilon does not hold with them: leave out {', '.join(found)}")
+    account = Account(privacy, spec.rounds, spec.training.epochs)
+    least = gaussian_multiplier(privacy.epsilon, privacy.delta) * math.sqrt(account.releases)
+    demand(
+        account.most_participations > 0,
+        f"privacy: noise_multiplier {account.multiplier:g} is too small for one round at epsilon "
+        f"{privacy.epsilon:g}: {least:.4g} or more is expected",
+    )
 
 
 def check_decay(learning: Learning, rounds: int) -> None:

@@ -34,6 +34,7 @@ from smidgen.coordinator.rounds.scheduling.participation import (
     Patience,
     Silence,
     after_asking,
+    after_failure,
     after_score,
     after_step,
     after_training,
@@ -331,8 +332,11 @@ def _answered(state: State, answer: Answered) -> State:
     if has_evaluated and (not has_tests(answer)) != (name in without):
         without = without ^ {name}
     known = step.answers if isinstance(step.answers, StepAnswers) else StepAnswers(step.answers)
+    heard = state.heard
+    if step.opened.kind == "train" and answer.outcome == "failed":
+        heard = after_failure(heard, name)
     step = replace(step, answers=known.plus(answer))
-    return replace(state, step=step, texts=texts, without_tests=without)
+    return replace(state, step=step, texts=texts, without_tests=without, heard=heard)
 
 
 def _rolled_back(state: State, event: RolledBack) -> State:

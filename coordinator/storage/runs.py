@@ -140,6 +140,9 @@ def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
     ratio = account.signal_to_noise(count, parameters)
     more = "larger batches" if is_of_texts else "more devices"
     lack = f"; below 1 it is mostly noise: {more} or a smaller adapter" if ratio < 1.0 else ""
+    afforded = account.most_participations * account.privacy.separation
+    if afforded < config.rounds:
+        lack += f"; the budget lasts for {afforded} of {config.rounds} rounds"
     return (
         f"{account.spent({})}; of {count} {of} with {parameters:,} numbers the sum is at most "
         f"{ratio:.2g} times as long as its noise{lack}"

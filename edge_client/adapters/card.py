@@ -240,7 +240,7 @@ def _limits(task: Task, privacy: str) -> list[str]:
     """What it is not for, and how far its texts are protected."""
     said = "no differential privacy was applied"
     if privacy:
-        said = "differential privacy bounds how much, but for the scores above"
+        said = "differential privacy bounds how much of this run's, but for the scores above"
     return [
         "## What it is not\n",
         f"{kind_of(task).card.limits} Scores are of the training devices' own texts, where there "

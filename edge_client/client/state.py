@@ -22,6 +22,7 @@ file or the new one. The newest is what came last, whatever the board's clock sa
 (`smidgen.edge_client.files.make_latest`).
 """
 
+import hmac
 import json
 import logging
 import os
@@ -139,8 +140,11 @@ class ClientState:
                 f"state folder {folder} cannot be made: {error.strerror}; give another --state"
             ) from error
 
-    def secret(self) -> bytes:
-        """256 random bits that no coordinator knows, to draw noise by; made when first asked for.
+    def secret(self, run: str) -> bytes:
+        """256 bits that no coordinator knows, to draw a run's noise by; made when first asked for.
+
+        Args:
+            run: The run's id.
 
         Raises:
             OSError: It cannot be kept.
@@ -150,7 +154,7 @@ class ClientState:
         if len(found) != SECRET_BYTES:
             found = secrets.token_bytes(SECRET_BYTES)
             write_atomically(path, found, PRIVATE)
-        return found
+        return hmac.digest(found, run.encode(), "sha256")
 
     @contextmanager
     def held(self) -> Iterator[None]:

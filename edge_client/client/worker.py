@@ -166,7 +166,8 @@ class Worker:
         states = {one.name: kept.of(run, one.round_index, one.name) for one in work.updates}
         rate = self._state.link.rate() if work.updates else None
         is_private = any(one.name == TextNoise.name for one in work.updates)
-        return StepInputs(states, shared, rate, self._state.secret() if is_private else b"")
+        secret = self._state.secret(work.run_id) if is_private else b""
+        return StepInputs(states, shared, rate, secret)
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings

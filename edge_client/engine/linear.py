@@ -5,13 +5,13 @@ updates; so a core is exact with AdamW, SGD, FedProx and SCAFFOLD, on both engin
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from smidgen.edge_client.engine.backend import Backend, by_rule
+from smidgen.edge_client.engine.backend import Backend
 from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
+from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.texts.batches import Batch
@@ -43,21 +43,18 @@ class LinearBackend:
         return getattr(self._inner, name)
 
     def hold(self, correction: Correction | None) -> None:
+        is_fit = correction is None or correction.rule is None
+        demand(is_fit, "a core has no gradients of single texts", Failed)
         self._correction = correction
 
     def step(self, batch: Batch, plan: Plan) -> float:
-        loss, pulled = by_rule(
-            self._correction, batch, partial(self._moving, plan=plan), self._trained
-        )
+        loss, gradients = self.gradients(batch, plan)
+        # Those below the plan's depth are zero, and as little trained as the inner one trains them.
+        pulled = {name: one for name, one in gradients.items() if one.any()}
         add_correction(pulled, self._trained, self._correction)
         self._optimizer.step(pulled)
         self._inner.put(self._form.expand(self._trained))
         return loss
-
-    def _moving(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
-        """Without those below the plan's depth: they are zero, and the inner one trains none."""
-        loss, gradients = self.gradients(batch, plan)
-        return loss, {name: one for name, one in gradients.items() if one.any()}
 
     def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
         loss, gradients = self._inner.gradients(batch, plan)

@@ -98,6 +98,7 @@ def train(
     keeper = keeper or NotKept()
     correction = correct(before) if correct else local_correction(before, training)
     engine.hold(correction)
+    is_ruled = correction is not None and correction.rule is not None
     asked = prompts_by_epoch(engine.encoder, examples, seed)
     offsets = None
     if training.adjusted:
@@ -115,7 +116,8 @@ def train(
 
     for epoch in range(training.epochs):
         prompts = asked(epoch) if epoch else prompts
-        lengths = [len(prompt.ids) for prompt in prompts]
+        # Where each text counts by a rule of its own, batches are the same whatever texts say.
+        lengths = [0 if is_ruled else len(prompt.ids) for prompt in prompts]
         batches = epoch_batches(lengths, training.batch, generator)
         steps += len(batches)
         if epoch < place.epoch:

@@ -22,11 +22,13 @@ Law: the sum and its noise lie on one grid of powers of two, so that no low bit 
 them apart (Mironov 2012); the grid is 2^-24 of the noise, and its rounding counts as sensitivity.
 
 Law: equal updates after equal rounds get equal noise, so a coordinator that was killed ends in the
-same bytes; other updates get noise that is independent of it, also where a store was restored.
+same bytes; other updates, another clip or multiplier, and other runs get noise that is independent
+of it, also where a store was restored.
 """
 
 import hashlib
 import hmac
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -45,7 +47,8 @@ from smidgen.edge_client.updates.step import (
 from smidgen.edge_client.wire.tensors import AdapterState
 
 GRID = 2.0**-24  # of the noise's standard deviation
-ROUNDED = 1.0 + 2.0**-20  # of clip: float32's rounding of a mean is within it
+log = logging.getLogger(__name__)
+
 LAST, BEFORE = "round", "before."  # in the server's state: the round that it is of, n_(t-1), ...
 
 
@@ -134,7 +137,9 @@ class DeviceNoise(UpdateStep):
             (c * one for c, one in zip(self._bands[1:], before, strict=False)), np.zeros(flat.size)
         )
         self._keep(context.round_index, [noise, *before])
-        noised = with_noise(flat, noise, self._clip / devices, self._multiplier)
+        # A mean in float32 differs from the exact one by less than that share of clip.
+        sensitivity = self._clip / devices * (1.0 + devices * 2.0**-22)
+        noised = with_noise(flat, noise, sensitivity, self._multiplier)
         parts = np.split(noised, np.cumsum([mean[name].size for name in names])[:-1])
         return {
             name: part.astype(np.float32).reshape(mean[name].shape)
@@ -144,7 +149,8 @@ class DeviceNoise(UpdateStep):
     def _key(self, context: ServerContext, before: list[np.ndarray]) -> bytes:
         for one in before:
             self._digest.update(one.tobytes())
-        self._digest.update(f"{context.round_index}:{self._devices}".encode())
+        said = f"{context.round_index}:{self._devices}:{self._clip!r}:{self._multiplier!r}"
+        self._digest.update(said.encode())
         return hmac.digest(context.key, self._digest.digest(), "sha256")
 
     def _before(self, round_index: int, size: int) -> list[np.ndarray]:
@@ -165,9 +171,10 @@ class DeviceNoise(UpdateStep):
 class TextNoise(UpdateStep):
     """DP-SGD (Abadi et al. 2016, arXiv:1607.00133) on the device: each text's gradient is clipped.
 
-    What is protected is each text, from the coordinator too, which gets updates that have their
-    noise already. In every pass over the texts each is in one step, so k passes in all are one
-    Gaussian mechanism of multiplier z / sqrt(k).
+    What is protected is what each text says, from the coordinator too, which gets updates that have
+    their noise already. In every pass each text is in one step, whatever it or another one says:
+    batches are not sorted by length. So k passes in all are one Gaussian mechanism of multiplier
+    z / sqrt(k). A sum is divided by the run's batch, also where fewer texts are left.
 
     Args:
         clip: As a text, as is the other.
@@ -178,7 +185,7 @@ class TextNoise(UpdateStep):
 
     def __init__(self, clip: str, multiplier: str) -> None:
         super().__init__()
-        self._clip, self._multiplier = float(clip), float(multiplier)
+        self._told = float(clip), float(multiplier)
 
     def correct(self, correction: Correction, context: DeviceContext) -> Correction:
         """With the rule that clips and adds noise.
@@ -187,7 +194,8 @@ class TextNoise(UpdateStep):
             Failed: The context has no secret that noise could be drawn by.
         """
         demand(bool(context.secret), "update step dp-text: no secret to draw noise by", Failed)
-        rule = ClippedTexts(self._clip, self._multiplier, context.secret, correction.frozen)
+        log.info("each text's gradient is clipped to %g, noise is %g times that", *self._told)
+        rule = ClippedTexts(*self._told, context.training.batch, context.secret, correction.frozen)
         return replace(correction, rule=rule)
 
 
@@ -197,6 +205,7 @@ class ClippedTexts:
 
     clip: float
     multiplier: float
+    batch: int
     secret: bytes = field(repr=False)
     frozen: frozenset[str] = frozenset()
 
@@ -207,18 +216,22 @@ class ClippedTexts:
         losses, sums = 0.0, dict[str, np.ndarray]()
         for index in range(texts):
             loss, found = of_text(index)
-            losses += loss
             trained = {name: found[name] for name in sorted(found) if name not in self.frozen}
+            sums = sums or {name: np.zeros(one.shape) for name, one in trained.items()}
             squares = (float(np.square(one, dtype=np.float64).sum()) for one in trained.values())
-            share = self.clip / max(math.sqrt(math.fsum(squares)), self.clip)
-            for name, one in trained.items():
-                sums[name] = sums.get(name, 0.0) + share * one.astype(np.float64)
+            norm = math.sqrt(math.fsum(squares))
+            if math.isfinite(norm):  # one text alone does not end a training
+                losses += loss
+                for name, one in trained.items():
+                    sums[name] += self.clip / max(norm, self.clip) * one.astype(np.float64)
         flat = np.concatenate([one.ravel() for one in sums.values()])
         digest = hashlib.sha256(flat.tobytes())
         for name in sorted(at):
             digest.update(at[name].tobytes())
+        digest.update(f"{texts}:{self.batch}:{self.clip!r}:{self.multiplier!r}".encode())
         drawn = gaussians(hmac.digest(self.secret, digest.digest(), "sha256"), flat.size)
-        noised = with_noise(flat, self.multiplier * drawn, self.clip, self.multiplier) / texts
+        noise, sensitivity = self.multiplier * drawn, self.clip * (1.0 + 2.0**-30)
+        noised = with_noise(flat, noise, sensitivity, self.multiplier) / self.batch
         ends = np.cumsum([one.size for one in sums.values()])[:-1]
         return losses / texts, {
             name: part.astype(np.float32).reshape(sums[name].shape)
@@ -234,10 +247,9 @@ def with_noise(
     Args:
         exact: (numbers,), float64.
         noise: By the sensitivity, (numbers,).
-        sensitivity: How far one device or text moves the numbers.
+        sensitivity: How far one device or text moves the numbers at most.
         multiplier: About the noise's standard deviation; the grid is as much finer.
     """
-    sensitivity *= ROUNDED
     grid = 2.0 ** math.floor(math.log2(multiplier * sensitivity * GRID))
     # Two sums that are so far apart are as far on the grid, and one step more in each number.
     sensitivity += grid * math.sqrt(exact.size)
@@ -246,8 +258,12 @@ def with_noise(
 
 
 def gaussians(key: bytes, count: int) -> np.ndarray:
-    """Standard normal numbers, float64, (count,): SHAKE-256 of a key by Box and Muller."""
-    stream = hashlib.shake_256(key).digest(8 * (count + count % 2))
-    uniform = ((np.frombuffer(stream, "<u8") >> np.uint64(11)) + 1.0) * 2.0**-53
-    radius, angle = np.sqrt(-2.0 * np.log(uniform[::2])), 2.0 * math.pi * uniform[1::2]
+    """Standard normal numbers, float64, (count,): SHAKE-256 of a key by Box and Muller.
+
+    Radii are of 106 bits, so that they lie nearer each other than the grid in the tail, too.
+    """
+    stream = hashlib.shake_256(key).digest(24 * (-(-count // 2)))
+    words = np.frombuffer(stream, "<u8").reshape(3, -1) >> np.uint64(11)
+    uniform = (words[0] + (words[1] + 1.0) * 2.0**-53) * 2.0**-53
+    radius, angle = np.sqrt(-2.0 * np.log(uniform)), 2.0 * math.pi * 2.0**-53 * words[2]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

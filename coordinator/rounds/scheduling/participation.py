@@ -28,7 +28,7 @@ class Heard:
         loss: Mean loss that it says it had; None where it has not said.
         tries: How often it was asked after that, and has failed, come late or not answered yet.
         counted: Rounds in which its training has counted.
-        asked: How often it was asked to train.
+        asked: How often it was asked to train, and has not failed.
     """
 
     round_index: int
@@ -49,6 +49,12 @@ def after_asking(heard: Mapping[str, Heard], asked: StepOpened | AlsoAsked) -> M
         name: replace(one, tries=one.tries + 1, asked=one.asked + 1) for name, one in known.items()
     }
     return {**heard, **again}
+
+
+def after_failure(heard: Mapping[str, Heard], device_id: str) -> Mapping[str, Heard]:
+    """What is known once a device has failed: it has sent nothing of its texts."""
+    before = heard.get(device_id, Heard(0, 0))
+    return {**heard, device_id: replace(before, asked=max(0, before.asked - 1))}
 
 
 def after_training(

@@ -4,10 +4,12 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,15 +27,18 @@ from smidgen.coordinator.rounds.events import (
     Paused,
     RolledBack,
     StepClosed,
+    StepOpened,
     Unpaused,
 )
-from smidgen.coordinator.rounds.machine import decide
+from smidgen.coordinator.rounds.machine import bounded, decide
+from smidgen.coordinator.rounds.scheduling.participation import Heard
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
 from smidgen.coordinator.rounds.state import State, evolve
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.reports import Failure
 from smidgen.edge_client.wire.training import Labelling, Training
 from tests.coordinator.rounds.test_machine import aggregated, answered
 
@@ -219,6 +224,65 @@ def test_a_run_that_went_back_still_counts_what_was_released() -> None:
     assert Account(PRIVACY, 6).spent(state.heard).participations == 6
 
 
+def stuck(config: RunConfig, state: State, names: Sequence[str]) -> Event | None:
+    """What is due an hour later, once everybody who was asked has failed, or nobody was."""
+    for _ in range(50):
+        event = decide(config, state, names, "secret", 3600.0)
+        if isinstance(event, Paused) or (isinstance(event, StepOpened) and event.kind != "train"):
+            return event
+        if event is None:
+            return None
+        state = evolve(state, event)
+        for pair in state.step.members.items() if state.step else ():
+            state = evolve(state, answered(*pair, "failed"))
+    return None
+
+
+@pytest.mark.parametrize("privacy", [PRIVACY, TEXTS])
+def test_a_run_whose_devices_have_no_texts_asks_again_as_others_do(privacy: Privacy) -> None:
+    config = replace(CONFIG, privacy=privacy)
+    state = replace(State("first"), texts={"a": 0, "b": 0}, evaluated=0)
+    event = stuck(config, state, ["a", "b"])
+    assert isinstance(event, StepOpened) and event.kind == "evaluate"
+
+
+def test_failed_attempts_of_texts_cost_nothing_and_missed_ones_do() -> None:
+    config = replace(CONFIG, privacy=TEXTS, rounds=1)
+    state = replace(State("first"), evaluated=0)
+    opened = decide(config, state, ["a", "b"], "secret", 0.0)
+    assert isinstance(opened, StepOpened)
+    state = evolve(state, opened)
+    assert {one.asked for one in state.heard.values()} == {1}
+    for pair in opened.members:
+        failed = evolve(state, answered(pair[0], pair[1], "failed"))
+        assert failed.heard[pair[1]].asked == 0
+    missed = decide(config, state, ["a", "b"], "secret", 1e6)  # nobody has answered in time
+    assert isinstance(missed, Paused) and missed.reason.startswith("privacy: epsilon 8 is used up")
+
+
+def test_devices_that_left_do_not_keep_a_run_waiting() -> None:
+    heard = {name: Heard(1, 4, counted=6, asked=6) for name in "ab"}
+    heard |= {name: Heard(0, 0) for name in "xy"}
+    left: dict[str, Failure] = dict.fromkeys("xy", "revoked")
+    state = replace(State("first"), evaluated=0, heard=heard, left=left, round_index=6, rounds=9)
+    event = decide(CONFIG, state, ["a", "b"], "secret", 1e6)
+    assert isinstance(event, Paused) and "used up by 2 of 2 devices" in event.reason
+
+
+def test_updates_of_private_texts_are_bounded_as_others_are() -> None:
+    state = replace(State("first"), evaluated=0, texts=dict.fromkeys("abc", 4))
+    adapter = {"w": np.ones(9, np.float32)}
+    for privacy, is_bounded in ((None, True), (TEXTS, True), (PRIVACY, False)):
+        config = replace(CONFIG, privacy=privacy)
+        opened = decide(config, state, ["a", "b", "c"], "secret", 0.0)
+        assert isinstance(opened, StepOpened)
+        found = bounded(opened, config, state, lambda: adapter)
+        assert (found.norm_bound is not None) is is_bounded
+    replace(CONFIG, privacy=TEXTS, norm_bound=1.0)
+    median = replace(CONFIG.learning, mean="median")
+    replace(CONFIG, privacy=TEXTS, min_updates=3, min_clients=3, learning=median)
+
+
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
@@ -255,9 +319,15 @@ def test_settings_that_protect_nobody_are_refused(wrong: dict[str, Any], names: 
         ({"asynchronous": Asynchronous()}, "leave asynchronous out"),
         ({"privacy": replace(PRIVACY, delta=0.01), "min_clients": 100}, "not below 1 / min_cl"),
         ({"privacy": replace(PRIVACY, separation=3)}, "min_clients = 3 or more"),
+        ({"privacy": replace(PRIVACY, noise_multiplier=0.1)}, "0.1 is too small for one round"),
+        (
+            {"privacy": replace(PRIVACY, separation=2), "adapter": "lora:8+rolora"},
+            "separation with adapter lora:8.rolora",
+        ),
+        ({"privacy": TEXTS, "adapter": "lora:8+core"}, "adapter = lora:8.core"),
         ({"privacy": TEXTS, "training": Training(adjusted=True)}, "adjusted"),
         ({"privacy": TEXTS, "training": Training(least_samples=9)}, "least_samples = 9"),
-        ({"privacy": TEXTS, "adapter": "lora:8+generator"}, "adapter .generator"),
+        ({"privacy": TEXTS, "adapter": "lora:8+generator"}, "adapter = lora:8.generator"),
     ],
 )
 def test_what_the_account_does_not_hold_for_is_refused(settings: dict[str, Any], said: str) -> None:
