@@ -5,6 +5,7 @@ debootstrap and a Debian mirror; the base image is a bare Debian with its Python
 """
 
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 USER = 10001
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), as_root]
+PARTS = {"labelled.csv", "unlabelled.csv", "test.csv", "task.toml"}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), as_root]
 
 
 def run(*line: str | Path) -> str:
@@ -88,7 +90,7 @@ class Service:
         self.buildah = buildah
         host = "--add-host=server:127.0.0.1"
         self.container = run(*buildah, "from", "--pull-never", host, said["image"]).strip()
-        line = ["run", "--isolation=chroot"]
+        line = ["run", "--isolation=chroot", *(f"--cap-drop={one}" for one in said["cap_drop"])]
         for volume in said["volumes"]:
             outside, inside = volume.replace("${SMIDGEN_TEXTS:-texts}", "texts").split(":", 1)
             folder = volumes / outside
@@ -99,7 +101,9 @@ class Service:
         for key, value in (said.get("environment", {}) | values).items():
             line += [f"--env={key}={value}"]
         words = [*said.get("entrypoint", ["smidgen"]), *said.get("command", [])]
+        self.is_read_only = said["read_only"]
         self.log = (volumes / f"{name}.log").open("w+")
+        (volumes / f"{name}.began").touch()
         self.process = subprocess.Popen(
             [*buildah, *line, self.container, "--", *words], stdout=self.log, stderr=self.log
         )
@@ -110,8 +114,19 @@ class Service:
     def end(self) -> None:
         self.process.terminate()
         self.process.wait(60)
+        if self.is_read_only:  # what buildah cannot ask for: nothing was written but to volumes
+            place = run(*self.buildah, "mount", self.container).strip()
+            files = ("-type", "f", "-newer", self.log.name.replace(".log", ".began"))
+            assert run("find", place, "-xdev", *files, "!", "-path", f"{place}/tmp/*") == ""
+            run(*self.buildah, "umount", self.container)
         run(*self.buildah, "rm", self.container)
         self.log.close()
+
+
+def test_a_device_sees_its_own_texts_alone() -> None:
+    for name in "abc":
+        volumes = COMPOSE["services"][name]["volumes"]
+        assert [one for one in volumes if "texts" in one] == [f"texts-{name}:/texts:ro"]
 
 
 def test_three_devices_train_in_containers_and_keep_the_adapter(
@@ -128,7 +143,13 @@ def test_three_devices_train_in_containers_and_keep_the_adapter(
 
         prepared = start("prepare", ROUNDS="2")
         assert prepared.process.wait(120) == 0, prepared.said()
-        assert start("prepare").process.wait(60) == 0  # again: nothing to do
+        assert start("prepare").process.wait(60) == 0  # again: nothing to do but to copy texts
+        homes = {(tmp_path / f"texts-{name}" / "labelled.csv").read_bytes() for name in "abc"}
+        assert len(homes) == 3 and {one.name for one in tmp_path.glob("texts-?/*")} <= PARTS
+        with socket.create_server(("0.0.0.0", 8700)):
+            busy = start("server")
+            assert busy.process.wait(60) == 2 and "8700" in busy.said()
+            assert busy.said().count("smidgen coordinator: ") == 1
         server = start("server")
         wait_for(lambda: "https://" in server.said(), server)
         devices = {name: start(name) for name in "abc"}
