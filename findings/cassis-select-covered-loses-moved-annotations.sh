@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dkpro-cassis 0.12.0 (UIMA documents, such as INCEpTION's exports): an annotation whose begin or end
-# was changed is still looked up where it was. Cut the blank off a name, and `select_covered` does
+# dkpro-cassis 0.12.0 (UIMA documents, such as INCEpTION's exports): an annotation whose begin or
+# end was changed is still looked up where it was. Cut the blank off a name, and `select_covered` does
 # not find that name in its sentence any more, although `select` lists it with the new bounds and
 # the written document has it. So a run over sentences loses just the names that were mended.
 #
@@ -46,10 +46,11 @@ def in_sentence(cas):
 cas, name = document()
 name.begin += 1
 read = load_cas_from_xmi(io.BytesIO(cas.to_xmi().encode()), typesystem=types)
-print(f"names of the sentence: {in_sentence(cas)}; of the document:", texts(cas.select("text.Name")))
+everywhere = texts(cas.select("text.Name"))
+print(f"names of the sentence: {in_sentence(cas)}; of the document: {everywhere}")
 print("names of the sentence, written and read again:", in_sentence(read))
 assert in_sentence(cas) == "Bob", "the moved name is found now"
-assert in_sentence(read) == texts(cas.select("text.Name")) == "Ann Lee, Bob"
+assert in_sentence(read) == everywhere == "Ann Lee, Bob"
 cas, name = document()
 cas.remove(name)
 name.begin += 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # spaCy 3.8.18: a Doc that goes through `to_json` and `from_json` has no unannotated tokens left. A
 # token whose entity is not known ("" in `ent_iob_`, what `set_ents(..., missing=...)` writes) comes
-# back as one outside of all entities, "O", and so does one that may not be an entity (blocked). In a
+# back as one outside of all entities, "O"; so does one that may not be an entity (blocked). In a
 # text that was annotated in part, all that nobody has looked at counts as a negative: the scorer
 # takes a right entity there for a wrong one, and training learns from it. DocBin keeps both states.
 # Also lost are the knowledge base's ids of entities; those of span groups are kept.

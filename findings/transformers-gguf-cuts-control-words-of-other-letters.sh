@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# transformers 5.23.0, `AutoTokenizer.from_pretrained(..., gguf_file=...)`, byte-level BPE: a control
-# or user-defined word with a letter outside the byte alphabet, as `<｜User｜>` of DeepSeek's
-# distilled Qwen models, is no word of its own. It is cut into bytes, so that the chat template's
+# transformers 5.23.0, `AutoTokenizer.from_pretrained(..., gguf_file=...)`, byte-level BPE: control
+# and user-defined words with a letter outside the byte alphabet, as `<｜User｜>` of DeepSeek's
+# distilled Qwen models, are not kept whole. They are cut into bytes, so that the chat template's
 # marks reach the model as plain text; the one that is `bos_token` is added behind the vocabulary,
 # under an id that the file does not have. `<|user|>` in ASCII is read as the file says.
 #
