@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# onnxruntime 1.31.1, `quantize_static` in its usual form (QDQ, unsigned activations): a Clip behind
+# onnxruntime 1.31.1, `quantize_static` in its usual form (QDQ, asymmetric activations): a Clip behind
 # a quantized node is taken out, since the range of the quantized values does its work. That range
 # always includes 0. So a Clip whose bounds do not, such as a floor of 0.5 under what is divided by
 # later, is lost: the quantized model gives values down to 0, below any that the model can give. No
-# warning. Bounds with 0 between them are kept, and so are all with symmetric activations.
+# warning. Bounds with 0 between them hold, and so do all with symmetric activations.
 #
 # Seen with onnxruntime 1.31.1, onnx 1.23.2 (smallest and largest output):
 #   Clip 0.0 to 2.0: model 0.0 to 2.0, quantized 0.0 to 2.0
