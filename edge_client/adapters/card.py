@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from smidgen.edge_client.adapters.exports import ADAPTER
 from smidgen.edge_client.adapters.spec import AdapterSpec, has_peft_form, parse_adapter
@@ -32,16 +33,22 @@ which transformers makes dense:
 
 ```python
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained("base", gguf_file="{file}", dtype="float32")
+file = dict(gguf_file="{file}")
+config = AutoConfig.from_pretrained("base", **file)
+{rope}model = AutoModelForCausalLM.from_pretrained("base", config=config, dtype="float32", **file)
 model = PeftModel.from_pretrained(model, ".")
 ```
 
 PEFT's auto classes do not find a GGUF file: for them, and where transformers does not read the
 file's architecture, name the Hugging Face folder of the same model as `base_model_name_or_path` in
 `adapter_config.json`. Token ids are those of llama.cpp; take them from it, or from that folder's
-`tokenizer.json`, since transformers' own reading of a GGUF's tokenizer may split digits otherwise.
+`tokenizer.json`, since transformers' own reading of a GGUF's tokenizer may split digits, control
+words and the space before a text otherwise.
+"""
+ROPE = """# transformers leaves out what the file says of rotary positions (5.23)
+config.rope_parameters = {parameters}
 """
 LLAMA = f"""With llama.cpp, beside the base's GGUF file, here `base.gguf`:
 
@@ -146,6 +153,7 @@ def model_card(
     *,
     has_gguf: bool = False,
     is_causal: bool = False,
+    rope: Mapping[str, Any] | None = None,
 ) -> str:
     """The text of an exported adapter's `README.md`.
 
@@ -156,6 +164,7 @@ def model_card(
         card: What else is known.
         has_gguf: Whether `adapter.gguf` is there.
         is_causal: Whether the base is a causal language model.
+        rope: Its scaled rotary positions, as transformers has them; None: they are not scaled.
     """
     spec, base_name = parse_adapter(adapter), _line(base_name)
     if spec.net:
@@ -172,7 +181,7 @@ def model_card(
         "## Use it\n",
         "With smidgen, which finds task and adapter in this folder:\n",
         _listed([_command(base_name, task)]),
-        *_with_peft(spec, base_name, task, is_causal=is_causal),
+        *_with_peft(spec, base_name, task, is_causal=is_causal, rope=rope),
         "In PEFT, ask texts one by one, or in batches of one length: padding on the left comes "
         "between the soft prompt and a shorter text, which is answered otherwise then.\n"
         if spec.prompt_tokens and is_causal
@@ -272,10 +281,18 @@ def _command(base_name: str, task: Task) -> str:
     return f"smidgen client predict --adapter . --base {option} 'a text'"
 
 
-def _with_peft(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> list[str]:
+def _with_peft(
+    spec: AdapterSpec,
+    base_name: str,
+    task: Task,
+    *,
+    is_causal: bool,
+    rope: Mapping[str, Any] | None,
+) -> list[str]:
     """How it is used without smidgen's commands."""
     if is_causal and is_gguf(base_name):
-        return [GGUF_BASE.format(file=base_name.removeprefix("./"))]
+        scaled = ROPE.format(parameters=json.dumps(rope)) if rope else ""
+        return [GGUF_BASE.format(file=base_name.removeprefix("./"), rope=scaled)]
     if kind_of(task).is_causal:
         return ["With PEFT (`pip install peft transformers`), from this folder:\n", CAUSAL]
     if has_peft_form(spec, task):

@@ -50,7 +50,7 @@ from smidgen.edge_client.adapters.spec import (
     target_pattern,
 )
 from smidgen.edge_client.bases.base import HUB_FILES, Base
-from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.families import family_of, scaled_rope
 from smidgen.edge_client.bases.gguf.header import is_gguf
 from smidgen.edge_client.bases.layout import linear_size
 from smidgen.edge_client.bases.tokenizer import open_tokens
@@ -293,7 +293,10 @@ def write_peft_folder(
             body = encode_adapter(peft_state(spec, known.architecture, state))
     has_gguf = base is not None and has_gguf_form(spec, base.shape)
     is_causal, card = family_of(known.architecture).is_causal, card or Card()
-    text = model_card(known.adapter, name, task, card, has_gguf=has_gguf, is_causal=is_causal)
+    rope = None if base is None else scaled_rope(base.shape)
+    text = model_card(
+        known.adapter, name, task, card, has_gguf=has_gguf, is_causal=is_causal, rope=rope
+    )
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -151,3 +151,15 @@ def write_gguf(path: Path, kind: str = "q8_0", **changes: Any) -> Path:
     """A tiny decoder's file."""
     path.write_bytes(gguf(fields(**changes), tensors(kind)))
     return path
+
+
+def scaled_rope(
+    theta: float = 500000.0, factor: float = 32.0
+) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """The tensor that llama.cpp's converter makes of Llama 3's rotary scaling."""
+    width = HIDDEN // HEADS
+    waves = 2 * np.pi * theta ** (np.arange(0, width, 2) / width)
+    smooth = (8192 / waves - 1) / 3
+    divisors = np.where(waves < 2048, 1, 1 / ((1 - smooth) / factor + smooth))
+    divisors = np.where(waves > 8192, factor, divisors).astype("<f4")
+    return {"rope_freqs.weight": ("F32", (width // 2,), divisors.tobytes())}

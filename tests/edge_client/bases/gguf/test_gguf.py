@@ -27,6 +27,7 @@ from tests.edge_client.bases.gguf.files import (
     WORDS,
     fields,
     gguf,
+    scaled_rope,
     string,
     tensors,
     value,
@@ -198,12 +199,8 @@ def test_a_version_2_file_and_another_alignment_are_read(path: Path) -> None:
 
 def test_llama_3s_scaling_is_recovered(path: Path) -> None:
     theta, factor, width = 500000.0, 32.0, HIDDEN // HEADS
-    waves = 2 * np.pi * theta ** (np.arange(0, width, 2) / width)
-    smooth = (8192 / waves - 1) / 3
-    divisors = np.where(waves < 2048, 1, 1 / ((1 - smooth) / factor + smooth))
-    divisors = np.where(waves > 8192, factor, divisors).astype("<f4")
-    own = fields(llama__rope__freq_base=theta)
-    parts = tensors() | {"rope_freqs.weight": ("F32", (width // 2,), divisors.tobytes())}
+    own, parts = fields(llama__rope__freq_base=theta), tensors() | scaled_rope(theta, factor)
+    divisors = np.frombuffer(parts["rope_freqs.weight"][2], "<f4")
     path.write_bytes(gguf(own, parts))
     shape = open_base(str(path)).shape
     assert shape.rope_scaling == (factor, 1.0, 4.0, 8192.0) and shape.rope_theta == theta
