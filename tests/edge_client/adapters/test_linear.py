@@ -323,5 +323,5 @@ def test_a_form_is_named_behind_lora() -> None:
     for wrong in ("prompt:8+ffa", "bias+core", "lora:8+generator+ffa"):
         with pytest.raises(AdapterError, match="is for LoRA"):
             parse_adapter(wrong)
-    with pytest.raises(AdapterError, match="lora:8.other' is unknown; did you mean"):
+    with pytest.raises(AdapterError, match=r"lora:8\+other' is unknown; did you mean"):
         parse_adapter("lora:8+other")
