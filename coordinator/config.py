@@ -106,8 +106,6 @@ class RunConfig(Schedule):
         _demand(1 <= self.rounds <= 1_000_000, "rounds: 1 to 1000000")
         try:
             check_together(self.learning, self.training, self.updates, self.rounds)
-            if self.privacy is not None:
-                check_private(self)
             check_shares(self.learning, self.over_selection, self.asynchronous is not None)
             if spec.net:
                 is_labelling = self.labelling is not None
@@ -151,6 +149,10 @@ class RunConfig(Schedule):
             f"{self.fraction} of min_clients {self.min_clients} gives; lower it or raise those",
         )
         if self.privacy is not None:
+            try:
+                check_private(self)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
             said = "privacy: rounds that overlap share devices; leave asynchronous out"
             _demand(self.asynchronous is None, said)
             delta, least = self.privacy.delta, self.min_clients

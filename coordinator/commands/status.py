@@ -13,6 +13,7 @@ import typer
 from smidgen.coordinator.api.stores import open_store
 from smidgen.coordinator.commands.console import EveryOption, JsonOption, StoreOption, at_store
 from smidgen.coordinator.fleet.presence import ALIVE_S, now_of
+from smidgen.coordinator.rounds.accounting import USED_UP
 from smidgen.coordinator.rounds.scoring import heads_of, measures_of
 from smidgen.coordinator.storage.database import StorePlace
 from smidgen.coordinator.storage.runs import find_run, status_of
@@ -98,6 +99,8 @@ def status(
             tell(said_of(one, now_s))
             if one["devices"]:
                 show(devices_table(one, now_s))
+        elif one["privacy"]:
+            tell([f"{one['name']}: privacy: {one['privacy']['said']}"])
     print(next_step(store, found[newest.run_id], is_served, now_s))
 
 
@@ -116,7 +119,8 @@ def next_step(store: StorePlace, newest: Status | None, is_served: bool, now_s: 
 
     if newest is None:
         return f"next  {command('create', '--task', 'TASK')}"
-    if newest["phase"] == "finished":
+    is_used_up = newest["phase"] == "paused" and newest["trouble"].startswith(USED_UP)
+    if newest["phase"] == "finished" or is_used_up:
         return f"next  {command('export', '--run', newest['name'], '--out', 'adapter')}"
     if not is_served:
         return f"next  {command('serve')}"

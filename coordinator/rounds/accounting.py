@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from smidgen.coordinator.rounds.scheduling.participation import Heard
 from smidgen.edge_client.updates.privacy import Privacy, bands_of
 
+USED_UP = "privacy: epsilon"  # how a pause for a budget begins
 LARGEST = 1e9  # epsilon that is told of what protects nobody
 
 
@@ -35,6 +36,7 @@ class PrivacySpent:
         participations: Rounds of the device with most of them: that it counted in, or of texts that
             it was asked in, since what it sends is released to the coordinator.
         most_participations: Of each.
+        passes: Gaussian mechanisms of one participation: of texts, passes over them.
     """
 
     unit: str
@@ -46,12 +48,14 @@ class PrivacySpent:
     separation: int
     participations: int
     most_participations: int
+    passes: int
 
     def __str__(self) -> str:
+        passes = f" of {self.passes} passes" if self.unit == "text" else ""
         return (
             f"epsilon {self.epsilon:.3g} of {self.budget:g} at delta {self.delta:g} for each "
-            f"{self.unit} ({self.participations} of {self.most_participations} rounds, clip "
-            f"{self.clip:g}, noise multiplier {self.noise_multiplier:.3g})"
+            f"{self.unit} ({self.participations} of {self.most_participations} rounds{passes}, "
+            f"clip {self.clip:g}, noise multiplier {self.noise_multiplier:.3g})"
         )
 
 
@@ -160,6 +164,7 @@ class Account:
             privacy.separation,
             most,
             self.most_participations,
+            self.releases,
         )
 
     def eligible(
@@ -208,7 +213,7 @@ class Account:
         able = self._within_budget(heard, known)
         if len(able) < min_updates:
             return (
-                f"privacy: epsilon {self.privacy.epsilon:g} is used up by "
+                f"{USED_UP} {self.privacy.epsilon:g} is used up by "
                 f"{len(known) - len(able)} of {len(known)} devices "
                 f"({self.most_participations} rounds each); export the adapter, or connect devices "
                 "that took no part yet"

@@ -28,7 +28,7 @@ from smidgen.coordinator.rounds.events import (
 )
 from smidgen.coordinator.rounds.extensions import PluginError
 from smidgen.coordinator.rounds.learning.server_update import gain_of
-from smidgen.coordinator.rounds.policies import choose, passed_over
+from smidgen.coordinator.rounds.policies import FOR_PRIVACY, choose, passed_over
 from smidgen.coordinator.rounds.schedule import Schedule
 from smidgen.coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
 from smidgen.coordinator.rounds.scheduling.participation import awake, lack_of_progress
@@ -471,7 +471,7 @@ def _train(
     at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)
-        size = counted_size(config.fraction, len(names), most)
+        able, size = names, counted_size(config.fraction, len(names), most)
         if account is not None:
             # So many that others are left for the rounds in which these rest.
             size = min(size, len({*state.heard, *names}) // account.privacy.separation)
@@ -480,7 +480,9 @@ def _train(
         chosen, why_not = choose(config, state, names, asked, secret, at, least, facts)
         if min(size, len(chosen)) >= config.min_updates:
             opened = open_step(sha256, "train", *at, chosen, secret, now_s)
-            passed = passed_over(state, alive, names, chosen, why_not)
+            if account is not None:
+                why_not = {**why_not, **dict.fromkeys(set(able) - set(names), FOR_PRIVACY)}
+            passed = passed_over(state, alive, able, chosen, why_not)
             enough = size if size < len(chosen) else 0
             opened = replace(opened, enough=enough, passed=passed)
             steps = config.update_steps

@@ -257,6 +257,7 @@ def selection_of(learning: Learning) -> Selection:
 
 NAMED = 8  # devices of each reason
 RESTS, TRAINS, NO_TEXTS = "rests after silence", "still trains", "no text to train on"
+FOR_PRIVACY = "budget of privacy used up, or rests for it"
 FULL, TRAINED = "enough updates are there already", "has trained from this adapter"
 
 

@@ -271,7 +271,7 @@ def check_private(spec: "RunSpec") -> None:
             f"adapter = {adapter}": is_full or has_net or "turns:core" in steps_of(adapter),
         }
     found = [name for name, is_there in wrong.items() if is_there]
-    demand(not found, f"privacy: its epsilon does not hold with them: leave out {', '.join(found)}")
+    demand(not found, f"privacy: epsilon would not hold: leave out {', '.join(found)}")
     account = Account(privacy, spec.rounds, spec.training.epochs)
     least = gaussian_multiplier(privacy.epsilon, privacy.delta) * math.sqrt(account.releases)
     demand(

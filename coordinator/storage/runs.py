@@ -134,7 +134,9 @@ def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
     able = config.min_clients // account.privacy.separation
     devices = min(counted_size(config.fraction, config.min_clients, config.max_cohort), able)
     is_of_texts = account.privacy.unit == "text"
-    count, of = (config.training.batch, "texts") if is_of_texts else (devices, "updates")
+    count, of = devices, "updates"
+    if is_of_texts:
+        count, of = config.training.batch, "texts, where a device has so many,"
     sent = sent_shapes(config.update_steps, shapes_of(adapter), 1)
     parameters = sum(math.prod(shape) for shape in sent.values())
     ratio = account.signal_to_noise(count, parameters)

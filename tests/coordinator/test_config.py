@@ -191,7 +191,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read_run_config(tmp_path / "none.toml", {})
     with pytest.raises(TaskError, match="no task file at"):
         read_run_config(written(tmp_path, 'task = "none.toml"'), {})
-    with pytest.raises(AdapterError, match="'lora' is not one of"):
+    with pytest.raises(AdapterError, match="'lora' is unknown; did you mean"):
         read_run_config(written(tmp_path, 'adapter = "lora"\ntask = "task.toml"'), {})
 
 

@@ -31,6 +31,7 @@ from smidgen.coordinator.rounds.events import (
     Unpaused,
 )
 from smidgen.coordinator.rounds.machine import bounded, decide
+from smidgen.coordinator.rounds.policies import FOR_PRIVACY
 from smidgen.coordinator.rounds.scheduling.participation import Heard
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
 from smidgen.coordinator.rounds.state import State, evolve
@@ -154,6 +155,25 @@ def test_a_budget_pauses_the_run_before_the_round_that_would_exceed_it() -> None
     assert state.trouble.startswith("privacy: epsilon 8 is used up by 3 of 3 devices (6 rounds")
     state, counted = run(CONFIG, 3, (*longer, Unpaused(0.0), Unpaused(0.0)))
     assert state.is_paused and len(counted) == 6  # whoever resumes it, hears it again
+
+
+def test_who_is_not_asked_for_privacy_s_sake_is_told_so() -> None:
+    config = replace(CONFIG, privacy=replace(PRIVACY, separation=2))
+    state = replace(State("first"), evaluated=0)
+    for turn in range(9):
+        event = decide(config, state, ["a", "b", "c", "d"], "secret", float(turn))
+        if isinstance(event, StepOpened) and event.round_index == 2:
+            assert [(one.reason, one.count) for one in event.passed] == [(FOR_PRIVACY, 2)]
+            return
+        if event is None:
+            assert state.step is not None
+            for pair in state.step.members.items():
+                state = evolve(state, answered(*pair))
+            continue
+        if isinstance(event, StepClosed):
+            event = replace(event, adapter_sha256=aggregated(state))
+        state = evolve(state, event)
+    raise AssertionError("no second round")
 
 
 def test_new_devices_go_on_where_others_have_used_their_budget_up() -> None:
@@ -306,7 +326,14 @@ def test_settings_that_protect_nobody_are_refused(wrong: dict[str, Any], names: 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"learning": replace(CONFIG.learning, mean="median"), "min_updates": 2}, "mean = median"),
+        (
+            {
+                "learning": replace(CONFIG.learning, mean="median"),
+                "min_updates": 3,
+                "min_clients": 3,
+            },
+            "mean = median",
+        ),
         ({"learning": replace(CONFIG.learning, selection="utility")}, "selection = utility"),
         ({"labelling": Labelling()}, "labelling"),
         ({"norm_bound": 1.0}, "norm_bound = 1.0"),

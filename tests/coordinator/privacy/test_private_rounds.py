@@ -88,7 +88,9 @@ def test_a_private_run_ends_within_its_budget_and_says_so(start: Start, tmp_path
     assert told["epsilon"] == pytest.approx(8.0, abs=1e-3) and told["participations"] == 2
     store = ("--store", str(tmp_path / "store"), "--run", live.run_id)
     said = command("coordinator", "status", *store)
-    assert "privacy: epsilon 8 of 8 at delta 1e-05 for each device (2 of 2 rounds" in said.stdout
+    line = "privacy: epsilon 8 of 8 at delta 1e-05 for each device (2 of 2 rounds, clip"
+    assert line in said.stdout
+    assert line in command("coordinator", "status", *store[:2]).stdout
     found = smidgen.export(tmp_path / "store", tmp_path / "out")
     card = (found.folder / "README.md").read_text()
     assert "- differential privacy: epsilon 8 of 8 at delta 1e-05 for each device" in card

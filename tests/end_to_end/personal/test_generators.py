@@ -49,7 +49,7 @@ def test_a_generator_s_name_is_that_of_lora_and_says_what_it_cannot_be() -> None
         with pytest.raises(ValueError, match="is for the same rank in all layers"):
             parse_adapter(wrong)
     for wrong in ("head+generator", "generator"):
-        with pytest.raises(ValueError, match="is not one of"):
+        with pytest.raises(ValueError, match="is unknown; did you mean"):
             parse_adapter(wrong)
 
 
