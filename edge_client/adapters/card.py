@@ -29,15 +29,17 @@ model = AutoPeftModelForCausalLM.from_pretrained(".")
 """
 GGUF_BASE = """With PEFT (`pip install peft transformers gguf`), from this folder, with the base's
 GGUF file in its folder `base`, where `smidgen coordinator export --with-base copied` puts it, and
-which transformers makes dense:
+which transformers makes dense. Of its configuration transformers leaves out scaled and partial
+rotary positions among others (5.23), so that it stands here:
 
 ```python
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-file = dict(gguf_file="{file}")
-config = AutoConfig.from_pretrained("base", **file)
-{rope}model = AutoModelForCausalLM.from_pretrained("base", config=config, dtype="float32", **file)
+config = {config}
+model = AutoModelForCausalLM.from_pretrained(
+    "base", gguf_file="{file}", config=config, dtype="float32"
+)
 model = PeftModel.from_pretrained(model, ".")
 ```
 
@@ -47,9 +49,7 @@ file's architecture, name the Hugging Face folder of the same model as `base_mod
 `tokenizer.json`, since transformers' own reading of a GGUF's tokenizer may split digits, control
 words and the space before a text otherwise.
 """
-ROPE = """# transformers leaves out what the file says of rotary positions (5.23)
-config.rope_parameters = {parameters}
-"""
+FROM_FOLDER = """AutoConfig.from_pretrained("the model's Hugging Face folder")"""
 LLAMA = f"""With llama.cpp, beside the base's GGUF file, here `base.gguf`:
 
     llama-cli -m base.gguf --lora {ADAPTER}
@@ -153,7 +153,7 @@ def model_card(
     *,
     has_gguf: bool = False,
     is_causal: bool = False,
-    rope: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> str:
     """The text of an exported adapter's `README.md`.
 
@@ -164,7 +164,7 @@ def model_card(
         card: What else is known.
         has_gguf: Whether `adapter.gguf` is there.
         is_causal: Whether the base is a causal language model.
-        rope: Its scaled rotary positions, as transformers has them; None: they are not scaled.
+        config: What its config.json would say, of a GGUF file that is at hand.
     """
     spec, base_name = parse_adapter(adapter), _line(base_name)
     if spec.net:
@@ -181,7 +181,7 @@ def model_card(
         "## Use it\n",
         "With smidgen, which finds task and adapter in this folder:\n",
         _listed([_command(base_name, task)]),
-        *_with_peft(spec, base_name, task, is_causal=is_causal, rope=rope),
+        *_with_peft(spec, base_name, task, is_causal=is_causal, config=config),
         "In PEFT, ask texts one by one, or in batches of one length: padding on the left comes "
         "between the soft prompt and a shorter text, which is answered otherwise then.\n"
         if spec.prompt_tokens and is_causal
@@ -287,12 +287,13 @@ def _with_peft(
     task: Task,
     *,
     is_causal: bool,
-    rope: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | None,
 ) -> list[str]:
     """How it is used without smidgen's commands."""
     if is_causal and is_gguf(base_name):
-        scaled = ROPE.format(parameters=json.dumps(rope)) if rope else ""
-        return [GGUF_BASE.format(file=base_name.removeprefix("./"), rope=scaled)]
+        keys = "".join(f"    {key}={value!r},\n" for key, value in (config or {}).items())
+        made = f"AutoConfig.for_model(\n{keys})" if keys else FROM_FOLDER
+        return [GGUF_BASE.format(file=base_name.removeprefix("./"), config=made)]
     if kind_of(task).is_causal:
         return ["With PEFT (`pip install peft transformers`), from this folder:\n", CAUSAL]
     if has_peft_form(spec, task):

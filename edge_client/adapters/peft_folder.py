@@ -50,8 +50,9 @@ from smidgen.edge_client.adapters.spec import (
     target_pattern,
 )
 from smidgen.edge_client.bases.base import HUB_FILES, Base
-from smidgen.edge_client.bases.families import family_of, scaled_rope
-from smidgen.edge_client.bases.gguf.header import is_gguf
+from smidgen.edge_client.bases.families import family_of
+from smidgen.edge_client.bases.gguf.header import GgufFile, is_gguf
+from smidgen.edge_client.bases.gguf.model import config_of
 from smidgen.edge_client.bases.layout import linear_size
 from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.errors import demand
@@ -293,9 +294,12 @@ def write_peft_folder(
             body = encode_adapter(peft_state(spec, known.architecture, state))
     has_gguf = base is not None and has_gguf_form(spec, base.shape)
     is_causal, card = family_of(known.architecture).is_causal, card or Card()
-    rope = None if base is None else scaled_rope(base.shape)
+    known_config = None
+    if base is not None and base.is_gguf:
+        with GgufFile(base.folder) as header:
+            known_config = config_of(header)
     text = model_card(
-        known.adapter, name, task, card, has_gguf=has_gguf, is_causal=is_causal, rope=rope
+        known.adapter, name, task, card, has_gguf=has_gguf, is_causal=is_causal, config=known_config
     )
     with new_folder("--out", folder, ORIGIN, MINE) as part:
         if config:

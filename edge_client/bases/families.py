@@ -188,14 +188,6 @@ def rope_scaling(architecture: str, config: Mapping[str, Any]) -> tuple[float, .
     )
 
 
-def scaled_rope(shape: Shape) -> dict[str, Any] | None:
-    """Scaled rotary positions as transformers' `rope_parameters` has them; None of others."""
-    if not shape.rope_scaling:
-        return None
-    scales = dict(zip(SCALES, shape.rope_scaling, strict=True))
-    return {"rope_type": "llama3", "rope_theta": shape.rope_theta, **scales}
-
-
 def _decoder(
     shape: Shape, _values: Mapping[str, Any], config: Mapping[str, Any], theta: float = ROPE_THETA
 ) -> Shape:

@@ -83,7 +83,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     known = [*keys.values()]
     if architecture == "phi3":  # whose windows llama.cpp does not compute
         known += ["attention.sliding_window", "rope.dimension_count"]
-        config = _phi3(file, config) | config
+        config |= _phi3(file, config)
     _refuse_variants(file, architecture, known, config["head_dim"])
     words = file.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
@@ -95,7 +95,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         )
     config["vocab_size"] = words.shape[0]
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    config["pad_token_id"] = file.value("tokenizer.ggml.padding_token_id")
+    for key in ("bos", "eos", "padding"):
+        config[f"{key[:3]}_token_id"] = file.value(f"tokenizer.ggml.{key}_token_id")
     if (scaling := _rope_scaling(file, config)) is not None:
         config["rope_scaling"] = scaling
     return config
@@ -113,7 +114,7 @@ def _gemma3(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _phi3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a head that are turned, and LongRoPE's divisors of short texts."""
+    """The columns of a head that are turned, and LongRoPE's divisors."""
     width, name = config["head_dim"], "phi3.rope.dimension_count"
     turned = file.value(name, width)
     if type(turned) is not int or not 0 < turned <= width or turned % 2:
@@ -121,17 +122,18 @@ def _phi3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
             f"{file.path} has {name} {str(turned)[:40]!r}; an even number up to a head's {width} "
             "columns is expected"
         )
-    divisors = [1.0] * (turned // 2)
-    if (entry := file.tensors.get(_SHORT)) is not None:
-        if entry.dtype != "F32" or entry.shape != (turned // 2,):
-            raise _unlike(file, _SHORT, turned // 2)
-        divisors = file.floats(_SHORT).tolist()
-    scaling = {"rope_type": "longrope", "short_factor": divisors}
-    scaling |= {"attention_factor": config.get("attention_factor", 1.0)}
-    is_long = entry is not None or "attention_factor" in config
+    is_long = _SHORT in file.tensors or "attention_factor" in config
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": _divisors(file, _SHORT, turned // 2).tolist(),
+        "long_factor": _divisors(file, _LONG, turned // 2).tolist(),  # not computed here
+        "attention_factor": config.pop("attention_factor", 1.0),
+    }
     return {
         "partial_rotary_factor": min(1.0, (turned + 0.5) / width),  # rounded down when it is read
-        "original_max_position_embeddings": config["max_position_embeddings"],
+        "original_max_position_embeddings": config.get(
+            "original_max_position_embeddings", config["max_position_embeddings"]
+        ),
         "rope_scaling": scaling if is_long else None,
     }
 
@@ -158,20 +160,27 @@ def _refuse_variants(file: GgufFile, architecture: str, known: Collection[str], 
             )
 
 
+def _divisors(file: GgufFile, name: str, numbers: int) -> np.ndarray:
+    """What each rotary frequency is divided by, float64, (numbers,); 1 without such a tensor."""
+    if name not in file.tensors:
+        return np.ones(numbers)
+    entry = file.tensors[name]
+    if entry.dtype != "F32" or entry.shape != (numbers,):
+        raise ArchitectureError(
+            f"{file.path} has {name} of shape {entry.shape} in {entry.dtype}; {(numbers,)} in F32 "
+            "is expected"
+        )
+    return file.floats(name).astype(np.float64)
+
+
 def _rope_scaling(file: GgufFile, config: dict[str, Any]) -> dict[str, Any] | None:
     """Llama 3's scaling, recovered from the divisors that llama.cpp's converter made of it.
 
     They are 1 below a wavelength of original / high, the factor above original / low, and
     between the two interpolated; every model of the family has low 1, high 4, original 8192.
     """
-    if _FREQUENCIES not in file.tensors:
-        return None
-    entry = file.tensors[_FREQUENCIES]
-    width = config["head_dim"]
-    if entry.dtype != "F32" or entry.shape != (width // 2,):
-        raise _unlike(file, _FREQUENCIES, width // 2)
-    divisors = file.floats(_FREQUENCIES).astype(np.float64)
-    theta = config["rope_theta"]
+    width, theta = config["head_dim"], config["rope_theta"]
+    divisors = _divisors(file, _FREQUENCIES, width // 2)
     waves = 2 * np.pi * np.float64(theta) ** (np.arange(0, width, 2) / width)
     factor, low, high, original = float(divisors.max()), 1.0, 4.0, 8192
     if np.all(divisors == 1):
@@ -194,14 +203,6 @@ def _rope_scaling(file: GgufFile, config: dict[str, Any]) -> dict[str, Any] | No
         "high_freq_factor": high,
         "original_max_position_embeddings": original,
     }
-
-
-def _unlike(file: GgufFile, name: str, numbers: int) -> ArchitectureError:
-    entry = file.tensors[name]
-    return ArchitectureError(
-        f"{file.path} has {name} of shape {entry.shape} in {entry.dtype}; {(numbers,)} in F32 is "
-        "expected"
-    )
 
 
 def entries_of(

@@ -194,6 +194,8 @@ def test_what_is_not_known_is_not_told(hub_task: Task) -> None:
     assert "base_model:" not in text and "pipeline_tag: text-classification" in text
     for unknown in ("- rounds", "- devices", "- written", "licen", "| round", "asked by"):
         assert unknown not in text
+    text = model_card("lora:8", "./model.gguf", hub_task, Card(), is_causal=True)
+    assert 'config = AutoConfig.from_pretrained("the model\'s Hugging Face folder")' in text
 
 
 @given(st.text(min_size=1, max_size=199).filter(str.strip))

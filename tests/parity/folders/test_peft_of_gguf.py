@@ -18,6 +18,7 @@ from smidgen.edge_client.engine.onnx_backend.network import Network
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.tensors import encode_adapter
 from tests.edge_client.bases.gguf.files import fields, gguf, scaled_rope, tensors, write_gguf
+from tests.parity.folders.test_gguf_pieces import write_gemma, write_phi
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
@@ -27,9 +28,8 @@ CHAT = Task("t", kind="chat")
 FILES = [
     *(("llama", kind) for kind in ("q4_1", "q8_0", "f32")),
     ("qwen2", "q5_0"),
-    ("scaled", "f32"),
+    *((family, "f32") for family in ("scaled", "partial", "longrope", "gemma3")),
 ]
-ADAPTERS = ["lora:3@q,k,v,o,gate,up,down", "lora:4@q,v", "prompt:4"]
 
 
 def logits(model: Any) -> np.ndarray:
@@ -39,17 +39,26 @@ def logits(model: Any) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize(("architecture", "kind"), FILES)
-@pytest.mark.parametrize("adapter", ADAPTERS)
+def write(path: Path, family: str, kind: str) -> None:
+    """A tiny file, of rotary positions as Llama 3.1, Phi-4-mini or Phi-3.5 have them, too."""
+    if family == "gemma3":
+        write_gemma(path)
+    elif family in ("partial", "longrope"):
+        write_phi(path, is_long=family == "longrope")
+    else:
+        is_scaled = family == "scaled"
+        own = fields("llama", llama__rope__freq_base=500000.0) if is_scaled else fields(family)
+        parts = tensors(kind, biased=family == "qwen2") | (scaled_rope() if is_scaled else {})
+        path.write_bytes(gguf(own, parts))
+
+
+@pytest.mark.parametrize(("family", "kind"), FILES)
+@pytest.mark.parametrize("adapter", ["lora:3@q,k,v,o,gate,up,down", "lora:4@q,v", "prompt:4"])
 def test_the_lines_of_its_card_give_our_logits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, kind: str, adapter: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, kind: str, adapter: str
 ) -> None:
     model = tmp_path / "tiny.gguf"
-    given = tensors(kind, biased=architecture == "qwen2")
-    own = fields("llama" if architecture == "scaled" else architecture)
-    if architecture == "scaled":  # as Llama 3.1 is
-        own, given = own | {"llama.rope.freq_base": 500000.0}, given | scaled_rope()
-    model.write_bytes(gguf(own, given))
+    write(model, family, kind)
     base, spec = open_base(str(model)), parse_adapter(adapter)
     noise = np.random.default_rng(5)
     state = {
@@ -68,7 +77,7 @@ def test_the_lines_of_its_card_give_our_logits(
     exec("\n".join(lines), names)
     theirs = logits(names["model"])
     monkeypatch.chdir(tmp_path)
-    if architecture != "scaled":  # PEFT's auto class takes no config of the base
+    if family in ("llama", "qwen2"):  # PEFT's auto class takes no config of the base
         auto = peft.AutoPeftModelForCausalLM
         again = auto.from_pretrained(out, gguf_file=model.name, dtype="float32")
         np.testing.assert_array_equal(logits(again), theirs)
