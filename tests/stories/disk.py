@@ -1,9 +1,9 @@
 """The disks of a story: every operation with a file is counted, may fail, and may not be durable.
 
 A file that was written and not flushed is torn by a power cut; a name that was changed while its
-folder was not flushed goes back. SQLite writes past these hooks: its files are as it left them at
-the last statement, since a commit is flushed; its statements fail where the disk is full or
-read-only.
+folder was not flushed goes back: what was renamed has its old name again, as no file system loses
+both names. SQLite writes past these hooks: its files are as it left them at the last statement,
+since a commit is flushed; its statements fail where the disk is full or read-only.
 """
 
 import builtins
@@ -50,7 +50,9 @@ class Disk:
         self._folder, self._is_watched = folder, is_watched
         self.lack: Lack = ""
         self._torn: dict[str, bytes] = {}  # what files held when they were flushed last
-        self._names: list[tuple[str, bytes | None]] = []  # what lay there before, oldest first
+        # Oldest first: the old name of what was renamed (empty: it was removed), the name that has
+        # changed, and what lay there before
+        self._names: list[tuple[str, str, bytes | None]] = []
 
     def check(self, path: str, *, grows: bool) -> None:
         """Somebody is about to change something.
@@ -68,35 +70,35 @@ class Disk:
 
     def renames(self, source: str, target: str) -> None:
         if self._is_watched:
-            self._names.append((target, _content(target)))
-            if source in self._torn:
-                self._torn[target] = self._torn.pop(source)
+            self._names.append((source, target, _content(target)))
+            for path in [one for one in self._torn if f"{one}/".startswith(f"{source}/")]:
+                self._torn[target + path[len(source) :]] = self._torn.pop(path)
 
     def removes(self, path: str) -> None:
         if self._is_watched:
-            self._names.append((path, _content(path)))
+            self._names.append(("", path, _content(path)))
             self._torn.pop(path, None)
 
     def flushes(self, path: str) -> None:
         if self.lack:
             self.check(path, grows=Path(path).is_file())
         self._torn.pop(path, None)
-        self._names = [one for one in self._names if str(Path(one[0]).parent) != path]
+        self._names = [one for one in self._names if str(Path(one[1]).parent) != path]
 
     def lose(self, copy: Path) -> None:
         """A power cut, on a copy of the folder."""
         there = str(self._folder), str(copy)
-        kept = chance.randint(0, len(self._names))
-        for path, before in reversed(self._names[kept:]):
-            place = Path(path.replace(*there, 1))
-            if before is None:
-                place.unlink(missing_ok=True)
-            elif place.parent.is_dir():
-                place.write_bytes(before)
         for path, before in self._torn.items():
             place = Path(path.replace(*there, 1))
             if place.is_file():
                 place.write_bytes(_torn(before, place.read_bytes()))
+        kept = chance.randint(0, len(self._names))
+        for source, path, content in reversed(self._names[kept:]):
+            place = Path(path.replace(*there, 1))
+            if source and place.exists():
+                place.rename(source.replace(*there, 1))
+            if content is not None and place.parent.is_dir():
+                place.write_bytes(content)
         self._torn.clear()
         self._names.clear()
 

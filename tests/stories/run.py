@@ -4,11 +4,11 @@ import argparse
 import gc
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tests.stories import disk, engine, machines, network
 from tests.stories.bugs import BUGS
-from tests.stories.faults import Fault
+from tests.stories.faults import OF_OP, Fault
 from tests.stories.shrink import shrunk
 from tests.stories.story import Shape, calm, drawn, judged, shape_of
 
@@ -22,6 +22,7 @@ def main() -> int:
     asked.add_argument("--minutes", type=float, default=0.0, help="no story starts after these")
     asked.add_argument("--devices", type=int, default=3)
     asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--each", choices=OF_OP, help="at each operation of d1 in turn, not drawn")
     asked.add_argument("--bug", choices=sorted(BUGS), help="planted; the first failure ends it")
     given = asked.parse_args()
     disk.installed()
@@ -34,9 +35,7 @@ def main() -> int:
     gc.set_threshold(100_000, 50, 100)
     met, failed, virtual_s, number = Counter[str](), list[int](), 0.0, 0
     began_s = shown_s = time.perf_counter()
-    for number in range(1, given.stories + 1):
-        shape = shape_of(given.seed + number - 1, given.devices, given.rounds)
-        faults = drawn(shape, calm(shape))
+    for number, (shape, faults) in enumerate(stories(given), 1):
         told = judged(shape, faults)
         met, virtual_s = met + told.met, virtual_s + told.virtual_s
         if told.wrong:
@@ -58,6 +57,17 @@ def main() -> int:
     print(f"{virtual_s / 3600:.1f} h of virtual time; {met.total()} faults: {kinds}")
     print(f"failed: {', '.join(map(str, failed)) or 'none'}")
     return 1 if failed else 0
+
+
+def stories(given: argparse.Namespace) -> Iterator[tuple[Shape, list[Fault]]]:
+    """What is told, one after the other, with all that happens in it."""
+    for seed in range(given.seed, given.seed + given.stories):
+        shape = shape_of(seed, given.devices, given.rounds)
+        if given.each:
+            ops = range(1, calm(shape).ops["d1"] + 1)
+            yield from ((shape, [Fault(given.each, "d1", at, 5.0)]) for at in ops)
+        else:
+            yield shape, drawn(shape, calm(shape))
 
 
 def show(shape: Shape, faults: Sequence[Fault]) -> None:

@@ -42,6 +42,16 @@ def test_stories_that_once_failed_end_well(seed: int) -> None:
     assert "failed: none" in told("--seed", str(seed))
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [1093, 3], ids=["plain", "scaffold"])
+def test_a_device_may_lose_its_power_at_any_operation(seed: int) -> None:
+    said = told("--seed", str(seed), "--each", "power")
+    assert "failed: none" in said
+    print(said)
+
+
 def test_the_fewest_faults_that_fail_together_are_found() -> None:
     faults = [Fault("kill", "d0", at) for at in range(1, 12)]
     bad = {faults[2], faults[7], faults[8]}
