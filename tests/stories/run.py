@@ -23,6 +23,7 @@ def main() -> int:
     asked.add_argument("--devices", type=int, default=3)
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--each", choices=OF_OP, help="at each operation of d1 in turn, not drawn")
+    asked.add_argument("--ops", type=int, nargs=2, help="of --each: the first and the last")
     asked.add_argument("--bug", choices=sorted(BUGS), help="planted; the first failure ends it")
     given = asked.parse_args()
     disk.installed()
@@ -64,8 +65,9 @@ def stories(given: argparse.Namespace) -> Iterator[tuple[Shape, list[Fault]]]:
     for seed in range(given.seed, given.seed + given.stories):
         shape = shape_of(seed, given.devices, given.rounds)
         if given.each:
-            ops = range(1, calm(shape).ops["d1"] + 1)
-            yield from ((shape, [Fault(given.each, "d1", at, 5.0)]) for at in ops)
+            first, last = given.ops or (1, calm(shape).ops["d1"])
+            faults = (Fault(given.each, "d1", at, 5.0) for at in range(first, last + 1))
+            yield from ((shape, [fault]) for fault in faults)
         else:
             yield shape, drawn(shape, calm(shape))
 

@@ -42,10 +42,16 @@ def test_stories_that_once_failed_end_well(seed: int) -> None:
     assert "failed: none" in told("--seed", str(seed))
 
 
+@pytest.mark.fault
+def test_a_device_that_has_parted_from_its_run_may_lose_its_power() -> None:
+    """Its terms are the last that it forgets: without them it would wait for another run."""
+    assert "failed: none" in told("--seed", "3", "--each", "power", "--ops", "442", "446")
+
+
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", [1093, 3], ids=["plain", "scaffold"])
+@pytest.mark.parametrize("seed", [1093, 3, 0], ids=["plain", "scaffold", "coded"])
 def test_a_device_may_lose_its_power_at_any_operation(seed: int) -> None:
     said = told("--seed", str(seed), "--each", "power")
     assert "failed: none" in said
