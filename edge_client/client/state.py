@@ -303,8 +303,7 @@ class ClientState:
         return {terms.base_id for terms in self.joined.all().values() if terms is not None}
 
     def forget_terms(self, run_id: str) -> None:
-        """Drop what was kept for a run; its terms last, by which the next life knows of its end."""
-        self.updates.forget(file_name(run_id))
+        self.updates.forget(file_name(run_id))  # first: by its terms the next life knows of its end
         self.joined.forget(run_id)
 
     def labels(self, run_id: str) -> Path:
