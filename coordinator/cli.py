@@ -9,6 +9,7 @@ from smidgen.coordinator.commands.runs import (
     export,
     extend,
     figures,
+    forget,
     list_runs,
     pause,
     resume,
@@ -39,6 +40,7 @@ app.command()(resume)
 app.command()(stop)
 app.command()(extend)
 app.command()(rollback)
+app.command()(forget)
 app.add_typer(devices.app, name="devices")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(operators_app, name="operators")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from smidgen.coordinator.api.export import export as export_adapter
-from smidgen.coordinator.api.stores import open_store, runs_told
+from smidgen.coordinator.api.stores import find_device, open_store, runs_told
 from smidgen.coordinator.api.track import track
 from smidgen.coordinator.commands.console import (
     JsonOption,
@@ -25,6 +25,7 @@ from smidgen.coordinator.commands.status import COHORT
 from smidgen.coordinator.fleet.presence import now_of
 from smidgen.coordinator.operator.views import Told
 from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.machine import rounds_of
 from smidgen.coordinator.rounds.orders import OrderKind
 from smidgen.coordinator.rounds.scoring import heads_of, measures_of
 from smidgen.coordinator.storage.database import StoreError, StorePlace
@@ -35,9 +36,17 @@ from smidgen.coordinator.storage.reports import (
     scores_by_round,
     write_jsonl,
 )
-from smidgen.coordinator.storage.runs import Order, add_order, config_of, find_run, order_of
-from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.storage.runs import (
+    Order,
+    add_order,
+    config_of,
+    find_run,
+    order_of,
+    state_of,
+)
+from smidgen.coordinator.storage.store import Run, Store
 from smidgen.coordinator.upkeep.export import ExportedAdapter
+from smidgen.coordinator.upkeep.forgetting import ask_to_forget
 from smidgen.coordinator.watch.trackers import Figures
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.options import options_of
@@ -157,7 +166,7 @@ SAID = {
     "stop": "is stopped",
     "extend": "is extended",
     "rollback": "went back",
-}
+}  # `forget` has words of its own
 
 
 @at_store
@@ -212,6 +221,49 @@ def rollback(
     finished has that adapter from now on, and `extend` gives it more rounds.
     """
     _order(store, run, "rollback", round_index, as_json)
+
+
+@at_store
+def forget(
+    store: StoreOption,
+    device: Annotated[str, typer.Argument(help="Its name or id.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a device: what is known of it is deleted, and its share taken out of all adapters.
+
+    It is revoked. Each run that it was in goes back to the last adapter that it had no part in, and
+    its rounds since then are trained again without it; one that is finished has that adapter from
+    now on, and `extend` trains the rest. What the others gave in those rounds is lost, for they
+    started from adapters with its share.
+    """
+    with closing(open_store(store)) as opened:
+        found, now_s = find_device(opened, device), time.time()
+        orders = ask_to_forget(opened, found, now_s)
+        is_served = opened.is_served()
+        orders = [_awaited(opened, one) if is_served else one for one in orders]
+        runs = {run.run_id: run for run in opened.runs()}
+        told = [_forgotten(opened, runs[order.run_id], order) for order in orders]
+    lines = [f"device {found.name} is forgotten", *(one.pop("said") for one in told)]
+    where = "backups, exported adapters, trackers, logs and adapters that devices have fetched"
+    keeps = (
+        f"{where} cannot be called back: they hold its share, or its name, until you delete them"
+    )
+    lines.append(keeps if told else "it had no part in any run")
+    plain = {"device_id": found.device_id, "name": found.name, "runs": told}
+    answer("\n".join(lines), plain | {"forgotten_at_s": now_s}, as_json)
+
+
+def _forgotten(store: Store, run: Run, order: Order) -> dict[str, Any]:
+    """Where a run stands once a device's share is taken out of it."""
+    state, config = state_of(store, run), config_of(run)
+    name, index = f"run {config.name} ({run.run_id})", state.round_index
+    if order.done_at_s is None:
+        said = f"{name}: `smidgen coordinator serve` takes its share out"
+    else:
+        said = f"{name} has round {index} of {rounds_of(config, state)} without it"
+        said += "; `smidgen coordinator extend` lets it go on" if state.is_finished else ""
+    known = {"run_id": run.run_id, "order_id": order.order_id, "done_at_s": order.done_at_s}
+    return known | {"round_index": index, "said": said}
 
 
 def _order(

@@ -24,8 +24,8 @@ from smidgen.coordinator.storage.devices import (
     Device,
     Member,
     add_device,
+    changed,
     device_of_key,
-    devices,
     free_name,
     members,
     memberships_of,
@@ -55,14 +55,14 @@ class Fleet:
         self._lock = Lock()
         self._by_id: dict[str, Device] = {}
         self._by_key: dict[str, Device] = {}
-        self._revoked = set[str]()
+        self._revoked, self._forgotten = set[str](), set[str]()
         self._revision = 0
         self.refresh()
 
     def refresh(self) -> list[Device]:
         """Take in what somebody else has changed; the devices that did."""
         with self._lock:
-            found = devices(self._store.database, self._revision)
+            found = changed(self._store.database, self._revision)
             self._revision = max([self._revision, *(device.revision for device in found)])
             return [device for device in found if self._put(device)]
 
@@ -81,7 +81,10 @@ class Fleet:
                 extra=about(device=device.name),
             )
         self._by_id[device.device_id] = self._by_key[device.key_sha256] = device
-        if device.revoked_at_s is None:
+        if device.forgotten_at_s is not None:
+            self._revoked.discard(device.device_id)  # it leaves no run, for none tells of it
+            self._forgotten.add(device.device_id)
+        elif device.revoked_at_s is None:
             self._revoked.discard(device.device_id)
         else:
             self._revoked.add(device.device_id)
@@ -102,8 +105,14 @@ class Fleet:
         return sorted(map(self.name_of, device_ids))
 
     def all(self) -> list[Device]:
+        """All devices but those that were forgotten."""
         with self._lock:
-            return list(self._by_id.values())
+            return [one for one in self._by_id.values() if one.forgotten_at_s is None]
+
+    def forgotten(self) -> frozenset[str]:
+        """Ids of the devices that were forgotten."""
+        with self._lock:
+            return frozenset(self._forgotten)
 
     def revoked(self) -> set[str]:
         """Ids of the devices that are let in no more."""
@@ -197,6 +206,15 @@ class Members:
             self._joined[device_id] = self._equal.setdefault(runs, runs)
         else:
             self._joined.pop(device_id, None)
+
+    def drop(self, device_ids: frozenset[str]) -> None:
+        """Forget some devices, as the rows have."""
+        with self._lock:
+            for here in self._of.values():
+                for device_id in device_ids & here.keys():
+                    del here[device_id]
+            for device_id in device_ids:
+                self._joined.pop(device_id, None)
 
     def get(self, run_id: str, device_id: str) -> Member | None:
         return self._of.get(run_id, {}).get(device_id)

@@ -1,7 +1,7 @@
 """The operator's API, added to the coordinator's application: everything under /v1/operator.
 
-Tokens of devices, operators and viewers; devices, their tags, and revoking them; runs are in
-`run_routes`.
+Tokens of devices, operators and viewers; devices, their tags, revoking and forgetting them; runs
+are in `run_routes`.
 """
 
 import time
@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from smidgen.coordinator.operator.asking import REFUSALS, After, Limit, operators, page, viewers
 from smidgen.coordinator.operator.run_routes import add_run_routes, with_contact
+from smidgen.coordinator.operator.run_schemas import Orders
 from smidgen.coordinator.operator.schemas import (
     CreatedOperator,
     CreatedToken,
@@ -48,6 +49,7 @@ from smidgen.coordinator.storage import devices as device_rows
 from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.devices import memberships_of
 from smidgen.coordinator.storage.reports import newest_of_device
+from smidgen.coordinator.upkeep.forgetting import ask_to_forget
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.fleet import check_tags
 from smidgen.edge_client.wire.messages import MAX_JSON_BYTES
@@ -147,7 +149,7 @@ def add_device_routes(
 
     def find(device_id: str) -> device_rows.Device:
         device = service.fleet.get(device_id)
-        if device is None:
+        if device is None or device.forgotten_at_s is not None:
             raise Refusal(404, f"no device {device_id[:64]!r}")
         return device
 
@@ -196,6 +198,24 @@ def add_device_routes(
         database = service.store.database
         await run_in_threadpool(device_rows.revoke, database, device_id, time.time())
         return await changed(device_id)
+
+    @operator.post(
+        "/devices/{device_id:path}/forget", status_code=202, response_model=Orders, tags=["devices"]
+    )
+    async def forget(device_id: str) -> Told:
+        """Delete what is known of a device, and take its share out of all runs that it was in.
+
+        One order for each of them, which goes back to its last adapter without that share.
+        """
+        device = find(device_id)
+        try:
+            orders = await run_in_threadpool(ask_to_forget, service.store, device, time.time())
+        except StoreError as error:
+            raise Refusal(409, str(error)) from error
+        await run_in_threadpool(service.fleet.refresh)
+        bells.ring([device_id])
+        bells.changed.set()
+        return {"orders": [asdict(one) for one in orders], "next": None}
 
     async def changed(device_id: str) -> Told:
         await run_in_threadpool(service.fleet.refresh)

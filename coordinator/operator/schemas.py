@@ -18,6 +18,7 @@ such thing, 409 not as it stands, 422 no such value.
     GET  /v1/operator/devices/{device_id}           DeviceDetail
     PUT  /v1/operator/devices/{device_id}/tags      Tags -> Device: the operator's tags, all of them
     POST /v1/operator/devices/{device_id}/revoke    -> Device
+    POST /v1/operator/devices/{device_id}/forget    -> Orders (202), one for each of its runs
     GET  /v1/operator/tokens                        Tokens, the newest first
     POST /v1/operator/tokens                        NewToken -> CreatedToken (201)
     POST /v1/operator/tokens/{token_id}/revoke      -> Token

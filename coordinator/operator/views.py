@@ -355,7 +355,8 @@ class History:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Lock()
-        self._rounds: dict[str, dict[int, tuple[object, Told]]] = {}  # with what it was told by
+        # With what each was told by; rounds come again once a device is forgotten
+        self._rounds: dict[tuple[str, int], dict[int, tuple[object, Told]]] = {}
 
     def of(self, live: Live) -> list[Told]:
         """A run's rounds that somebody has answered in, oldest first; the newest of very many.
@@ -365,7 +366,7 @@ class History:
         """
         run_id, state, past = live.run.run_id, live.state, live.past
         with self._lock:
-            known = self._rounds.setdefault(run_id, {})
+            known = self._rounds.setdefault((run_id, state.forgets), {})
             newest = min(max(known, default=0), state.round_index)
             last = state.round_index + 1
             first = max(0, newest - open_rounds(live.config), last - KNOWN_ROUNDS)

@@ -109,6 +109,7 @@ class PageState:
         self._histories: dict[str, PageHistory] = {}
         self._rounds: dict[str, Versions] = {}
         self._devices, self._state = Versions(), Versions()
+        self._forgotten, self._whole_at = (frozenset[str](), 0), 0
         self.version = 0
 
     def now_s(self) -> float:
@@ -120,6 +121,12 @@ class PageState:
         with self._lock:
             version = self.version + 1
             lives = self._service.runs()
+            forgotten = self._service.fleet.forgotten(), sum(one.state.forgets for one in lives)
+            if forgotten != self._forgotten:  # what is gone is no news: all is told anew
+                self._forgotten, self._whole_at = forgotten, version
+                self._histories.clear()
+                self._rounds.clear()
+                self._devices, self._state = Versions(), Versions()
             for live in lives:
                 self._read_rounds(live, version)
             runs = [self._run(live, now_s) for live in lives]
@@ -140,11 +147,11 @@ class PageState:
             return "".join(self._news(version, now_s)), self.version
 
     def _news(self, version: int, now_s: float) -> Iterator[str]:
-        is_all = version == 0
+        is_all = version < max(1, self._whole_at)
         for state in self._state.since(version):
             yield event("state", {"at_s": now_s, **state})
         for run_id, known in self._rounds.items():
-            if rounds := known.since(version):
+            if (rounds := known.since(version)) or is_all:
                 yield event("rounds", {"run_id": run_id, "is_all": is_all, "rounds": rounds})
         devices = self._devices.since(version)
         if devices or is_all:

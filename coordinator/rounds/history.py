@@ -5,13 +5,26 @@ A long journal is compacted by one event that stands for all events of it. `roun
 compacted any number of times.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from smidgen.coordinator.rounds.events import Event, Folded, RolledBack, StepClosed, StepOpened
+from smidgen.coordinator.rounds.events import (
+    AlsoAsked,
+    Answered,
+    Event,
+    Finished,
+    Folded,
+    Left,
+    LossTold,
+    Returned,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+    encode_event,
+)
 from smidgen.coordinator.rounds.scoring import Score, is_as_good
 from smidgen.coordinator.rounds.state import State, evolve
 
@@ -160,3 +173,38 @@ def _mapping(known: object) -> object:
     if isinstance(known, Mapping):
         return dict(known)
     raise TypeError(f"{type(known).__name__} is not JSON")
+
+
+def without(events: Iterable[Event], gone: Collection[str]) -> list[Event]:
+    """The beginning of a journal in which some devices have no part, for exact unlearning.
+
+    It ends before the first step that asked one of them to train or to label, and before what was
+    decided after one of them was asked to evaluate. Law: it holds no answer of theirs, and nothing
+    in it was decided by one.
+
+    Args:
+        events: The journal.
+        gone: Ids of the devices.
+
+    Returns:
+        As many of its events as that, and all of them, equal, where the devices have no part in it;
+        none where a folded journal tells of them.
+    """
+    kept, works = list[Event](), dict[str, str]()
+    for event in events:
+        if isinstance(event, Folded) and any(name in encode_event(event) for name in gone):
+            return []
+        if isinstance(event, AlsoAsked) and any(name in gone for _, name in event.members):
+            break
+        if works and isinstance(event, StepOpened | RolledBack | Finished):
+            break
+        if isinstance(event, StepOpened):
+            works = {work_id: name for work_id, name in event.members if name in gone}
+            if works and (event.kind != "evaluate" or len(works) == len(event.members)):
+                break
+            others = tuple(one for one in event.members if one[0] not in works)
+            event = replace(event, members=others) if works else event
+        is_theirs = isinstance(event, LossTold | Left | Returned) and event.device_id in gone
+        if not is_theirs and not (isinstance(event, Answered) and event.work_id in works):
+            kept.append(event)
+    return kept

@@ -30,7 +30,12 @@ from smidgen.coordinator.rounds.extensions import PluginError
 from smidgen.coordinator.rounds.learning.server_update import gain_of
 from smidgen.coordinator.rounds.policies import FOR_PRIVACY, choose, passed_over
 from smidgen.coordinator.rounds.schedule import Schedule
-from smidgen.coordinator.rounds.scheduling.asking import also_asked, open_step, train_on
+from smidgen.coordinator.rounds.scheduling.asking import (
+    also_asked,
+    open_step,
+    train_on,
+    work_secret,
+)
 from smidgen.coordinator.rounds.scheduling.participation import awake, lack_of_progress
 from smidgen.coordinator.rounds.scheduling.step import Step, busy, closes_after_s, deadline_of_next
 from smidgen.coordinator.rounds.scoring import class_thresholds, is_collapsed, is_worse
@@ -298,7 +303,7 @@ def kept_of(config: Schedule, state: State) -> tuple[int, str]:
 
 def devices_needed(config: Schedule, state: State) -> int:
     """Devices that must be there for the next step to open."""
-    is_at_begin = state.round_index == 0 and state.evaluated < 0
+    is_at_begin = state.round_index == 0 and state.evaluated < 0 and not state.forgets
     return config.min_clients if is_at_begin or state.is_gathering else 1
 
 
@@ -333,7 +338,8 @@ def _next_step(
         )
         sha256 = labels_with(labelling, state)[0]
         index, attempt = state.round_index + 1, state.dropped + 1
-        labels = open_step(sha256, "label", index, attempt, chosen, secret, now_s)
+        key = work_secret(state, secret)
+        labels = open_step(sha256, "label", index, attempt, chosen, key, now_s)
         return _timed(config, state, labels) if chosen else None
     opened = _train(config, state, alive, secret, now_s, state.dropped + 1, facts)
     if opened is None and (lack := _lack_of_privacy(config, state, alive)):
@@ -396,7 +402,8 @@ def _evaluate(
     index, size = 0 if is_first else state.round_index, config.evaluate_cohort
     there, sha256 = _free(state, alive), state.first_sha256 if is_first else state.adapter_sha256
     chosen, population = evaluators(there, state.without_tests, size, secret, index, attempt)
-    opened = open_step(sha256, "evaluate", index, attempt, chosen, secret, now_s)
+    key = work_secret(state, secret)
+    opened = open_step(sha256, "evaluate", index, attempt, chosen, key, now_s)
     share = 1.0 if index >= rounds_of(config, state) else config.evaluate_share
     opened = replace(opened, population=population, test_share=share)
     # What a share took says little of how long all texts take: the decisive evaluation waits.
@@ -479,7 +486,8 @@ def _train(
         asked = asked_size(size, config.over_selection)
         chosen, why_not = choose(config, state, names, asked, secret, at, least, facts)
         if min(size, len(chosen)) >= config.min_updates:
-            opened = open_step(sha256, "train", *at, chosen, secret, now_s)
+            key = work_secret(state, secret)
+            opened = open_step(sha256, "train", *at, chosen, key, now_s)
             if account is not None:
                 why_not = {**why_not, **dict.fromkeys(set(able) - set(names), FOR_PRIVACY)}
             passed = passed_over(state, alive, able, chosen, why_not)

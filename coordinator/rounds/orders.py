@@ -20,7 +20,7 @@ from smidgen.coordinator.rounds.schedule import Schedule, check_decay
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.errors import WrongInput
 
-OrderKind = Literal["pause", "resume", "stop", "extend", "rollback"]
+OrderKind = Literal["pause", "resume", "stop", "extend", "rollback", "forget"]
 MOST_ROUNDS = 1_000_000  # as in a run file
 
 
@@ -50,6 +50,8 @@ def event_of(
     Raises:
         OrderError: It cannot be followed.
     """
+    if kind == "forget":
+        raise OrderError("whoever serves it takes out what the devices to forget have given")
     if kind == "extend":
         return _extended(rounds, config, state, now_s)
     if kind == "rollback":

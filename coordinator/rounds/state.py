@@ -101,6 +101,7 @@ class State:
         patience: How many evaluations in a row found nothing better.
         heard: What asking devices to train last gave, of those that were.
         underway: Training of asynchronous rounds that goes on while no such step is open.
+        forgets: How often devices were forgotten; work ids go by it, for rounds come again then.
     """
 
     adapter_sha256: str
@@ -140,6 +141,7 @@ class State:
     patience: Patience = field(default_factory=Patience)
     underway: Mapping[str, Underway] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
+    forgets: int = 0
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256

@@ -5,10 +5,17 @@ written, or done.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smidgen.coordinator.rounds.events import AlsoAsked, Event, Paused, StepClosed, StepOpened
+from smidgen.coordinator.rounds.events import (
+    AlsoAsked,
+    Event,
+    Folded,
+    Paused,
+    StepClosed,
+    StepOpened,
+)
 from smidgen.coordinator.rounds.extensions import PluginError
 from smidgen.coordinator.rounds.guidance import context_of
 from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
@@ -20,7 +27,7 @@ from smidgen.coordinator.rounds.scheduling.step import Step
 from smidgen.coordinator.rounds.selection import Facts
 from smidgen.coordinator.serving.ledger import Ledger, Live
 from smidgen.coordinator.serving.log import pace_texts, step_text
-from smidgen.coordinator.storage.database import Conflict
+from smidgen.coordinator.storage.database import Conflict, Statement
 from smidgen.coordinator.storage.runs import (
     Order,
     adapters_there,
@@ -29,6 +36,7 @@ from smidgen.coordinator.storage.runs import (
     taken_up,
 )
 from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.forgetting import without_forgotten
 from smidgen.coordinator.watch.logs import about
 from smidgen.edge_client.updates.registry import sent_shapes
 from smidgen.edge_client.wire.tensors import (
@@ -200,6 +208,7 @@ SAID = {
     "stop": "stopped",
     "extend": "extended",
     "rollback": "back",
+    "forget": "without the devices that were forgotten",
 }
 
 
@@ -211,12 +220,15 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
     """
     for order in open_orders(store):
         while (live := ledger.run(order.run_id)) is not None:
-            event = _event(store, live, order, now_s)
-            if event is None:
+            found = _event(store, live, order, now_s)
+            if found is None:
                 break
-            if _appended(store, ledger, live, event, order, now_s):
+            event, beside = found
+            if _appended(store, ledger, live, event, beside, order, now_s):
                 more = f" to {order.rounds} rounds" if order.kind == "extend" else ""
                 more = f" at round {order.rounds}" if order.kind == "rollback" else more
+                if isinstance(event, Folded) and (after := ledger.run(order.run_id)):
+                    more = f", back to round {after.state.round_index}"
                 run, told = live.config.name, about(live.config.name)
                 LOG.info("%s: %s%s by an operator", run, SAID[order.kind], more, extra=told)
                 yield live, event
@@ -228,11 +240,17 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
 
 
 def _appended(
-    store: Store, ledger: Ledger, live: Live, event: Event, order: Order, now_s: float
+    store: Store,
+    ledger: Ledger,
+    live: Live,
+    event: Event,
+    beside: Sequence[Statement],
+    order: Order,
+    now_s: float,
 ) -> bool:
     """Carry an order out, unless an answer came in between or another process has done so."""
     try:
-        return ledger.append(live, event, taken_up(order.order_id, now_s))
+        return ledger.append(live, event, taken_up(order.order_id, now_s), *beside)
     except Conflict:
         known = order_of(store, order.order_id)
         if known is None or known.done_at_s is None:
@@ -240,11 +258,19 @@ def _appended(
         return False
 
 
-def _event(store: Store, live: Live, order: Order, now_s: float) -> Event | None:
-    """The event of an order; None where it is refused, which is noted."""
+def _event(
+    store: Store, live: Live, order: Order, now_s: float
+) -> tuple[Event, Sequence[Statement]] | None:
+    """The event of an order, and what goes with it; None where it has none, which is noted."""
+    if order.kind == "forget":
+        known = live.run, live.state, live.seq, live.shelf.keep_rounds
+        found = without_forgotten(store, *known, now_s)
+        if found is None:
+            store.database.write(taken_up(order.order_id, now_s))
+        return found
     try:
         adapters = adapters_there(store, live.run) if order.kind == "rollback" else {}
-        return event_of(order.kind, order.rounds, live.config, live.state, now_s, adapters)
+        return event_of(order.kind, order.rounds, live.config, live.state, now_s, adapters), ()
     except OrderError as error:
         store.database.write(taken_up(order.order_id, now_s, refused=str(error)))
         run = live.config.name

@@ -169,13 +169,17 @@ class Ledger:
 
     def _read_on(self, run_id: str) -> None:
         for event in self._store.journal(run_id, self._live[run_id].seq):
-            live = self._live[run_id]
-            if isinstance(event, Folded):  # which tells of the newest steps itself
-                for opened in self._steps.pop(run_id, ()):
-                    self._forget(opened)
-            self._live[run_id] = after = self._folded(live, event)
+            self._heard.append((self._live[run_id], event))
+            self._take(run_id, event)
+
+    def _take(self, run_id: str, event: Event) -> None:
+        """Take in an event, whoever has written it."""
+        if isinstance(event, Folded):  # which tells of the newest steps itself
+            for opened in self._steps.pop(run_id, ()):
+                self._forget(opened)
+        self._live[run_id] = after = self._folded(self._live[run_id], event)
+        if isinstance(event, Folded):
             self._adapters[run_id] = adapters_kept(after.shelf, after.state)
-            self._heard.append((live, event))
 
     def load_new_runs(self) -> list[Live]:
         """Replay the journals of runs that are in the store but not here yet; those runs."""
@@ -268,7 +272,7 @@ class Ledger:
 
         Args:
             live: The run as it was then.
-            event: What happened.
+            event: What happened; one that stands for all before it takes their place.
             beside: Statements that are carried out with it or not at all.
             holds: Whether it holds on the run as it stands by now; None: on no other than then.
         """
@@ -278,12 +282,15 @@ class Ledger:
             if here is not live and not (holds is not None and holds(here)):
                 return False
             try:
-                self._store.append(run_id, here.seq, event, *beside)
+                if isinstance(event, Folded):
+                    self._store.fold(run_id, event, *beside)
+                else:
+                    self._store.append(run_id, here.seq, event, *beside)
             except Conflict:
                 if not self.follow():
                     raise
                 return False
-            self._live[run_id] = self._folded(here, event)
+            self._take(run_id, event)
             return True
 
     def shorten(self, run_id: str) -> bool:

@@ -23,6 +23,7 @@ from smidgen.coordinator.rounds.events import (
     Event,
     Extended,
     Finished,
+    Folded,
     Paused,
     RolledBack,
     StepClosed,
@@ -371,6 +372,7 @@ class Service:
                 for device_id, at_s in self.lives.cloned().items():
                     note_cloned(self.store.database, device_id, at_s)
                 self.neighbours.read_on()
+                self.members.drop(self.fleet.forgotten())
                 woken |= self.neighbours.concerned()
                 for live, event in self._ledger.heard():
                     woken |= self.neighbours.asked(live, event)
@@ -410,8 +412,8 @@ class Service:
         if isinstance(event, Finished):
             self.members.settle(run_id)
             self.caretaker.is_due = True  # its open step's updates
-        if isinstance(event, RolledBack):
-            self.caretaker.is_due = True  # the updates of a step that was given up
+        if isinstance(event, RolledBack | Folded):
+            self.caretaker.is_due = True  # what was given up
         if isinstance(event, Extended):  # who declined, and who is at home, counts again
             self.members.load(run_id, is_finished=False)
             woken |= self.members.of(run_id).keys()

@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sql
 
 from smidgen.coordinator.storage.database import Database
-from smidgen.coordinator.storage.schema import DEVICES, MEMBERSHIPS
+from smidgen.coordinator.storage.schema import DEVICES, MEMBERSHIPS, REPORTS
 from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
 
 NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
@@ -38,6 +38,7 @@ class Device:
         revision: Grows with each change of any device.
         cloned_at_s: Unix time at which two clients were last found to run with its key.
         life: Of the client that enrolled last; empty where it said none.
+        forgotten_at_s: Unix time since which nothing else is known of it; it is revoked then.
     """
 
     device_id: str
@@ -54,6 +55,7 @@ class Device:
     revision: int = 0
     cloned_at_s: float | None = None
     life: str = ""
+    forgotten_at_s: float | None = None
 
     @property
     def all_tags(self) -> dict[str, str]:
@@ -61,8 +63,13 @@ class Device:
         return self.own_tags | self.tags
 
 
-def devices(database: Database, after: int = 0) -> list[Device]:
-    """Devices by name; those whose row has changed after a revision.
+def devices(database: Database) -> list[Device]:
+    """Devices by name, but for those that were forgotten."""
+    return [one for one in changed(database, 0) if one.forgotten_at_s is None]
+
+
+def changed(database: Database, after: int) -> list[Device]:
+    """Devices by name whose row has changed after a revision.
 
     Sorted here: asked for an order, SQLite walks through all devices by name to find the few.
     """
@@ -177,6 +184,27 @@ def tag(
 def revoke(database: Database, device_id: str, now_s: float) -> None:
     here = (DEVICES.c.device_id == device_id) & DEVICES.c.revoked_at_s.is_(None)
     database.write(sql.update(DEVICES).where(here).values(revoked_at_s=now_s, **_revised(DEVICES)))
+
+
+def forget(connection: sql.Connection, device_id: str, now_s: float) -> None:
+    """Empty a device's row but for its id and its key's hash, which is let in no more.
+
+    With it go its reports and how it stands to runs.
+    """
+    for table in (REPORTS, MEMBERSHIPS):
+        connection.execute(sql.delete(table).where(table.c.device_id == device_id))
+    name, stem, number = free_name(connection, device_id, device_id)
+    nothing = {"name": name, "stem": stem, "number": number, "last_seen_s": None}
+    nothing |= {"own_tags": {}, "tags": {}, "facts": {}, "token_id": None, "life": ""}
+    gone = {"revoked_at_s": now_s, "forgotten_at_s": now_s, "cloned_at_s": None}
+    here = sql.update(DEVICES).where(DEVICES.c.device_id == device_id)
+    connection.execute(here.values(**nothing, **gone, **_revised(DEVICES)))
+
+
+def forgotten(database: Database) -> set[str]:
+    """Ids of the devices that were forgotten."""
+    here = DEVICES.c.forgotten_at_s.is_not(None)
+    return {row["device_id"] for row in database.rows(sql.select(DEVICES).where(here))}
 
 
 def note_cloned(database: Database, device_id: str, now_s: float) -> None:

@@ -135,6 +135,15 @@ def forget_old(database: Database, keep_rounds: int, at_least: int = 1) -> int:
     return gone
 
 
+def deleted_after(
+    run_id: str, round_index: int, evaluated: int, device_ids: Collection[str]
+) -> Statement:
+    """What deletes a run's reports of later rounds and evaluations, and all of some devices."""
+    last = sql.case((REPORTS.c.kind == "evaluate", evaluated), else_=round_index)
+    here = (REPORTS.c.round_index > last) | REPORTS.c.device_id.in_(device_ids)
+    return sql.delete(REPORTS).where((REPORTS.c.run_id == run_id) & here)
+
+
 def _each(database: Database, chosen: "sql.Select[Any]") -> "Sequence[sql.Row[Any]]":
     with database.reading() as connection:
         return connection.execute(chosen).all()

@@ -421,10 +421,16 @@ def add_order(store: Store, run: Run, kind: OrderKind, rounds: int | None, now_s
         event_of(kind, rounds, config, state, now_s, adapters)
     except OrderError as error:
         raise StoreError(f"cannot {kind} run {config.name} ({run.run_id}): {error}") from error
-    values = {"run_id": run.run_id, "kind": kind, "rounds": rounds, "asked_at_s": now_s}
     with store.database.transaction() as connection:
-        added = connection.execute(sql.insert(ORDERS).values(**values)).inserted_primary_key
-        assert added is not None
+        return insert_order(connection, run, kind, rounds, now_s)
+
+
+def insert_order(
+    connection: sql.Connection, run: Run, kind: OrderKind, rounds: int | None, now_s: float
+) -> Order:
+    values = {"run_id": run.run_id, "kind": kind, "rounds": rounds, "asked_at_s": now_s}
+    added = connection.execute(sql.insert(ORDERS).values(**values)).inserted_primary_key
+    assert added is not None
     return Order(order_id=added[0], run_id=run.run_id, kind=kind, rounds=rounds, asked_at_s=now_s)
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sql
 from smidgen.coordinator.storage.database import Database
 from smidgen.coordinator.storage.dialects.postgres import begin_long
 
-REVISION = "0009"
+REVISION = "0010"
 METADATA = sql.MetaData()
 # The same order and room everywhere: PostgreSQL would sort texts by its language, and hold numbers
 # up to 2^31.
@@ -72,7 +72,8 @@ TOKENS = sql.Table(
 # `name` is `stem` or `stem-number`. `own_tags` are the device's words, `tags` the operator's.
 # `started_at_s`: its client's last start. `revision` grows with each change of a row, `last_seen_s`
 # left out, so that the process that serves reads only what is new. `cloned_at_s`: when two lives of
-# its key were last seen at once. `life`: of the client that enrolled last.
+# its key were last seen at once. `life`: of the client that enrolled last. `forgotten_at_s`: since
+# when its row holds nothing but its id, times, and the hash of its key, which is let in no more.
 DEVICES = sql.Table(
     "devices",
     METADATA,
@@ -92,6 +93,7 @@ DEVICES = sql.Table(
     sql.Column("revision", WHOLE, nullable=False, index=True),
     sql.Column("cloned_at_s", sql.Float),
     sql.Column("life", TEXT, nullable=False, server_default=""),
+    sql.Column("forgotten_at_s", sql.Float),
     sql.Index("ix_devices_stem_number", "stem", "number"),
 )
 # How devices stand to runs: `smidgen.edge_client.wire.fleet.Membership` with its time. `revision`
@@ -137,7 +139,7 @@ ORDERS = sql.Table(
     METADATA,
     sql.Column("order_id", WHOLE, primary_key=True, autoincrement=True),
     _run_column(nullable=False),
-    sql.Column("kind", TEXT, nullable=False),  # pause, resume, stop, extend
+    sql.Column("kind", TEXT, nullable=False),  # see `rounds.orders`
     sql.Column("rounds", WHOLE),  # of extend
     sql.Column("asked_at_s", sql.Float, nullable=False),
     sql.Column("done_at_s", sql.Float),

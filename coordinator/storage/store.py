@@ -324,8 +324,10 @@ class Store:
                 for run_id, head in ends.items():
                     self._heads.note(run_id, head)
 
-    def fold(self, run_id: str, event: Folded) -> None:
+    def fold(self, run_id: str, event: Folded, *statements: Statement) -> None:
         """Put an event in the place of all before it; durable when this returns.
+
+        What goes with it happens too, or neither does.
 
         The end that is noted beside the database is on disk before those events are gone, so it
         can be compared whatever comes.
@@ -337,7 +339,8 @@ class Store:
         end = self.ends()[run_id]
         if self._heads is not None:
             self._heads.note(run_id, end, is_safe=True)
-        self.append_all([(run_id, event.events, event)], forget_before(run_id, event.events))
+        gone = forget_before(run_id, event.events)
+        self.append_all([(run_id, event.events, event)], gone, *statements)
 
     @contextmanager
     def noting(self, heads: Heads) -> Iterator[None]:

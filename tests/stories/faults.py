@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 OF_REQUEST = ("lost", "late", "cut request", "cut answer", "between", "slow", "repeated")
-OF_RUN = ("paused", "extended", "rolled back", "revoked")
+OF_RUN = ("paused", "extended", "rolled back", "revoked", "forgotten")
 OF_OP = ("kill", "power", "flip", "full", "read-only", "clock", "pause")
 
 
@@ -46,6 +46,7 @@ SAID = {
     "extended": "the operator extends the run to {size:.0f} rounds after {at_s} s",
     "rolled back": "the operator rolls the run back to round {size:.0f} after {at_s} s",
     "revoked": "the operator revokes d{size:.0f} after {at_s} s",
+    "forgotten": "the operator forgets d{size:.0f} after {at_s} s",
     "lost": "{who}: the {at} request is lost; {who} hears nothing, and after {s} s a reset",
     "late": "{who}: the {at} request is cut off here and arrives {s} s later all the same",
     "cut request": "{who}: the {at} request is cut after {size:.0%} of its bytes",

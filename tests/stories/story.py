@@ -24,15 +24,22 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from smidgen.coordinator.config import RunConfig
-from smidgen.coordinator.rounds.events import Answered, Event, StepClosed, StepOpened
+from smidgen.coordinator.rounds.events import (
+    Answered,
+    Event,
+    StepClosed,
+    StepOpened,
+    encode_event,
+)
 from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.orders import OrderKind
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.blobs import BlobDamaged
 from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.devices import revoke
-from smidgen.coordinator.storage.runs import add_order, create_run
+from smidgen.coordinator.storage.runs import add_order, create_run, open_orders
 from smidgen.coordinator.storage.store import Store
+from smidgen.coordinator.upkeep.forgetting import ask_to_forget
 from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState, Identity
@@ -151,7 +158,8 @@ def _of_run(shape: Shape, calm: Told, draw: random.Random) -> Fault:
     if shape.trouble == "lies":
         return Fault(draw.choice(LIES), LIAR, draw.randint(1, 2 * shape.rounds + 1))
     kind, seconds = draw.choice(OF_RUN), draw.choice([1.0, 60.0, 600.0])
-    most = shape.devices - 2 if kind == "revoked" else shape.rounds  # one is left
+    is_of_device = kind in ("revoked", "forgotten")
+    most = shape.devices - 2 if is_of_device else shape.rounds  # one is left
     size = draw.randint(0, most) + (shape.rounds if kind == "extended" else 0)
     return Fault(kind, "operator", draw.randint(1, round(calm.virtual_s)), seconds, float(size))
 
@@ -360,15 +368,19 @@ class Story:
             live, device_id = service.run(self.run_id), device_id_of(key_of(f"d{order.size:.0f}"))
             if live.state.is_finished:
                 return
-            if kind == "revoked" and not live.state.round_index:
+            is_of_device = kind in ("revoked", "forgotten")
+            if is_of_device and not (live.state.round_index or live.state.forgets):
                 raise OSError  # without it the run would never begin
             if kind == "revoked":
                 revoke(service.store.database, device_id, now_s)
+            elif kind == "forgotten":
+                (device,) = (one for one in service.fleet.all() if one.device_id == device_id)
+                ask_to_forget(service.store, device, now_s)
             else:
                 rounds = None if kind in ("paused", "resumed") else int(order.size)
                 add_order(service.store, live.run, ORDERS[kind], rounds, now_s)
             self.told.met[kind] += 1
-        except StoreError:  # it has no effect any more
+        except (StoreError, ValueError):  # it has no effect any more
             return
         except (OSError, SQLAlchemyError, Failed, machines.Killed):  # it died while it was asked
             self.loop.call_later(30.0, self._order, order, kind)
@@ -455,8 +467,17 @@ class Story:
             self.told.lacks.append(f"{counted} updates count in {len(steps)} steps")
 
     def _look_at_receipts(self, service: Service) -> None:
-        """At each start of the coordinator and in the end: nothing acknowledged is lost."""
+        """At each start of the coordinator and in the end: nothing acknowledged is lost.
+
+        But where a device was forgotten: then nothing that was asked of it stays.
+        """
         events = service.store.events(self.run_id)
+        for device_id in service.fleet.forgotten():
+            told = [event for event in map(encode_event, events) if device_id in event]
+            if told and not open_orders(service.store):
+                self.told.wrong.append(f"the journal tells of {device_id}: {told[0][:80]}")
+        if service.run(self.run_id).state.forgets:
+            return
         done = [e for e in events if isinstance(e, Answered) and e.update_sha256]
         journal = {one.work_id: digest_header(str(one.update_sha256)).lower() for one in done}
         for device in self.devices:

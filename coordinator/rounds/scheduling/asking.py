@@ -146,6 +146,11 @@ def _idle(
     return choose(config, state, able, room, secret, at, least, facts)
 
 
+def work_secret(state: State, secret: str) -> str:
+    """What work ids are derived from: no answer to a round that was given up counts in its next."""
+    return f"{secret}\x1f{state.forgets}" if state.forgets else secret
+
+
 def open_step(
     adapter_sha256: str,
     kind: Kind,

@@ -100,6 +100,7 @@ EXPECTED: dict[Route, dict[str, int]] = {
     ("POST", f"{API}/tokens/{{token_id}}/revoke"): CHANGED,
     ("POST", f"{API}/operators/{{operator_id}}/revoke"): CHANGED,
     ("POST", f"{API}/devices/{{device_id:path}}/revoke"): CHANGED,
+    ("POST", f"{API}/devices/{{device_id:path}}/forget"): ACCEPTED,
     ("GET", f"{API}/session"): READ | {"nobody": 200},
     ("POST", f"{API}/session"): everybody(401),  # a token that nobody has
     ("DELETE", f"{API}/session"): everybody(200) | dict.fromkeys(OVER, 401),
@@ -130,6 +131,7 @@ def places(served: Served, there: Scene) -> dict[str, str]:
         "run_id": served.run_id,
         "second_run_id": made.json()["run_id"],
         "device_id": spare.device_id,
+        "second_device_id": served.enrol("other").device_id,
         "work_id": there.work.work_id,
         "base_id": there.work.base_id,
         "token_id": tokens[0]["token_id"],
@@ -218,7 +220,8 @@ def test_everybody_is_let_in_or_told_why_not_on_every_route(
         for who in sorted(callers, key=lambda one: (expected[one] < 400, one)):
             more = sent(there, route, who)
             is_second = who == "operator's cookie"  # no order is given twice
-            known = names | ({"run_id": names["second_run_id"]} if is_second else {})
+            second = {key: names[f"second_{key}"] for key in ("run_id", "device_id")}
+            known = names | (second if is_second else {})
             answer = asked(served, route[0], place(route, known, there), there.headers[who], more)
             check_reason(answer, (who, *route))
             if answer.status_code != expected[who]:

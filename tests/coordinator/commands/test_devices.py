@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.storage.devices import devices, note_cloned, tag
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.wire.fleet import MOST_TAGS
 from smidgen.edge_client.wire.messages import Report
 from tests.command_line import shown, smidgen
-from tests.coordinator.conftest import Live
+from tests.coordinator.conftest import Live, served, serving
 from tests.coordinator.devices import Device, enrol, wait_for
 
 Start = Callable[..., Live]
@@ -110,3 +112,41 @@ def test_tags_that_are_set_at_the_same_moment_are_all_there(start: Start) -> Non
         assert max(len(one.result()) for one in asked) == len(wanted)
     assert devices(live.store.database)[0].tags == wanted
     assert tag(live.store.database, device.device_id, {"t0": ""}).keys() == wanted.keys() - {"t0"}
+
+
+def test_a_device_is_forgotten_by_a_command_once_the_store_is_served(
+    start: Start, tmp_path: Path
+) -> None:
+    live = start(rounds=9)
+    both = live.evaluated("kitchen", "hall")
+    for device in both:
+        device.do(device.work())
+    line = ("coordinator", "forget", "--store", str(tmp_path / "store"))
+    unknown = smidgen(*line, "attic")
+    assert unknown.exit_code == 2 and "no device 'attic' in the store" in unknown.stderr
+    with live.store.serving_alone():
+        done = smidgen(*line, "hall")
+    assert done.exit_code == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first == "device hall is forgotten"
+    assert second == f"run mail ({live.run_id}) has round 0 of 9 without it"
+    assert third.startswith("backups, exported adapters, trackers, logs")
+    assert smidgen(*line, "hall").exit_code == 2
+    assert "hall" not in listed(tmp_path, "list")
+
+
+def test_a_device_is_forgotten_where_nobody_serves_and_the_next_serve_takes_its_share_out(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    with closing(Store(tmp_path / "store")) as store:
+        with serving(store, replace(config, rounds=9)) as live:
+            both = live.evaluated("kitchen", "hall")
+            for device in both:
+                device.do(device.work())
+        line = ("coordinator", "forget", "--store", str(tmp_path / "store"), "--json")
+        told = json.loads(smidgen(*line, "hall").stdout)
+        assert (told["name"], len(told["runs"])) == ("hall", 1)
+        assert told["runs"][0]["done_at_s"] is None
+        with served(store) as (service, _):
+            wait_for(lambda: service.run(live.run_id).state.forgets == 1)
+            assert service.run(live.run_id).state.round_index == 0

@@ -10,7 +10,7 @@ import pytest
 from smidgen.coordinator.fleet.devices import Fleet, Members
 from smidgen.coordinator.fleet.presence import ALIVE_S, SHARE_S, Presence, rest_after
 from smidgen.coordinator.serving.service import Service
-from smidgen.coordinator.storage.devices import devices, members, revoke, saw, who_joined
+from smidgen.coordinator.storage.devices import changed, devices, members, revoke, saw, who_joined
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.wire.fleet import Membership
 from tests.coordinator.fleet.filling import fill
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_devices_come_by_name_and_number(store: Store) -> None:
     names = [one.name for one in devices(store.database)]
     assert names == ["pi", *(f"pi-{number}" for number in range(2, 41))]
-    assert [one.name for one in devices(store.database, 37)] == ["pi-38", "pi-39", "pi-40"]
+    assert [one.name for one in changed(store.database, 37)] == ["pi-38", "pi-39", "pi-40"]
 
 
 def test_members_are_those_of_the_rows_whatever_they_say(store: Store) -> None:

@@ -55,6 +55,8 @@ class Page:
         def found(kind: str, data: Any) -> bool:
             if kind == "state":
                 (self.run,) = data["runs"]
+            if data.get("is_all"):
+                (self.devices if kind == "devices" else self.rounds).clear()
             self.devices |= {one["name"]: one for one in data.get("devices", ())}
             for one in data.get("rounds", ()):
                 self.rounds[data["run_id"], one["round_index"]] = one
@@ -86,6 +88,20 @@ def test_a_stream_tells_all_there_is_and_then_what_changes(start: Start) -> None
         first_round = (served.run_id, 0)
         page.read_until(lambda page: page.rounds.get(first_round, {}).get("answers") == 2)
         assert page.rounds[first_round]["failed"] == 1
+
+
+def test_a_page_that_is_open_shows_no_device_that_was_forgotten(start: Start) -> None:
+    served = start(rounds=9)
+    first, second = served.join("kitchen", "hall")
+    with served.http.stream("GET", EVENTS, headers=served.bearer(served.viewer)) as answer:
+        page = Page(answer)
+        for device in (first, second, first, second):
+            device.do(device.work())
+        page.read_until(lambda page: page.rounds.get((served.run_id, 1)) and len(page.devices) == 2)
+        path = f"/v1/operator/devices/{second.device_id}/forget"
+        assert served.http.post(path, headers=served.bearer(served.operator)).status_code == 202
+        page.read_until(lambda page: (page.run["devices"], list(page.devices)) == (1, ["kitchen"]))
+        page.read_until(lambda page: (served.run_id, 1) not in page.rounds)
 
 
 def test_a_device_that_misses_steps_is_named(start: Start) -> None:

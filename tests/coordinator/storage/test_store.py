@@ -14,6 +14,7 @@ from smidgen.coordinator.serving.server import sole_server
 from smidgen.coordinator.storage.credentials import insert_token
 from smidgen.coordinator.storage.database import DATABASE, StoreError
 from smidgen.coordinator.storage.devices import Member, put_member
+from smidgen.coordinator.storage.schema import REVISION
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.edge_client.wire.fleet import Membership
 from smidgen.edge_client.wire.tensors import sha256
@@ -104,7 +105,7 @@ def test_a_store_of_another_schema_is_refused_in_one_line(tmp_path: Path) -> Non
     Store(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '0099'")
-    said = r"schema 0099, and this smidgen knows 0009 alone; use the smidgen that wrote it"
+    said = f"schema 0099, and this smidgen knows {REVISION} alone; use the smidgen that wrote it"
     with pytest.raises(StoreError, match=said):
         Store(tmp_path)
 

@@ -17,6 +17,7 @@ from smidgen.coordinator.rounds.events import (
     Returned,
     RolledBack,
     StepClosed,
+    StepOpened,
     Unpaused,
     decode_event,
     encode_event,
@@ -28,6 +29,7 @@ from smidgen.coordinator.rounds.history import (
     history_of,
     is_long,
     to_plain,
+    without,
 )
 from smidgen.coordinator.rounds.machine import decide
 from smidgen.coordinator.rounds.scheduling.step import StepAnswers
@@ -161,3 +163,19 @@ def test_answers_are_a_mapping_that_never_changes(names: list[str], deal: st.Dat
         assert one == copy and list(one.items()) == list(copy.items())
         assert list(one.values()) == list(copy.values()) and len(one) == len(copy)
         assert all((name in one) == (name in copy) for name in names)
+
+
+@given(st.data(), st.sampled_from(CONFIGS))
+def test_what_is_left_of_a_journal_without_a_device_tells_nothing_of_it(
+    deal: st.DataObject, config: RunConfig
+) -> None:
+    events, name = history(deal, config), DEVICES[0]
+    kept = without(events, {name})
+    replay("first", kept)
+    assert without(kept, {name}) == kept and without(events, {"somebody else"}) == events
+    assert not any(getattr(one, "device_id", "") == name for one in kept)
+    asked = [one for one in kept if isinstance(one, StepOpened)]
+    assert not any(name in dict(one.members).values() for one in asked)
+    answers = [one.work_id for one in kept if isinstance(one, Answered)]
+    assert set(answers) <= {work_id for one in asked for work_id, _ in one.members}
+    assert all(one in events for one in asked if one.kind != "evaluate")  # as they were
