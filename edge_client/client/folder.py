@@ -141,7 +141,8 @@ def sweep_halves(folder: Path) -> None:
     puts it back. So does one that is whole, until something newer stands there: who wrote it was
     told that it is kept.
     """
-    for place in (folder, *(folder / name for name in WRITTEN)):
+    runs = (folder / "updates").glob("*")
+    for place in (folder, *(folder / name for name in WRITTEN), *runs):
         for path in place.glob(".*"):
             half = HALF.fullmatch(path.name)
             if half is None or (place == folder and not is_own(path.name)):

@@ -151,7 +151,8 @@ def stood_in() -> None:
 
     put(worker, open_within=open_within, let_go_of_code=lambda: 0, answer=answered)
     put(
-        enrolment, check_budget=lambda *known: open_within(*known[:2], known[4], *known[2:4]).option
+        enrolment,
+        check_budget=lambda *known, **_: open_within(*known[:2], known[4], *known[2:4]).option,
     )
     put(allocator, is_glibc_linux=lambda: False)
     put(work_metering, _reading=lambda read: None, _faults=lambda: (0, 0))

@@ -283,9 +283,12 @@ def test_a_state_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_what_a_killed_client_left_half_written_is_deleted_under_the_lock(tmp_path: Path) -> None:
     state = ClientState(tmp_path)
-    parts = [tmp_path / name for name in (".room.part", "adapters/.a.st.part", "outbox/.w.part")]
+    names = (".room.part", "adapters/.a.st.part", "outbox/.w.part", "updates/run/.1.st.part")
+    parts = [tmp_path / name for name in names]
     for part in parts:
+        part.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(b"half")
+    (tmp_path / "runs" / "run.json").write_text("{}")  # else all that is kept of it goes
     assert all(part.exists() for part in parts)
     with state.locked():
         assert not any(part.exists() for part in parts)
