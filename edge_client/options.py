@@ -50,7 +50,7 @@ PANELS = {
     ),
     "Adapter": (
         "base chat adapter start shared generator method above personal",
-        "prompt_init rank_budget bits",
+        "prompt_init rank_budget bits private_texts",
     ),
     "Training": (
         "rounds epochs batch lr tokens",

@@ -41,6 +41,7 @@ from smidgen.coordinator.storage.runs import (
     add_order,
     config_of,
     find_run,
+    lack_of_budget,
     order_of,
     state_of,
 )
@@ -274,12 +275,14 @@ def _order(
         name = f"run {config_of(run).name} ({run.run_id})"
         order = add_order(opened, run, kind, rounds, time.time())
         order = _awaited(opened, order) if opened.is_served() else order
+        lack = lack_of_budget(opened, run) if kind == "extend" else ""
     if order.refused:
         raise StoreError(f"cannot {kind} {name}: {order.refused}")
     more = {"extend": f" to {rounds} rounds", "rollback": f" to round {rounds}"}.get(kind, "")
     done = f"{name} {SAID[kind]}{more}"
     later = f"{name}: {kind}{more} is ordered; `smidgen coordinator serve` carries it out"
-    answer(done if order.done_at_s else later, asdict(order), as_json)
+    lines = [done if order.done_at_s else later, *([lack] if lack else [])]
+    answer("\n".join(lines), asdict(order), as_json)
 
 
 def _awaited(store: Store, order: Order) -> Order:

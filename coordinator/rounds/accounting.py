@@ -123,10 +123,10 @@ class Account:
     @property
     def step(self) -> str:
         """The update step that makes it so."""
-        clip, multiplier = repr(self.privacy.clip), repr(self.multiplier)
-        if self.privacy.unit == "text":
-            return f"dp-text:{clip}:{multiplier}"
-        return f"dp:{clip}:{multiplier}:{self.privacy.separation}"
+        privacy, known = self.privacy, [repr(self.privacy.clip), repr(self.multiplier)]
+        known += [] if privacy.unit == "text" else [str(privacy.separation)]
+        name = "dp-text" if privacy.unit == "text" else "dp"
+        return ":".join([name, *known, repr(privacy.epsilon), repr(privacy.delta)])
 
     def epsilon(self, participations: int) -> float:
         """Of a device that has taken part in so many rounds, or of its texts."""

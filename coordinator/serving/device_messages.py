@@ -44,7 +44,7 @@ def terms_of(live: Live, pack: Pack | None = None) -> Terms:
         min_clients=config.min_clients,
         labelling=config.labelling,
         pack=pack,
-        steps=config.updates.steps,
+        steps=config.update_steps,
     )
 
 

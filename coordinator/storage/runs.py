@@ -13,6 +13,7 @@ import msgspec
 import sqlalchemy as sql
 
 from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.rounds.accounting import USED_UP
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.machine import (
     closes_at_s,
@@ -27,7 +28,7 @@ from smidgen.coordinator.rounds.selection import counted_size, lack_of_tags
 from smidgen.coordinator.rounds.state import State, evolve, replay
 from smidgen.coordinator.storage.credentials import draw_secret, insert_token, tokens
 from smidgen.coordinator.storage.database import Statement, StoreError
-from smidgen.coordinator.storage.devices import Device, Member, devices, members
+from smidgen.coordinator.storage.devices import Device, Member, devices, members, who_joined
 from smidgen.coordinator.storage.reports import pseudo_labels, rows, scores_by_round
 from smidgen.coordinator.storage.schema import ORDERS
 from smidgen.coordinator.storage.store import Run, Store
@@ -170,7 +171,7 @@ def _check_length(config: RunConfig) -> None:
         rounds=config.rounds,
         min_clients=config.min_clients,
         labelling=labelling,
-        steps=config.updates.steps,
+        steps=config.update_steps,
     )
     work = Work(
         protocol=PROTOCOL,
@@ -268,6 +269,17 @@ def find_run(store: Store, run_id: str | None) -> Run:
 
 def state_of(store: Store, run: Run) -> State:
     return replay(run.adapter_sha256, store.journal(run.run_id))
+
+
+def lack_of_budget(store: Store, run: Run) -> str:
+    """That a run's next round cannot open, for its budget of privacy is used up; else empty."""
+    config, state = config_of(run), state_of(store, run)
+    if config.account is None:
+        return ""
+    known = {*state.heard, *who_joined(store.database, run.run_id)} - state.left.keys()
+    at = state.round_index + 1, config.min_updates
+    lack = config.account.lack(state.heard, sorted(known), *at)
+    return lack if lack.startswith(USED_UP) else ""
 
 
 def status_of(store: Store, run: Run) -> dict[str, Any]:

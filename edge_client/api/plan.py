@@ -22,6 +22,7 @@ from smidgen.edge_client.planning.planner import Correct, Option, as_estimated, 
 from smidgen.edge_client.planning.resources import Resources, measured_flops, read_facts
 from smidgen.edge_client.planning.step_cost import Rates, layer_forwards
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.privacy import TextNoise
 from smidgen.edge_client.wire.training import Training
 
 STATES = Path(".local") / "state" / "smidgen"  # below the user's home
@@ -85,6 +86,7 @@ def plan(
     engine: str = AUTO,
     device: str = CPU,
     bits: int | None = None,
+    private_texts: bool = False,
     state: Place | None = None,
 ) -> Plans:
     """Estimate memory and time of each way to train, and say which one is chosen.
@@ -102,6 +104,7 @@ def plan(
         engine: `torch`, `onnx`, or `auto`: torch if it is installed.
         device: `cpu`, or `cuda` with the torch engine and a CUDA device in this machine.
         bits: Plan as if the base were packed with 4, 8 or 16 bits.
+        private_texts: Plan for a run with differential privacy of texts.
         state: State folder whose measured peaks correct the estimates; default: the usual one.
 
     Raises:
@@ -113,6 +116,7 @@ def plan(
     asked_of, base_id = _work(str(base), adapter, task, training, bits, name)
     facts = _facts(name, device, asked_of.bits)
     work = replace(asked_of, device=facts.device)
+    work = replace(work, held_bytes=TextNoise.held_bytes if private_texts else 0)
     correct: Correct = as_estimated
     with suppress(OutputError):  # without a home, nothing was measured by default
         corrections = Corrections(state_folder(state) / "corrections.json")

@@ -25,8 +25,7 @@ from smidgen.edge_client.labelling.pseudo_labels import OwnTexts, capped, sample
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.personal.generator import teach
 from smidgen.edge_client.texts.examples import ClientData
-from smidgen.edge_client.updates.privacy import TextNoise
-from smidgen.edge_client.updates.states import StepInputs, steps_of
+from smidgen.edge_client.updates.states import StepInputs, is_private, steps_of
 from smidgen.edge_client.updates.step import DeviceContext
 from smidgen.edge_client.wire.messages import Report, Work
 from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed, encode_update
@@ -118,12 +117,11 @@ def _train(
     if is_sampled:
         num_examples = weight_of(len(texts), weighed if pseudo else None)
     update = Update(work.work_id, num_examples, trained.delta)
-    is_private = any(one.name == TextNoise.name for one in work.updates)
     report = Report(
         work.work_id,
         "done",
         num_examples,
-        None if is_private else trained.loss,  # which no noise was added to
+        None if is_private(work) else trained.loss,  # which no noise was added to
         pseudo_labels=len(pseudo),
         layer_forwards=trained.earlier_forwards,
     )

@@ -28,7 +28,7 @@ from smidgen.edge_client.planning.resources import memory_bytes, usable_cores
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.texts.examples import ClientData
 from smidgen.edge_client.texts.parts import Wanted
-from smidgen.edge_client.updates.registry import made
+from smidgen.edge_client.updates.states import held_bytes, multiplier_of
 from smidgen.edge_client.wire.fleet import (
     REVOKED,
     DeviceFacts,
@@ -214,15 +214,17 @@ def check_ready(settings: Settings, terms: Terms, folder: DataFolder) -> Members
     """
     check_base(settings, terms.base_id, terms.base_name, is_offered=terms.pack is not None)
     settings.limits.check(terms.training)
-    made(terms.steps)
+    settings.limits.check_noise(multiplier_of(terms.steps))
     check_texts(settings, terms.task, folder.read(), is_labelling=terms.labelling is not None)
     spec, lack = parse_adapter(terms.adapter_spec), None
     work = (terms.training, terms.task, settings.budget_bytes, settings.device)
+    held = held_bytes(terms.steps)
     largest = largest_rank(spec, settings.base.shape)
     rank = min(largest, max(1, int(settings.limits.rank)))
     while True:
         try:
-            plan = check_budget(settings.engine, settings.base, at_most(spec, rank), *work)
+            adapter = at_most(spec, rank)
+            plan = check_budget(settings.engine, settings.base, adapter, *work, held_bytes=held)
             most_rank = rank if rank < largest else 0
             return Membership("joined", None, plan.predicted_peak_bytes, most_rank)
         except BudgetError as error:

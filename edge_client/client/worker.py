@@ -35,8 +35,7 @@ from smidgen.edge_client.tasks.encoder import cuts_in_words, usable
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.texts.examples import ClientData
 from smidgen.edge_client.texts.parts import Labels, wanted_by
-from smidgen.edge_client.updates.privacy import TextNoise
-from smidgen.edge_client.updates.states import StepInputs
+from smidgen.edge_client.updates.states import StepInputs, held_bytes, is_private, multiplier_of
 from smidgen.edge_client.wire.fleet import Membership, Terms
 from smidgen.edge_client.wire.messages import WireError, Work
 from smidgen.edge_client.wire.tensors import AdapterState
@@ -133,6 +132,8 @@ class Worker:
         """
         limits = self._settings.limits
         limits.check(work.training)
+        if work.kind == "train":
+            limits.check_noise(multiplier_of(order.step for order in work.updates))
         with meter.phase("load"):
             with waiting():
                 engine, own = self._ready(work)
@@ -165,8 +166,7 @@ class Worker:
         run, kept = file_name(work.run_id), self._state.updates
         states = {one.name: kept.of(run, one.round_index, one.name) for one in work.updates}
         rate = self._state.link.rate() if work.updates else None
-        is_private = any(one.name == TextNoise.name for one in work.updates)
-        secret = self._state.secret(work.run_id) if is_private else b""
+        secret = self._state.secret(work.run_id) if is_private(work) else b""
         return StepInputs(states, shared, rate, secret)
 
     def _keeper(self, work: Work) -> Keeper:
@@ -244,6 +244,8 @@ class Worker:
 
     def _opened(self, work: Work, is_squeezed: bool) -> Engine:
         spec, base = parse_adapter(work.adapter_spec), self._settings.on_base(work.base_id).base
+        terms = self._state.joined.terms(work.run_id)  # an evaluation tells no steps of training
+        steps = terms.steps if terms else [order.step for order in work.updates]
         engine = open_within(
             self._settings.engine,
             base,
@@ -254,6 +256,7 @@ class Worker:
             self._state.folder,
             device=self._settings.device,
             is_squeezed=is_squeezed,
+            held_bytes=held_bytes(steps),
         )
         if self._settings.cache_bytes and is_kept(work.task, engine.frozen_layers):
             folder = self._state.folder / "activations"

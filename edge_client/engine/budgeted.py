@@ -51,6 +51,7 @@ def open_within(
     is_squeezed: bool = False,
     is_whole: bool = False,
     masked: int = 0,
+    held_bytes: int = 0,
 ) -> Engine:
     """Plan for this device as it is now, and open an engine by that plan.
 
@@ -71,6 +72,7 @@ def open_within(
             compared; always so of the LoRA that a net is for.
         masked: Tokens of a text at which all words are asked for, where the task's own share of
             them is not what is asked; 0: it is.
+        held_bytes: What update steps hold, see `Workload`.
 
     Raises:
         BudgetError: No plan fits.
@@ -81,7 +83,7 @@ def open_within(
     allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     corrections = Corrections(state / "corrections.json") if state else None
     work = workload(name, base, task, spec, training, facts.device)
-    work = replace(work, masked=masked) if masked else work
+    work = replace(work, masked=masked or work.masked, held_bytes=held_bytes)
     key = base.base_id, work.computer, work.what
     correct = [corrections.corrector(*key)] if corrections else []
     every = options(work, facts.runtime_bytes, facts.nominal, *correct)
@@ -139,6 +141,7 @@ def check_budget(
     device: str = CPU,
     *,
     is_whole: bool = False,
+    held_bytes: int = 0,
 ) -> Option:
     """Check, before there is work, that some plan fits; on the processor without the engine.
 
@@ -159,6 +162,7 @@ def check_budget(
     else:
         facts = facts_in_process(kind, device, base.bits)
     work = workload(name, base, task, spec, training, facts.device)
+    work = replace(work, held_bytes=held_bytes)
     allowed = auto_budget(facts.budgeted_bytes) if budget_bytes is None else budget_bytes
     is_whole = is_whole or bool(spec.net)
     found = _asked(work, facts.runtime_bytes, facts.nominal, is_whole)

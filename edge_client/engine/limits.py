@@ -31,7 +31,7 @@ class OutOfTime(Failed):
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one piece of work may take.
+    """The most that one piece of work may take, and the least noise that it must add.
 
     Attributes:
         epochs: Passes over the texts.
@@ -41,6 +41,7 @@ class Limits:
         seconds: Of computing; looked at between steps.
         rank: Of LoRA; of a run with more this device takes this much, if the run allows it.
         samples: Texts that are drawn in a round, whatever the device holds (`least_samples`).
+        noise: The least noise multiplier of differential privacy; 0: a run may have none.
     """
 
     epochs: float = 100
@@ -50,6 +51,7 @@ class Limits:
     seconds: float = 6 * 3600
     rank: float = 9999
     samples: float = 10_000
+    noise: float = 0.0
 
     def check(self, training: Training) -> None:
         """Refuse training that is more than allowed.
@@ -62,6 +64,20 @@ class Limits:
             told = f"the run asks for {name} {asked:.10g}, this device does {most:.10g} at most"
             way = f"`--limits {limit}={asked:.10g}` would allow it"
             demand(asked <= most, f"{told}; {way}", OverLimits)
+
+    def check_noise(self, multiplier: float) -> None:
+        """Refuse training that adds less noise than the device's owner asks for.
+
+        Args:
+            multiplier: The run's; 0 of one without differential privacy.
+
+        Raises:
+            OverLimits: Says both.
+        """
+        has = f"a noise multiplier of {multiplier:.10g}" if multiplier else "no noise"
+        way = f"`--limits noise={multiplier:.10g}`" if multiplier else "`--limits` without noise"
+        told = f"the run adds {has}, this device asks for {self.noise:.10g} at least"
+        demand(multiplier >= self.noise, f"{told}; {way} would allow it", OverLimits)
 
 
 def parse_limits(said: str) -> Limits:
@@ -78,7 +94,7 @@ def parse_limits(said: str) -> Limits:
         demand(name in names, f"--limits {word[:40]!r}: {expected}")
         demand(name not in found, f"--limits says {name} twice; give one value")
         found[name] = _number(value)
-        is_fine = 0 < found[name] <= MOST
+        is_fine = 0 < found[name] <= MOST or (name == "noise" and found[name] == 0)
         demand(is_fine, f"--limits {word[:40]!r}: a number above 0 is expected, {MOST:g} at most")
     return Limits(**found)
 

@@ -146,6 +146,7 @@ class Workload:
             memory.
         moments: Numbers that the optimizer keeps of each trained one, see `Training.moments`.
         shifts: Numbers that are added to each one's gradient: SCAFFOLD's c - c_i.
+        held_bytes: What update steps hold by each trained number, see `updates.step`.
         masked: Tokens of a text, of the longest, at each of which all words are asked for; 0: one
             answer is, of few labels.
         is_of_words: Whether each word of a text is asked, by a classification head that reads it.
@@ -167,6 +168,7 @@ class Workload:
     device: str = "cpu"
     moments: int = 2
     shifts: int = 0
+    held_bytes: int = 0
     masked: int = 0
     is_of_words: bool = False
     tokenizer: str = "WordLevel"
@@ -188,9 +190,10 @@ class Workload:
     @property
     def what(self) -> str:
         """What is trained, by name: peaks of one are alike."""
+        what = f"{self.spec} held:{self.held_bytes}" if self.held_bytes else str(self.spec)
         if self.is_of_words:
-            return f"{self.spec} tagging"
-        return f"{self.spec} masked:{self.masked}" if self.masked else str(self.spec)
+            return f"{what} tagging"
+        return f"{what} masked:{self.masked}" if self.masked else what
 
     @property
     def tokenizer_bytes(self) -> TokenizerBytes:

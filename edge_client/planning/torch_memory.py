@@ -185,7 +185,7 @@ def adapter_bytes(work: Workload, plan: Plan) -> int:
     """Values, those received, gradients and the optimizer's numbers of what is trained.
 
     In a file lie the moments of what is trained in the layers; those of one tensor are read at a
-    time. What was received lies in the host's memory.
+    time. What was received, and what update steps hold, lies in the host's memory.
     """
     stored = work.shape.stored_layers
     each = [layer_parameters(work, layer) for layer in range(stored)]
@@ -196,7 +196,8 @@ def adapter_bytes(work: Workload, plan: Plan) -> int:
     kept += 0 if is_lora(work.spec.form) else 2
     filed = work.moments * sum(each) if plan.is_spilled and is_lora(work.spec.form) else 0
     # What rests has the optimizer's numbers, but no gradient.
-    return 4 * ((1 + kept) * trained + kept * resting - filed)
+    steps = work.held_bytes * trained * (work.device != "cuda")
+    return 4 * ((1 + kept) * trained + kept * resting - filed) + steps
 
 
 def vector_elements(shape: Shape) -> int:

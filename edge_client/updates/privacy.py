@@ -47,6 +47,7 @@ from smidgen.edge_client.updates.step import (
 from smidgen.edge_client.wire.tensors import AdapterState
 
 GRID = 2.0**-24  # of the noise's standard deviation
+AT_ONCE = 1 << 16  # numbers that a device adds noise to
 log = logging.getLogger(__name__)
 
 LAST, BEFORE = "round", "before."  # in the server's state: the round that it is of, n_(t-1), ...
@@ -101,15 +102,29 @@ class DeviceNoise(UpdateStep):
         clip: As a text, as are the others.
         multiplier: z.
         separation: b.
+        epsilon: The run's budget, which the device logs.
+        delta: Likewise.
     """
 
     name = "dp"
 
-    def __init__(self, clip: str, multiplier: str, separation: str) -> None:
+    def __init__(
+        self, clip: str, multiplier: str, separation: str, epsilon: str, delta: str
+    ) -> None:
         super().__init__()
-        self._clip, self._multiplier = float(clip), float(multiplier)
-        self._bands = bands_of(int(separation))
+        self._clip, self.multiplier = float(clip), float(multiplier)
+        self._bands, self._budget = bands_of(int(separation)), (float(epsilon), float(delta))
         self._devices, self._digest = 0, hashlib.sha256()
+
+    def correct(self, correction: Correction, context: DeviceContext) -> Correction:
+        """Nothing: the coordinator does it, and the device says what the run promises."""
+        told = (self._clip, self.multiplier, *self._budget)
+        log.info(
+            "the coordinator clips each device's update to %g and adds noise of %g times that to "
+            "a round's sum: epsilon %g at delta %g for each device",
+            *told,
+        )
+        return correction
 
     def incoming(
         self, cohort: Iterable[Contribution], context: ServerContext
@@ -133,13 +148,13 @@ class DeviceNoise(UpdateStep):
         flat = np.concatenate([mean[name].ravel() for name in names]).astype(np.float64)
         before = self._before(context.round_index, flat.size)
         drawn = gaussians(self._key(context, before), flat.size)
-        noise = float(np.linalg.norm(self._bands)) * self._multiplier * drawn - sum(
+        noise = float(np.linalg.norm(self._bands)) * self.multiplier * drawn - sum(
             (c * one for c, one in zip(self._bands[1:], before, strict=False)), np.zeros(flat.size)
         )
         self._keep(context.round_index, [noise, *before])
         # A mean in float32 differs from the exact one by less than that share of clip.
         sensitivity = self._clip / devices * (1.0 + devices * 2.0**-22)
-        noised = with_noise(flat, noise, sensitivity, self._multiplier)
+        noised = with_noise(flat, noise, sensitivity, self.multiplier)
         parts = np.split(noised, np.cumsum([mean[name].size for name in names])[:-1])
         return {
             name: part.astype(np.float32).reshape(mean[name].shape)
@@ -149,7 +164,7 @@ class DeviceNoise(UpdateStep):
     def _key(self, context: ServerContext, before: list[np.ndarray]) -> bytes:
         for one in before:
             self._digest.update(one.tobytes())
-        said = f"{context.round_index}:{self._devices}:{self._clip!r}:{self._multiplier!r}"
+        said = f"{context.round_index}:{self._devices}:{self._clip!r}:{self.multiplier!r}"
         self._digest.update(said.encode())
         return hmac.digest(context.key, self._digest.digest(), "sha256")
 
@@ -177,15 +192,19 @@ class TextNoise(UpdateStep):
     z / sqrt(k). A sum is divided by the run's batch, also where fewer texts are left.
 
     Args:
-        clip: As a text, as is the other.
+        clip: As a text, as are the others.
         multiplier: z: noise on the sum of a step's clipped gradients, by clip.
+        epsilon: The run's budget, which the device logs.
+        delta: Likewise.
     """
 
     name = "dp-text"
+    held_bytes = 24  # sums, what noise is drawn from, gradients; see `ClippedTexts`
 
-    def __init__(self, clip: str, multiplier: str) -> None:
+    def __init__(self, clip: str, multiplier: str, epsilon: str, delta: str) -> None:
         super().__init__()
-        self._told = float(clip), float(multiplier)
+        self._clip, self.multiplier = float(clip), float(multiplier)
+        self._budget = float(epsilon), float(delta)
 
     def correct(self, correction: Correction, context: DeviceContext) -> Correction:
         """With the rule that clips and adds noise.
@@ -194,14 +213,23 @@ class TextNoise(UpdateStep):
             Failed: The context has no secret that noise could be drawn by.
         """
         demand(bool(context.secret), "update step dp-text: no secret to draw noise by", Failed)
-        log.info("each text's gradient is clipped to %g, noise is %g times that", *self._told)
-        rule = ClippedTexts(*self._told, context.training.batch, context.secret, correction.frozen)
+        known = self._clip, self.multiplier
+        log.info(
+            "each text's gradient is clipped to %g, and noise of %g times that is added to a "
+            "step's sum: epsilon %g at delta %g for each text",
+            *(*known, *self._budget),
+        )
+        rule = ClippedTexts(*known, context.training.batch, context.secret, correction.frozen)
         return replace(correction, rule=rule)
 
 
 @dataclass(frozen=True)
 class ClippedTexts:
-    """The mean of texts' gradients, none longer than clip, with noise; see `GradientRule`."""
+    """The mean of texts' gradients, none longer than clip, with noise; see `GradientRule`.
+
+    By each trained number it holds a sum (8 bytes), what its noise is drawn from (12), and then the
+    gradient (4).
+    """
 
     clip: float
     multiplier: float
@@ -224,23 +252,31 @@ class ClippedTexts:
                 losses += loss
                 for name, one in trained.items():
                     sums[name] += self.clip / max(norm, self.clip) * one.astype(np.float64)
-        flat = np.concatenate([one.ravel() for one in sums.values()])
-        digest = hashlib.sha256(flat.tobytes())
-        for name in sorted(at):
-            digest.update(at[name].tobytes())
+        digest, numbers = hashlib.sha256(), sum(one.size for one in sums.values())
+        for tensor in (*sums.values(), *(at[name] for name in sorted(at))):
+            digest.update(np.ascontiguousarray(tensor).data)
         digest.update(f"{texts}:{self.batch}:{self.clip!r}:{self.multiplier!r}".encode())
-        drawn = gaussians(hmac.digest(self.secret, digest.digest(), "sha256"), flat.size)
-        noise, sensitivity = self.multiplier * drawn, self.clip * (1.0 + 2.0**-30)
-        noised = with_noise(flat, noise, sensitivity, self.multiplier) / self.batch
-        ends = np.cumsum([one.size for one in sums.values()])[:-1]
-        return losses / texts, {
-            name: part.astype(np.float32).reshape(sums[name].shape)
-            for name, part in zip(sums, np.split(noised, ends), strict=True)
-        }
+        drawn = Gaussians(hmac.digest(self.secret, digest.digest(), "sha256"), numbers)
+        found, place, sensitivity = AdapterState(), 0, self.clip * (1.0 + 2.0**-30)
+        for name in list(sums):  # some numbers at a time, and each sum for the last time
+            exact = sums.pop(name)
+            parts = np.array_split(exact.ravel(), max(1, -(-exact.size // AT_ONCE)))
+            found[name] = np.empty(exact.shape, np.float32)
+            start = 0
+            for part in parts:
+                noise = self.multiplier * drawn.some(place, place + part.size)
+                noised = with_noise(part, noise, sensitivity, self.multiplier, numbers) / self.batch
+                found[name].ravel()[start : start + part.size] = noised
+                start, place = start + part.size, place + part.size
+        return losses / texts, found
 
 
 def with_noise(
-    exact: np.ndarray, noise: np.ndarray, sensitivity: float, multiplier: float
+    exact: np.ndarray,
+    noise: np.ndarray,
+    sensitivity: float,
+    multiplier: float,
+    numbers: int | None = None,
 ) -> np.ndarray:
     """Numbers with noise, both on one grid, (numbers,), float64.
 
@@ -249,21 +285,43 @@ def with_noise(
         noise: By the sensitivity, (numbers,).
         sensitivity: How far one device or text moves the numbers at most.
         multiplier: About the noise's standard deviation; the grid is as much finer.
+        numbers: How many there are, where these are some of them; None: these.
     """
     grid = 2.0 ** math.floor(math.log2(multiplier * sensitivity * GRID))
     # Two sums that are so far apart are as far on the grid, and one step more in each number.
-    sensitivity += grid * math.sqrt(exact.size)
+    sensitivity += grid * math.sqrt(exact.size if numbers is None else numbers)
     found: np.ndarray = np.rint(exact / grid) * grid + np.rint(sensitivity * noise / grid) * grid
     return found
 
 
-def gaussians(key: bytes, count: int) -> np.ndarray:
-    """Standard normal numbers, float64, (count,): SHAKE-256 of a key by Box and Muller.
+class Gaussians:
+    """Standard normal numbers of a key, in order, some at a time: SHAKE-256 by Box and Muller.
 
     Radii are of 106 bits, so that they lie nearer each other than the grid in the tail, too.
+
+    Args:
+        key: What they are drawn by.
+        count: How many; 12 bytes of each are held.
     """
-    stream = hashlib.shake_256(key).digest(24 * (-(-count // 2)))
-    words = np.frombuffer(stream, "<u8").reshape(3, -1) >> np.uint64(11)
-    uniform = (words[0] + (words[1] + 1.0) * 2.0**-53) * 2.0**-53
-    radius, angle = np.sqrt(-2.0 * np.log(uniform)), 2.0 * math.pi * 2.0**-53 * words[2]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+    def __init__(self, key: bytes, count: int) -> None:
+        self._pairs = -(-count // 2)
+        stream = hashlib.shake_256(key).digest(24 * self._pairs)
+        self._words = np.frombuffer(stream, "<u8").reshape(3, -1)
+
+    def some(self, start: int, stop: int) -> np.ndarray:
+        """Those from a place to another, float64: cosines of all pairs come first, then sines."""
+        found = []
+        for first, wave in ((0, np.cos), (self._pairs, np.sin)):
+            low, high = max(start - first, 0), min(stop - first, self._pairs)
+            if low < high:
+                words = self._words[:, low:high] >> np.uint64(11)
+                uniform = (words[0] + (words[1] + 1.0) * 2.0**-53) * 2.0**-53
+                radius, angle = np.sqrt(-2.0 * np.log(uniform)), 2.0 * math.pi * 2.0**-53 * words[2]
+                found.append(radius * wave(angle))
+        return np.concatenate(found)
+
+
+def gaussians(key: bytes, count: int) -> np.ndarray:
+    """Standard normal numbers, float64, (count,); see `Gaussians`."""
+    return Gaussians(key, count).some(0, count)

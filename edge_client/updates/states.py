@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from smidgen.edge_client.updates.privacy import TextNoise
 from smidgen.edge_client.updates.registry import made, naming
 from smidgen.edge_client.updates.settings import Updates, steps_of_run
 from smidgen.edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
@@ -122,6 +123,21 @@ class DeviceSteps:
             f"{self._bound.adapter_spec} in {self._bound.run_id}",
         )
         return None
+
+
+def is_private(work: Work) -> bool:
+    """Whether a device adds the noise to what it learns, so that nothing without it leaves it."""
+    return any(order.name == TextNoise.name for order in work.updates)
+
+
+def multiplier_of(specs: Iterable[str]) -> float:
+    """The noise multiplier of differential privacy that steps add; 0: none does."""
+    return max((one.multiplier for one in made(specs)), default=0.0)
+
+
+def held_bytes(specs: Iterable[str]) -> int:
+    """What steps hold on a device while it trains, by each trained number."""
+    return sum(one.held_bytes for one in made(specs))
 
 
 def steps_of(work: Work, inputs: StepInputs | None) -> DeviceSteps:

@@ -142,14 +142,18 @@ class UpdateStep:
         state: What it goes on from, and what it leaves; None on a device that has lost it. A
             device's is of the last training whose update counted for this step (`counts`).
         shared: On the device: what the server half hands out.
+        multiplier: Noise multiplier of the differential privacy that it gives; 0: it gives none.
+        held_bytes: What it holds on the device while it trains, by each trained number.
     """
 
     name: ClassVar[str] = ""
     keeps: ClassVar[bool] = False
+    held_bytes: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self.state: State | None = {}
         self.shared: State = {}
+        self.multiplier = 0.0
 
     # ---- device ----
 

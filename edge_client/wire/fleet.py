@@ -322,7 +322,7 @@ class Terms:
         min_clients: Devices that the first round waits for.
         labelling: How devices find and weigh pseudo-labels; null in a run without.
         pack: The pack that the base is; null where it is none, or not known to the coordinator.
-        steps: Update steps of other packages, which the device has to have.
+        steps: The run's update steps in order, which the device has to have.
     """
 
     run_id: str

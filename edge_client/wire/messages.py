@@ -41,7 +41,7 @@ from smidgen.edge_client.wire.fleet import (
 from smidgen.edge_client.wire.reports import Confidences, Cost, Failure
 from smidgen.edge_client.wire.training import Labelling, Training
 
-PROTOCOL = 12
+PROTOCOL = 13
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 LONGEST_STEP = 600  # of an update step's name with its arguments

@@ -91,6 +91,9 @@ def test_a_private_run_ends_within_its_budget_and_says_so(start: Start, tmp_path
     line = "privacy: epsilon 8 of 8 at delta 1e-05 for each device (2 of 2 rounds, clip"
     assert line in said.stdout
     assert line in command("coordinator", "status", *store[:2]).stdout
+    done = command("coordinator", "extend", *store, "--rounds", "9")
+    assert done.exit_code == 0, done.stderr
+    assert "privacy: epsilon 8 is used up by 4 of 4 devices (2 rounds each)" in done.stdout
     found = smidgen.export(tmp_path / "store", tmp_path / "out")
     card = (found.folder / "README.md").read_text()
     assert "- differential privacy: epsilon 8 of 8 at delta 1e-05 for each device" in card

@@ -311,14 +311,14 @@ def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) 
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    said = encode(replace(enrolled_as("hub"), protocol=13))
-    with pytest.raises(ClientError, match="speaks protocol 13, this client 12"):
+    said = encode(replace(enrolled_as("hub"), protocol=14))
+    with pytest.raises(ClientError, match="speaks protocol 14, this client 13"):
         home.join(Gate(home.terms, refusal=(200, said)))
 
 
 def test_a_server_that_is_no_coordinator_is_named(home: Home) -> None:
     gate = Gate(home.terms, refusal=(404, b'{"detail":"Not Found"}'))
-    with pytest.raises(ClientError, match="not as a coordinator of protocol 12; check --coor"):
+    with pytest.raises(ClientError, match="not as a coordinator of protocol 13; check --coor"):
         home.join(gate)
 
 

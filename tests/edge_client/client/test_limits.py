@@ -15,7 +15,7 @@ from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.failures import ClientError, GaveUp
 from smidgen.edge_client.client.loop import Client
-from smidgen.edge_client.engine.limits import Limits, OverLimits
+from smidgen.edge_client.engine.limits import Limits, OverLimits, parse_limits
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.fleet import Terms
 from smidgen.edge_client.wire.messages import PROTOCOL, CodedStep, Next, StepOrder, Waiting, Work
@@ -89,6 +89,39 @@ def test_work_that_is_over_a_limit_of_its_run_fails_by_that_name(
 ) -> None:
     turns = Turns([Next(terms=home.terms), asked(home.terms, weights, **how)], (200, weights))
     turns.serve(home)
+    assert told(turns) == [("failed", "limits", True)]
+
+
+NOISY = "dp-text:0.1:0.5:8.0:1e-05"
+
+
+@pytest.mark.parametrize(
+    ("steps", "noise", "said"),
+    [
+        ((), "0.1", "no noise, this device asks for 0.1 at least; `--limits` without noise would"),
+        ((NOISY,), "2", "a noise multiplier of 0.5, this device asks for 2 at least; `--limits n"),
+        (("dp:0.1:0.5:1:8.0:1e-05",), "0.6", "a noise multiplier of 0.5, this device asks for 0"),
+        ((NOISY,), "0.5", ""),
+    ],
+)
+def test_a_run_that_adds_less_noise_than_its_owner_asks_for_is_declined_in_one_line(
+    home: Home, steps: tuple[str, ...], noise: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = Turns([Next(terms=replace(home.terms, steps=steps)), Next(waiting=Waiting("idle"))])
+    caplog.set_level(logging.ERROR)
+    with pytest.raises(OverLimits if said else ClientError):  # which ends what fits
+        serve(home, turns, parse_limits(f"noise={noise}"))
+    assert [said in line for line in caplog.messages] == ([True] if said else [])
+
+
+def test_work_with_less_noise_than_its_terms_is_not_done(home: Home, weights: bytes) -> None:
+    given = asked(home.terms, weights)
+    assert given.work is not None
+    less = replace(given.work, updates=(StepOrder("dp-text:0.1:0.1:8.0:1e-05"),))
+    terms = replace(home.terms, steps=(NOISY,))
+    turns = Turns([Next(terms=terms), Next(work=less)], (200, weights))
+    with pytest.raises(OverLimits, match=r"a noise multiplier of 0\.1"):
+        serve(home, turns, parse_limits("noise=0.5"))
     assert told(turns) == [("failed", "limits", True)]
 
 

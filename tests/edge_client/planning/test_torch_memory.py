@@ -20,6 +20,8 @@ from smidgen.edge_client.planning.torch_memory import (
     parts,
     stored_bytes,
 )
+from smidgen.edge_client.updates.privacy import TextNoise
+from smidgen.edge_client.updates.states import held_bytes
 from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.plans import LARGE, MIB, RUNTIME, WORKS, large
 
@@ -193,6 +195,17 @@ def test_an_optimizer_costs_what_it_keeps(training: Training, bytes_each: int) -
     whole, less = (estimate(work, Plan("float32", 1, (), depth, 8), 0).adapter for depth in (24, 8))
     assert whole == bytes_each * parameters
     assert whole - less == 4 * 16 * layer_parameters(work, 0)  # what rests has no gradient
+
+
+def test_noise_for_each_text_costs_what_its_step_holds() -> None:
+    work, plan = large(), Plan("float32", 1, (), 24, 8)
+    steps = held_bytes(["dp-text:0.1:1.0:8.0:1e-05", "codec:int8"])
+    assert (steps, held_bytes(["dp:0.1:1.0:1:8.0:1e-05"])) == (TextNoise.held_bytes, 0)
+    more = replace(work, held_bytes=steps)
+    assert estimate(more, plan, 0).adapter - estimate(work, plan, 0).adapter == (
+        steps * counted_in_layers(work)
+    )
+    assert more.what != work.what  # peaks of one say nothing of the other
 
 
 def test_a_core_has_numbers_of_its_own_beside_loras() -> None:

@@ -43,7 +43,7 @@ def rounded(
     key: bytes = b"key",
 ) -> tuple[AdapterState, AdapterState, State]:
     """A round's mean without noise, with it, and the state after it."""
-    step = DeviceNoise(repr(CLIP), repr(multiplier), str(separation))
+    step = DeviceNoise(repr(CLIP), repr(multiplier), str(separation), "8.0", "1e-05")
     step.state = state or {}
     context = ServerContext(Training(), round_index, key=key)
     mean = WeightedMean().mean(step.incoming(given, context), {})
@@ -56,7 +56,7 @@ def flat(state: AdapterState) -> np.ndarray:
 
 def test_each_update_counts_once_and_is_no_longer_than_clip() -> None:
     given_ones = cohort(4)
-    step = DeviceNoise(repr(CLIP), "1.0", "1")
+    step = DeviceNoise(repr(CLIP), "1.0", "1", "8.0", "1e-05")
     clipped = list(step.incoming(given_ones, ServerContext(Training(), 1)))
     for before, after in zip(given_ones, clipped, strict=True):
         assert after.weight == 1.0 and after.share * before.norm <= CLIP * (1 + 1e-12)
@@ -182,6 +182,6 @@ def test_numbers_are_normal_to_their_tails() -> None:
 
 
 def test_without_a_key_nothing_is_released() -> None:
-    step = DeviceNoise("1.0", "1.0", "1")
+    step = DeviceNoise("1.0", "1.0", "1", "8.0", "1e-05")
     with pytest.raises(Failed, match="no key"):
         step.finish({"a": np.zeros(3, np.float32)}, ServerContext(Training(), 1))

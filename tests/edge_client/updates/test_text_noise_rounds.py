@@ -1,9 +1,11 @@
 """A real client that is asked for updates with noise for each text, by a scripted coordinator."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tasks.task import Task
@@ -14,6 +16,10 @@ from tests.edge_client.client.servers import Answer
 from tests.edge_client.client.test_new_texts import Script, mine, nothing, task
 
 __all__ = ["mine", "task"]  # fixtures
+SAID = (
+    "each text's gradient is clipped to 0.01, and noise of 20 times that is added to a step's sum: "
+    "epsilon 8 at delta 1e-05 for each text"
+)
 SGD = Training(epochs=1, batch=2, lr=0.1, tokens=32, optimizer="sgd")
 
 
@@ -25,7 +31,7 @@ class Noisy(Script):
         work = decode(body, Next).work
         if work is None:
             return status, body
-        updates = (StepOrder("dp-text:0.01:20.0", 0),)
+        updates = (StepOrder("dp-text:0.01:20.0:8.0:1e-05", 0),)
         return 200, encode(Next(work=replace(work, training=SGD, updates=updates)))
 
 
@@ -35,11 +41,13 @@ def flat(body: bytes) -> np.ndarray:
 
 
 def test_a_device_adds_noise_of_its_own_secret_and_tells_no_loss(
-    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     script = Noisy(tiny_base, task, [("train", nothing)] * 2)
     reports = script.run(tmp_path)
     assert [(one.outcome, one.loss) for one in reports] == [("done", None)] * 2
+    assert caplog.messages.count(SAID) == 2
     key = tmp_path / "state" / "noise.key"
     assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
     first, again = (flat(body) for body in script.updates)

@@ -4,8 +4,10 @@ import math
 import os
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,13 @@ from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.trainer import train
 from smidgen.edge_client.errors import Failed
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.updates.privacy import ClippedTexts, TextNoise
+from smidgen.edge_client.updates.privacy import (
+    AT_ONCE,
+    ClippedTexts,
+    Gaussians,
+    TextNoise,
+    gaussians,
+)
 from smidgen.edge_client.updates.states import DeviceSteps
 from smidgen.edge_client.updates.step import Correction, DeviceContext, GradientRule
 from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
@@ -109,7 +117,7 @@ def test_training_is_the_same_again_and_another_with_another_secret(
 ) -> None:
     def delta(secret: bytes) -> bytes:
         engine = engine_of(kind, tiny_base, hub_task, "lora:2", training=SGD)
-        steps = DeviceSteps(("dp-text:0.1:1.0",))
+        steps = DeviceSteps(("dp-text:0.1:1.0:8.0:1e-05",))
         correct = partial(steps.correction, context=DeviceContext(SGD, 1, secret=secret))
         return encode_adapter(train(engine, TEXTS, SGD, seed=1, correct=correct).delta)
 
@@ -183,9 +191,32 @@ def test_frozen_tensors_count_in_no_length_and_get_no_noise() -> None:
     np.testing.assert_allclose(found["a"], 2.0, rtol=1e-6)
 
 
+def test_a_step_holds_no_more_than_the_planner_counts() -> None:
+    numbers = 1_000_000
+    given = {f"{part}": np.ones(numbers // 4, np.float32) for part in range(4)}
+    rule = ClippedTexts(0.1, 1.0, 2, b"secret")
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        rule.gradients(2, lambda text: (1.0, given), given)
+        held = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    largest = 12 * AT_ONCE * 8  # of some numbers at a time
+    assert 0.8 * TextNoise.held_bytes * numbers < held < TextNoise.held_bytes * numbers + largest
+
+
+@pytest.mark.parametrize("numbers", [1, 2, 7, AT_ONCE, 2 * AT_ONCE + 3])
+def test_numbers_that_are_drawn_in_parts_are_those_drawn_at_once(numbers: int) -> None:
+    whole, drawn = gaussians(b"key", numbers), Gaussians(b"key", numbers)
+    cuts = sorted({0, numbers // 3, numbers // 2, numbers})
+    parts = [drawn.some(*pair) for pair in pairwise(cuts)]
+    assert np.array_equal(np.concatenate(parts), whole) and whole.shape == (numbers,)
+
+
 def test_no_secret_no_noise_no_training() -> None:
     with pytest.raises(Failed, match="no secret"):
-        TextNoise("1.0", "1.0").correct(Correction({}), DeviceContext(SGD, 1))
+        TextNoise("1.0", "1.0", "8.0", "1e-05").correct(Correction({}), DeviceContext(SGD, 1))
 
 
 OPACUS = """
