@@ -73,3 +73,21 @@ def order(scene: Scene, kind: OrderKind, rounds: int | None = None) -> None:
     with closing(Store(scene.folder / "store")) as store:
         (run,) = store.runs()
         add_order(store, run, kind, rounds, time.time())
+
+
+@pytest.mark.slow
+def test_real_clients_end_in_the_bytes_of_a_run_without_the_one_that_is_forgotten(
+    scene: Scene, undisturbed_with: Callable[[str], bytes]
+) -> None:
+    expected = undisturbed_with("onnx")
+    scene.create(2, len(CLIENTS) + 1, EPOCHS)
+    url = scene.serve()
+    for name in (*CLIENTS, "c"):
+        scene.client(name, url, "--engine", "onnx")
+    wait_for(lambda: "round 2 of 2: train" in scene.log("a"), scene.fleet.check)
+    (told,) = scene.coordinator_json("forget", "c")["runs"]
+    assert told["done_at_s"] is not None and told["round_index"] == 0
+    assert scene.fleet.processes.pop("c").wait(60) == 2
+    assert "has revoked this device" in scene.log("c")
+    scene.finish()
+    assert scene.adapter() == expected
