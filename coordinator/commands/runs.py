@@ -47,7 +47,7 @@ from smidgen.coordinator.storage.runs import (
 )
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.coordinator.upkeep.export import ExportedAdapter
-from smidgen.coordinator.upkeep.forgetting import ask_to_forget
+from smidgen.coordinator.upkeep.forgetting import ask_to_forget, heirs_of
 from smidgen.coordinator.watch.trackers import Figures
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.options import options_of
@@ -239,6 +239,7 @@ def forget(
     """
     with closing(open_store(store)) as opened:
         found, now_s = find_device(opened, device), time.time()
+        heirs = [config_of(run).name for run in heirs_of(opened, found.device_id)]
         orders = ask_to_forget(opened, found, now_s)
         is_served = opened.is_served()
         orders = [_awaited(opened, one) if is_served else one for one in orders]
@@ -250,7 +251,9 @@ def forget(
         f"{where} cannot be called back: they hold its share, or its name, until you delete them"
     )
     lines.append(keeps if told else "it had no part in any run")
-    plain = {"device_id": found.device_id, "name": found.name, "runs": told}
+    if heirs:
+        lines.append(f"not taken out of {', '.join(heirs)}, which started from an adapter with it")
+    plain = {"device_id": found.device_id, "name": found.name, "runs": told, "heirs": heirs}
     answer("\n".join(lines), plain | {"forgotten_at_s": now_s}, as_json)
 
 

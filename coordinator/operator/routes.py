@@ -4,6 +4,7 @@ Tokens of devices, operators and viewers; devices, their tags, revoking and forg
 are in `run_routes`.
 """
 
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
@@ -49,10 +50,12 @@ from smidgen.coordinator.storage import devices as device_rows
 from smidgen.coordinator.storage.database import StoreError
 from smidgen.coordinator.storage.devices import memberships_of
 from smidgen.coordinator.storage.reports import newest_of_device
-from smidgen.coordinator.upkeep.forgetting import ask_to_forget
+from smidgen.coordinator.upkeep.forgetting import ask_to_forget, heirs_of
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.wire.fleet import check_tags
 from smidgen.edge_client.wire.messages import MAX_JSON_BYTES
+
+log = logging.getLogger(__name__)
 
 
 def add_token_routes(viewer: APIRouter, operator: APIRouter, service: Service) -> None:
@@ -205,13 +208,17 @@ def add_device_routes(
     async def forget(device_id: str) -> Told:
         """Delete what is known of a device, and take its share out of all runs that it was in.
 
-        One order for each of them, which goes back to its last adapter without that share.
+        One order for each of them, which goes back to its last adapter without that share. The log
+        names runs that started from an adapter with it (`create --from`).
         """
         device = find(device_id)
+        heirs = await run_in_threadpool(heirs_of, service.store, device_id)
         try:
             orders = await run_in_threadpool(ask_to_forget, service.store, device, time.time())
         except StoreError as error:
             raise Refusal(409, str(error)) from error
+        for run in heirs:
+            log.warning("run %s started from an adapter with a forgotten share", run.run_id)
         await run_in_threadpool(service.fleet.refresh)
         bells.ring([device_id])
         bells.changed.set()

@@ -18,6 +18,7 @@ from smidgen.coordinator.rounds.history import (
     NOTHING,
     Past,
     folded_from,
+    history_of,
     news_of,
     past_of,
     to_plain,
@@ -72,6 +73,24 @@ def ask_to_forget(store: Store, device: Device, now_s: float) -> list[Order]:
     with store.database.transaction() as connection:
         forget(connection, device.device_id, now_s)
         return [insert_order(connection, run, "forget", None, now_s) for run in concerned]
+
+
+def heirs_of(store: Store, device_id: str) -> list[Run]:
+    """Runs that started from another run's adapter that holds a device's share (`create --from`).
+
+    Directly or through others; asked before it is forgotten. Nobody can take it out of them.
+    """
+    tainted, heirs = set[str](), list[Run]()
+    for run in store.runs():  # a run starts from those that were there before
+        events = store.events(run.run_id)
+        kept = without(events, {device_id})
+        _, whole = history_of(run.adapter_sha256, events)
+        _, clean = history_of(run.adapter_sha256, kept)
+        if run.adapter_sha256 in tainted:
+            heirs.append(run)
+            tainted.update(whole.adapters.values())
+        tainted |= {*whole.adapters.values()} - {*clean.adapters.values()}
+    return heirs
 
 
 def without_forgotten(

@@ -135,6 +135,23 @@ def test_a_device_is_forgotten_by_a_command_once_the_store_is_served(
     assert "hall" not in listed(tmp_path, "list")
 
 
+def test_a_run_that_started_from_an_adapter_with_the_share_is_named(
+    start: Start, tmp_path: Path
+) -> None:
+    live = start(rounds=9)
+    both = live.evaluated("kitchen", "hall")
+    for device in both:
+        device.do(device.work())
+    wait_for(lambda: live.service.run(live.run_id).state.round_index == 1)
+    store = ("--store", str(tmp_path / "store"))
+    task = ("--task", "agnews", "--base", live.service.run(live.run_id).config.base)
+    for name, start_from in (("heir", "mail@1"), ("grandchild", "heir@0"), ("clean", "mail@0")):
+        made = smidgen("coordinator", "create", *store, *task, "--name", name, "--from", start_from)
+        assert made.exit_code == 0, made.stderr
+    told = smidgen("coordinator", "forget", *store, "hall", "--json")
+    assert json.loads(told.stdout)["heirs"] == ["heir", "grandchild"]
+
+
 def test_a_device_is_forgotten_where_nobody_serves_and_the_next_serve_takes_its_share_out(
     config: RunConfig, tmp_path: Path
 ) -> None:

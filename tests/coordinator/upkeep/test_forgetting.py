@@ -53,15 +53,19 @@ def run(folder: Path, config: RunConfig, **settings: Any) -> Iterator[Live]:
         yield live
 
 
-def work_until(live: Live, devices: list[Learner], is_there: Callable[[], bool]) -> None:
-    """Let devices do what they are asked, until the run has come so far."""
-    while not is_there():
-        for device in devices:
+def work_until(devices: list[Learner], is_there: Callable[[], bool]) -> None:
+    """Let devices do what they are asked, until a run has come so far."""
+
+    def is_over() -> bool:
+        for device in () if is_there() else devices:
             given = device.next()
             if given.terms is not None:
                 device.join()
             if given.work is not None:
                 device.do(given.work)
+        return is_there()
+
+    wait_for(is_over)
 
 
 def state_of(live: Live) -> Any:
@@ -75,11 +79,11 @@ def opened(live: Live) -> tuple[str, int]:
 
 def to_round(live: Live, devices: list[Learner], index: int) -> None:
     """Work until a round has closed and is evaluated."""
-    work_until(live, devices, lambda: state_of(live).evaluated >= index)
+    work_until(devices, lambda: state_of(live).evaluated >= index)
 
 
 def to_end(live: Live, devices: list[Learner]) -> str:
-    work_until(live, devices, lambda: state_of(live).is_finished)
+    work_until(devices, lambda: state_of(live).is_finished)
     return str(state_of(live).adapter_sha256)
 
 
@@ -180,12 +184,12 @@ def test_an_answer_to_a_round_that_was_given_up_counts_in_no_other(
     """The round that comes again has the old one's number, and another adapter to start from."""
     with run(tmp_path / "with", config, **SETTINGS) as live:
         a, b, c = (learner(live, name) for name in ("a", "b", "c"))
-        work_until(live, [a, b, c], lambda: opened(live) == ("train", 2))
+        work_until([a, b, c], lambda: opened(live) == ("train", 2))
         old = a.work()
         late = a.update(old)
         forget(live, c)
         assert not a.put(old.work_id, late).json()["accepted"]
-        work_until(live, [a, b], lambda: opened(live) == ("train", 2))
+        work_until([a, b], lambda: opened(live) == ("train", 2))
         assert a.work().work_id != old.work_id
         assert not a.put(old.work_id, late).json()["accepted"]
         assert to_end(live, [a, b]) == never_there(tmp_path / "without", config, **SETTINGS)

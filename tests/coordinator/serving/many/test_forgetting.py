@@ -13,7 +13,7 @@ from smidgen.coordinator.storage.runs import open_orders
 from tests.coordinator.devices import joined, wait_for
 from tests.coordinator.operator.operators import person
 from tests.coordinator.serving.many.conftest import Many, Start
-from tests.coordinator.upkeep.test_forgetting import Learner, never_there
+from tests.coordinator.upkeep.test_forgetting import Learner, never_there, work_until
 
 
 @pytest.fixture
@@ -37,11 +37,7 @@ def test_all_of_them_go_back_to_before_the_device(
     settings = {"rounds": 4, "min_clients": 2, "evaluate_every": 1}
     them = start(3, **settings)
     a, b, c = (learner(them, name) for name in ("a", "b", "c"))
-    while min(one.evaluated for one in states(them)) < 2:
-        for device in (a, b, c):
-            given = device.next()
-            if given.work is not None:
-                device.do(given.work)
+    work_until([a, b, c], lambda: min(one.evaluated for one in states(them)) >= 2)
     boss = person(them.http, them.services[0].store)
     assert len(boss.post(f"/devices/{c.device_id}/forget")["orders"]) == 1
     wait_for(lambda: not open_orders(them.services[0].store))
