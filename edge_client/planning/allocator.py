@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import platform
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -66,13 +67,10 @@ def let_go_of_code(maps: Path = Path("/proc/self/maps")) -> int:
         Bytes of the mappings that were let go of, whether resident or not.
     """
     let_go = 0
-    for line in text(maps).splitlines():
-        place, mode, *rest = line.split(maxsplit=5)
-        first, last = (int(end, 16) for end in place.split("-"))
-        is_file = len(rest) == 4 and rest[3].startswith("/")
-        if mode == "r-xp" and is_file:
-            address, size = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
-            let_go += 0 if _libc().madvise(address, size, DONT_NEED) else size.value
+    for ends in re.findall(r"^(\w+)-(\w+) r-xp (?:\S+ +){3}/", text(maps), re.MULTILINE):
+        first, last = (int(end, 16) for end in ends)
+        address, size = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
+        let_go += 0 if _libc().madvise(address, size, DONT_NEED) else size.value
     return let_go
 
 

@@ -44,6 +44,7 @@ class Runtime:
         _share(threads)
         self.threads = threads
         self._sessions: dict[Hashable, Any] = {}
+        self._has_opened = False  # since code was let go of
 
     def run(
         self,
@@ -65,7 +66,10 @@ class Runtime:
         session = self._sessions.get(key)
         if session is None:
             session = self._sessions[key] = self.open(build().model())
+            self._has_opened = True
+        elif self._has_opened:  # all of a layer are there, or of a step
             let_go_of_code()  # half of it has made sessions, or read the base, and runs no more
+            self._has_opened = False
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
