@@ -30,10 +30,12 @@ def size(root: Path) -> Counter[str]:
         found["lines"] += text.count("\n")
         found["constants"] += sum(map(_constants, tree.body))
         for node in ast.walk(tree):
-            found["statements"] += isinstance(node, ast.stmt)
-            found["functions"] += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            found["records"] += isinstance(node, ast.ClassDef) and _is_record(node)
-            found["options"] += isinstance(node, ast.Call) and _name(node.func) == "Option"
+            if isinstance(node, ast.stmt):
+                found["statements"] += 1
+                found["functions"] += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                found["records"] += isinstance(node, ast.ClassDef) and _is_record(node)
+            elif isinstance(node, ast.Call):
+                found["options"] += _name(node.func) == "Option"
     return found
 
 

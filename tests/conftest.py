@@ -15,9 +15,6 @@ from pathlib import Path
 # The numbers are the same.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Hundreds of processes, which would compile all that they import, each by itself.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 import pytest
 from hypothesis import settings
@@ -28,6 +25,9 @@ from tests.breadth import first_fast, thin
 from tests.coordinator.servers import Buckets, Postgres, bucket_server, postgres_server
 from tests.tiny import write_tiny_base
 
+# Or hundreds of processes would compile all that they import, each by itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 SHARED = Path(os.environ.get("SMIDGEN_SHARED", Path(__file__).parents[2] / "shared"))
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)

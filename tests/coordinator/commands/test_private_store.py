@@ -1,7 +1,9 @@
 """What commands write into a store is its owner's alone; what only reads writes nothing."""
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.files import open_to_others
 from tests.command_line import smidgen
-from tests.coordinator.test_cli import SMIDGEN, created, server
+from tests.coordinator.test_cli import created, server
 
 
 @pytest.fixture
@@ -44,6 +46,14 @@ def test_no_command_leaves_anything_open_to_others(tmp_path: Path, tiny_base: Ba
         assert [*open_to_others(tmp_path / "store")] == [], command
 
 
+ROOT = Path(__file__).parents[3]
+READ = """
+import json, sys
+from tests.command_line import smidgen
+for line in json.loads(sys.argv[1]):
+    done = smidgen("coordinator", *line)
+    print(json.dumps([done.exit_code, done.stderr]))
+"""
 READING = (
     ("list",),
     ("status",),
@@ -68,22 +78,20 @@ def test_a_store_that_may_only_be_read_is_read(
         'shift; exec "$@"'
     )
     alone = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, str(store), str(seen)]
+    lines = [
+        [*(str(tmp_path / command[0]) if word == "OUT" else word for word in command)]
+        for command in (*READING, ("tokens", "new"))
+    ]
+    given = json.dumps([[*line, "--store", str(seen)] for line in lines])
     with server(tmp_path) if is_served else nullcontext():
         before = sorted(path.name for path in store.rglob("*"))
-        for place, command in enumerate(READING):
-            out = str(tmp_path / f"out{place}")
-            line = [*SMIDGEN, *(out if word == "OUT" else word for word in command)]
-            done = subprocess.run(
-                [*alone, *line, "--store", str(seen)], capture_output=True, text=True
-            )
-            if done.returncode == 77 or "unshare" in done.stderr:
-                pytest.skip(f"no mounts of one's own here: {done.stdout}{done.stderr}")
-            assert done.returncode == 0, (command, done.stderr)
-        assert sorted(path.name for path in store.rglob("*")) == before
         done = subprocess.run(
-            [*alone, *SMIDGEN, "tokens", "new", "--store", str(seen)],
-            capture_output=True,
-            text=True,
+            [*alone, sys.executable, "-c", READ, given], capture_output=True, text=True, cwd=ROOT
         )
-        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert "let this user write to its folder" in done.stderr
+        if done.returncode == 77 or "unshare" in done.stderr:
+            pytest.skip(f"no mounts of one's own here: {done.stdout}{done.stderr}")
+        *read, (code, said) = map(json.loads, done.stdout.splitlines())
+        assert len(read) == len(READING) and {code for code, _ in read} == {0}, read
+        assert sorted(path.name for path in store.rglob("*")) == before
+        assert code == 1 and len(said.splitlines()) == 1, said
+        assert "let this user write to its folder" in said

@@ -140,6 +140,7 @@ def test_it_learns_labels_and_its_export_is_read_again(
 MOODS = [("sunny", "good"), ("grey", "bad"), ("warm", "good"), ("wet", "bad")]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_but_a_head_personalizes_it(base: Base, tmp_path: Path, method: str) -> None:
     rows = [

@@ -17,6 +17,7 @@ from smidgen.edge_client.engine.generation import KeyValueCache
 from smidgen.edge_client.engine.onnx_backend.network import Network
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.tensors import encode_adapter
+from tests.breadth import covering
 from tests.edge_client.bases.gguf.files import fields, gguf, scaled_rope, tensors, write_gguf
 from tests.parity.folders.test_gguf_pieces import write_gemma, write_phi
 
@@ -52,13 +53,14 @@ def write(path: Path, family: str, kind: str) -> None:
         path.write_bytes(gguf(own, parts))
 
 
-@pytest.mark.parametrize(("family", "kind"), FILES)
-@pytest.mark.parametrize("adapter", ["lora:3@q,k,v,o,gate,up,down", "lora:4@q,v", "prompt:4"])
+@pytest.mark.parametrize(
+    ("file", "adapter"), covering(FILES, ["lora:3@q,k,v,o,gate,up,down", "lora:4@q,v", "prompt:4"])
+)
 def test_the_lines_of_its_card_give_our_logits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, kind: str, adapter: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: tuple[str, str], adapter: str
 ) -> None:
-    model = tmp_path / "tiny.gguf"
-    write(model, family, kind)
+    model, family = tmp_path / "tiny.gguf", file[0]
+    write(model, *file)
     base, spec = open_base(str(model)), parse_adapter(adapter)
     noise = np.random.default_rng(5)
     state = {

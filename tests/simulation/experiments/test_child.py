@@ -105,6 +105,7 @@ def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     _await(lambda: not is_computing(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="looks for children in /proc")
 def test_zero_compute_leaves_no_child_behind() -> None:
     pytest.importorskip("torch")
