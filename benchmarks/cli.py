@@ -5,6 +5,7 @@ from benchmarks.commands.leakage import leakage
 from benchmarks.commands.paper import paper_command
 from benchmarks.commands.papers import papers_command
 from benchmarks.commands.pretrain import pretrain
+from benchmarks.commands.secure_sums import secure_sums
 from benchmarks.commands.waiting import waiting
 from benchmarks.commands.zero_compute import zero_compute
 from smidgen.edge_client.options import Commands
@@ -17,3 +18,4 @@ app.command("pretrain")(pretrain)
 app.command("zero-compute")(zero_compute)
 app.command("waiting")(waiting)
 app.command("leakage")(leakage)
+app.command("secure-sums")(secure_sums)

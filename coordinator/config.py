@@ -45,6 +45,7 @@ from smidgen.edge_client.planning.plan import BudgetError, parse_size
 from smidgen.edge_client.tasks.ready_tasks import find_task
 from smidgen.edge_client.tasks.task import Task, small_text, task_from_mapping
 from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.masks import FEWEST as MASKED_BY
 from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.registry import made
 from smidgen.edge_client.updates.settings import Updates
@@ -148,6 +149,22 @@ class RunConfig(Schedule):
             f"min_updates {self.min_updates} is more than the cohort of {smallest} that fraction "
             f"{self.fraction} of min_clients {self.min_clients} gives; lower it or raise those",
         )
+        if self.updates.secured:
+            said = "secure_aggregation: {}, so that no sum is of two"
+            most = min(self.min_clients, self.max_cohort or self.min_clients)
+            enough = f"min_clients and max_cohort of {MASKED_BY} or more are expected"
+            _demand(most >= MASKED_BY, said.format(enough))
+            enough = f"min_updates = {MASKED_BY} or more is expected"
+            _demand(self.min_updates >= MASKED_BY, said.format(enough))
+            _demand(self.asynchronous is None, said.format("leave the table [asynchronous] out"))
+            _demand(
+                self.over_selection == 1.0,
+                "secure_aggregation: who is late drops out of the sum; leave over_selection out",
+            )
+            _demand(
+                self.norm_bound in ("adaptive", 0.0),
+                "secure_aggregation: devices bound their updates themselves; leave norm_bound out",
+            )
         if self.privacy is not None:
             try:
                 check_private(self)

@@ -177,7 +177,7 @@ COMPUTES: dict[str, set[str]] = {
         "profiling/peers/ort_child.py",
     },
     "sqlalchemy": {"coordinator/storage"},
-    "cryptography": {"coordinator/trust"},
+    "cryptography": {"coordinator/trust", "edge_client/updates/masks.py"},
     "fastapi": {"coordinator/serving", "coordinator/operator", "coordinator/page"},
 }
 WITH_TORCH = {"torch", "transformers", "peft"}

@@ -240,6 +240,8 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
         yield f"{title}: {_waiting(one, now_s)}"
     if one["privacy"]:
         yield f"privacy: {one['privacy']['said']}"
+    if bits := one["secure_aggregation"]:
+        yield f"secure aggregation ({bits}): of updates nothing is seen but their sum"
     if one["trouble"]:
         yield one["trouble"]
     if failing := one["failing"]:
@@ -262,7 +264,8 @@ def _paused(one: Status) -> str:
     if one["step"]:
         done = f"{one['answers']} of {one['asked']} have answered"
         within = f" in {_work(one['step'])}, {done}"
-    is_own = one["trouble"].startswith(("every device", "privacy: "))
+    why = one["trouble"]
+    is_own = why.startswith(("every device", "privacy: ")) or "gave no sum" in why
     by = f" by itself: {one['trouble']}" if is_own else ""
     return f"paused{by}{within}; `smidgen coordinator resume` lets it go on"
 

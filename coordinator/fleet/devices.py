@@ -250,6 +250,11 @@ class Members:
         known = {key: one.membership.most_rank for key, one in self.of(run_id).items()}
         return {key: rank for key, rank in known.items() if rank}
 
+    def mask_keys(self, run_id: str) -> dict[str, bytes]:
+        """The public keys that devices told a run of secure aggregation; by device id."""
+        known = {key: one.membership.mask_key for key, one in self.of(run_id).items()}
+        return {key: bytes.fromhex(one) for key, one in known.items() if one}
+
     def runs_of(self, device_id: str) -> frozenset[str]:
         with self._lock:
             return self._joined.get(device_id, NONE)

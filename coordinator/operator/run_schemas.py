@@ -15,7 +15,7 @@ from smidgen.coordinator.storage.runs import Order
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.reports import Failure
 
-Phase = Literal["waiting", "paused", "train", "label", "evaluate", "finished"]
+Phase = Literal["waiting", "paused", "train", "label", "evaluate", "unmask", "finished"]
 
 
 class Passed(Model):

@@ -323,7 +323,8 @@ def device_told(device: Device, is_here: bool, runs: Iterable[Told], now_s: floa
 def membership_told(run_id: str, run_name: str, member: Member, misses: int) -> Told:
     """How a device stands to a run, by its own word, and how many steps in a row it missed."""
     told = {"run_id": run_id, "run_name": run_name, "at_s": member.at_s, "misses": misses}
-    return told | asdict(member.membership)
+    said = {key: one for key, one in asdict(member.membership).items() if key != "mask_key"}
+    return told | said
 
 
 def token_told(token: Token, now_s: float) -> Told:

@@ -7,11 +7,16 @@ import numpy as np
 
 from smidgen.coordinator.rounds.bounds import bounds_of
 from smidgen.coordinator.rounds.events import StepOpened
+from smidgen.coordinator.rounds.learning.unmasking import sizes_asked, step_in
 from smidgen.coordinator.rounds.schedule import Schedule
+from smidgen.edge_client.codecs import Shapes
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.masks import Ring
 from smidgen.edge_client.updates.registry import made, naming, sent_shapes
+from smidgen.edge_client.updates.secure_sum import SHARES, check_bytes, check_masked
+from smidgen.edge_client.updates.shamir import SHARE_BYTES
 from smidgen.edge_client.updates.step import ServerContext
 from smidgen.edge_client.wire.messages import Report, WireError
 from smidgen.edge_client.wire.reports import Failure
@@ -80,6 +85,56 @@ def check_update(
         if np.abs(adapter[name].astype(np.float64) + tensor).max() > FLOAT32_MAX:
             raise Refusal(422, f"tensor {name!r} would leave the range of float32")
     return update
+
+
+def check_masked_update(
+    body: bytes, work_id: str, opened: StepOpened, ring: Ring, shapes: Shapes
+) -> Update:
+    """Decode an update of secure aggregation; of what it says nobody sees anything.
+
+    Args:
+        body: A safetensors file.
+        work_id: The work it was sent for.
+        opened: The training step.
+        ring: Its own.
+        shapes: Of the adapter.
+
+    Raises:
+        Refusal: 422; says what is wrong with it.
+    """
+    step, sent = step_in(opened.updates), sent_shapes(opened.updates, shapes, opened.round_index)
+    try:
+        update = decode_update(body)
+        if step is not None:
+            check_masked(step, ring, update, sent)
+    except WireError as error:
+        raise Refusal(422, str(error)) from error
+    if update.work_id != work_id:
+        raise Refusal(422, f"the update is for work {update.work_id[:64]!r}, sent for {work_id!r}")
+    return update
+
+
+def check_shares(body: bytes, work_id: str, ring: Ring, place: int, included: list[int]) -> None:
+    """Refuse an answer to an unmasking that no device gives.
+
+    Args:
+        body: A safetensors file.
+        work_id: The work it was sent for.
+        ring: The training step's.
+        place: The device's.
+        included: Places of the devices whose update came.
+
+    Raises:
+        Refusal: 422; says what is wrong with it.
+    """
+    try:
+        update = decode_update(body)
+        size = SHARE_BYTES * sum(sizes_asked(ring, place, included))
+        check_bytes("an unmasking", update, {SHARES: (size,)})
+    except WireError as error:
+        raise Refusal(422, str(error)) from error
+    if update.work_id != work_id:
+        raise Refusal(422, f"the shares are for work {update.work_id[:64]!r}, not for {work_id!r}")
 
 
 def _check_by_steps(update: Update, schedule: Schedule) -> None:

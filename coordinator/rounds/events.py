@@ -10,7 +10,7 @@ import msgspec
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.wire.reports import Confidences, Failure
 
-Kind = Literal["train", "label", "evaluate"]
+Kind = Literal["train", "label", "evaluate", "unmask"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class StepOpened:
     """Devices are asked to train from an adapter, to label with it or to evaluate it.
 
     Attributes:
-        kind: `train`, `label` or `evaluate`.
+        kind: `train`, `label` or `evaluate`; `unmask` of a training step's sum.
         round_index: 1-based server step; a label step's is that of the training it comes before; 0
             is the evaluation before any training.
         attempt: 1-based; a training round with too few updates is tried again.
@@ -55,6 +55,8 @@ class StepOpened:
         updates: What its members' updates go through, step by step
             (`smidgen.edge_client.updates.step`).
         test_share: Share of its test texts that each member of an evaluation draws.
+        masks: (device_id, SHA-256) of what each member of a secure aggregation is handed, the ring
+            of a training step or what is to be unmasked; an empty id: all.
     """
 
     kind: Kind
@@ -82,6 +84,17 @@ class StepOpened:
     passed: tuple[Passed, ...] = ()
     updates: tuple[str, ...] = ()
     test_share: float = 1.0
+    masks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def brings_files(self) -> bool:
+        """Whether it is answered by an upload, and not by a report alone."""
+        return self.kind in ("train", "unmask")
+
+    def handed(self, device_id: str) -> str:
+        """SHA-256 of what a member of a secure aggregation is handed; empty: nothing."""
+        known = dict(self.masks)
+        return known.get(device_id, known.get("", ""))
 
 
 @dataclass(frozen=True)
@@ -194,6 +207,8 @@ class StepClosed:
         step_sha256: What leads from the adapter before to this one in fewer bytes, a blob; empty
             where steps are not coded.
         step_bytes: Its size.
+        blamed: Devices that dealt inconsistent shares in a secure aggregation; they are asked no
+            more.
     """
 
     adapter_sha256: str | None
@@ -204,6 +219,7 @@ class StepClosed:
     lost: float | None = None
     step_sha256: str = ""
     step_bytes: int = 0
+    blamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

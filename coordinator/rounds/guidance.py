@@ -16,6 +16,7 @@ from smidgen.coordinator.rounds.schedule import Schedule
 from smidgen.coordinator.rounds.selection import trainable
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.updates.secure_sum import SecureSum
 from smidgen.edge_client.updates.step import ServerContext
 from smidgen.edge_client.wire.messages import StepOrder
 from smidgen.edge_client.wire.training import keep_in
@@ -80,14 +81,13 @@ def step_orders(
 
     Args:
         state: The run's.
-        opened: A training step.
+        opened: A training step, or one that unmasks.
         device_id: Who is asked.
         bytes_of: Sizes of blobs by their SHA-256.
     """
     orders = (StepOrder(step) for step in opened.updates)
-    known = (
-        (one, state.kept.rounds.get(one.name, {}), state.shared.get(one.name)) for one in orders
-    )
+    handed = {**state.shared, SecureSum.name: opened.handed(device_id)}
+    known = ((one, state.kept.rounds.get(one.name, {}), handed.get(one.name)) for one in orders)
     return tuple(
         replace(
             order,

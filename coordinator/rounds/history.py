@@ -103,12 +103,13 @@ def news_of(before: State, event: Event, after: State) -> Past:
         event: What happened; not what stands for others.
         after: The run's state after it.
     """
-    if isinstance(event, RolledBack):
-        return Past({after.round_index: event.adapter_sha256})
+    is_used_up = isinstance(event, Finished) and after.round_index > before.round_index
+    if isinstance(event, RolledBack) or is_used_up:
+        return Past({after.round_index: after.adapter_sha256})
     if not isinstance(event, StepClosed) or before.step is None:
         return NOTHING
     kind, index = before.step.opened.kind, before.step.opened.round_index
-    if kind == "train":
+    if before.step.opened.brings_files:
         lost = {} if event.lost is None else {index: event.lost}
         return Past({index: after.adapter_sha256}, lost=lost)
     if kind == "evaluate" and index in after.scores:

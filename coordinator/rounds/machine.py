@@ -6,7 +6,8 @@ round 2 and so on; with labelling, devices label their texts before rounds 1, 1 
 and the devices present come in as arguments.
 """
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import median_low
 
@@ -50,6 +51,8 @@ from smidgen.coordinator.rounds.selection import (
 )
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.updates.masks import MOST as MOST_MASKED
+from smidgen.edge_client.updates.masks import graph_of
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Labelling, keep_in
@@ -57,6 +60,7 @@ from smidgen.edge_client.wire.training import Labelling, keep_in
 MOST_FAILURES = 6  # attempts at a round in a row in which every device fails; about two minutes
 MANY_DEVICES = 20  # that failed stand for all: no run needs to ask thousands to know that it fails
 MOST_ROLLBACKS = 3  # by itself, until its operator orders something: a run comes to its end
+MOST_LOST = 3  # rounds in a row without a sum, until somebody looks
 MOST_TRIES = 3  # at an evaluation that nobody answers
 NOBODY = Facts()  # of whom anything is known
 ASK_AGAIN_S = 60.0  # between two questions whether anybody has texts to train on by now
@@ -109,11 +113,16 @@ def _due(
     now_s: float,
     facts: Facts,
 ) -> Event | None:
-    alive = set(alive) - state.left.keys()
+    alive = set(alive) - state.left.keys() - state.shut_out
+    if state.step is None and state.lost >= MOST_LOST:
+        why = f"{state.trouble}; devices drop out, or one spoils it"
+        return Paused(now_s, f"{state.lost} rounds in a row gave no sum: {why}")
     if state.step is None:
         return _back(config, state, now_s) or _next_step(config, state, alive, secret, now_s, facts)
     step, opened = state.step, state.step.opened
     is_overdue = now_s >= closes_at_s(config, step)
+    if opened.kind == "unmask":
+        return _unmasked(state, opened, now_s) if step.is_answered or is_overdue else None
     if opened.kind != "train":
         if step.is_answered or (is_overdue and not _is_made_up(state, opened, step)):
             return StepClosed(state.adapter_sha256, now_s)
@@ -123,8 +132,11 @@ def _due(
     known = config, state, alive, secret, now_s
     if more := None if step.is_full or is_overdue else _also(*known, facts):
         return more
-    if len(step.updates()) >= config.min_updates:
-        return StepClosed(None, now_s) if step.is_answered or is_overdue else None
+    if len(step.updates()) >= _least_updates(config, opened):
+        is_over = step.is_answered or is_overdue
+        if is_over and config.updates.secured:
+            return _unmask(config, state, step, secret, now_s)
+        return StepClosed(None, now_s) if is_over else None
     # When everyone failed at once there is nobody to wait for, but no reason to ask in a hot loop.
     pause_s = min(config.deadline_s, 2.0 ** min(opened.attempt, 30))
     if is_overdue or (step.is_answered and now_s >= opened.opened_at_s + pause_s):
@@ -216,6 +228,8 @@ def bounded(
     least = thresholds_before(config, state, opened.round_index)
     told = trainable(state.texts, state.confidences, least)
     most = config.max_examples
+    if config.updates.secured:
+        return _secured(opened, config, told)
     if most == "adaptive":
         most = next_most_examples(state.medians.examples or told)
     bound = config.norm_bound or None
@@ -227,6 +241,21 @@ def bounded(
     is_told = config.norm_bound == config.max_examples == "adaptive"
     pull = pull_bound(bound or 0.0, most) if is_told else None
     return replace(opened, norm_bound=bound, most_examples=most, most_pull=pull)
+
+
+def _secured(opened: StepOpened, config: Schedule, told: Sequence[float]) -> StepOpened:
+    """With the range of numbers and the weight that devices bound themselves by: nobody else can.
+
+    Nothing follows from rounds before, whose updates nobody knows.
+    """
+    most = config.max_examples
+    heaviest = max(1, math.ceil(max(told, default=1)))
+    if most == "adaptive":
+        most = next_most_examples(told)
+    clip_range = wide_bound(config.training, told, 1)
+    spec = f"{config.updates.secured[0]}:{clip_range!r}:{most or heaviest}"
+    others = [one for one in opened.updates if one not in config.updates.secured]
+    return replace(opened, updates=(*others, spec))
 
 
 def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
@@ -243,6 +272,7 @@ def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
     opened, answers = step.opened, [answer for _, answer in step.updates()]
     norms = [one.norm for one in answers if one.norm is not None]
     is_fixed = config.training.scaffold or is_bounded_by_noise(config)
+    is_fixed = is_fixed or bool(config.updates.secured)
     if state.medians.norms or is_fixed or not norms:
         return opened
     bound, most = opened.norm_bound, opened.most_examples
@@ -410,6 +440,31 @@ def _evaluate(
     return opened if share > config.evaluate_share else _timed(config, state, opened)
 
 
+def _least_updates(config: Schedule, opened: StepOpened) -> int:
+    """Updates without which a training step is not closed; masked ones are to hide each other."""
+    if not config.updates.secured:
+        return config.min_updates
+    return max(config.min_updates, graph_of(len(opened.members)).threshold + 1)
+
+
+def _unmask(config: Schedule, state: State, step: Step, secret: str, now_s: float) -> StepOpened:
+    """Ask those whose update came for what takes the masks off their sum."""
+    at, chosen = step.opened, sorted(device_id for device_id, _ in step.updates())
+    index, attempt = at.round_index, at.attempt
+    key = work_secret(state, secret)
+    opened = open_step(at.adapter_sha256, "unmask", index, attempt, chosen, key, now_s)
+    return _timed(config, state, replace(opened, updates=at.updates))
+
+
+def _unmasked(state: State, opened: StepOpened, now_s: float) -> StepClosed:
+    """The end of an unmasking; whoever aggregates fills in the adapter, or why there is none."""
+    included = state.masked.updates() if state.masked else []
+    if any(state.left.get(device_id) == "revoked" for device_id, _ in included):
+        said = "a device whose update is in the sum was revoked"
+        return StepClosed(opened.adapter_sha256, now_s, said, state.memory_sha256, state.shared)
+    return StepClosed(None, now_s)
+
+
 def _free(state: State, alive: Collection[str]) -> Collection[str]:
     """Who may be asked between two training steps: whoever neither rests nor trains, if any."""
     there = awake(alive, state.silences, state.steps + 1)
@@ -475,6 +530,9 @@ def _train(
         begun = train_on(config, state, alive, least, secret, now_s, attempt, facts)
         return begun and replace(begun, updates=config.update_steps)
     most, sha256, account = config.max_cohort, state.adapter_sha256, config.account
+    if config.updates.secured:  # that a ring has room for
+        room = int(MOST_MASKED / config.over_selection)
+        most = min(most or room, room)
     at = round_index, attempt
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, state.confidences, least)

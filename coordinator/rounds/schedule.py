@@ -200,12 +200,38 @@ def check_together(learning: Learning, training: Training, updates: Updates, rou
         not (is_sparse and mean in ("median", "trimmed")),
         f"updates: up = {up}: mean {mean} sees zeros where most send nothing; take int8 or int4",
     )
+    if updates.secured:
+        check_secured(learning, training, updates)
     what = "steps are" if updates.steps else "what codecs leave out is"
     demand(
         updates.is_plain or learning.lora_mean == LORA_MEANS[0],
         f"updates: {what} of factors; leave lora_mean = product out",
     )
     check_decay(learning, rounds)
+
+
+def check_secured(learning: Learning, training: Training, updates: Updates) -> None:
+    """Refuse, all in one line, what needs to see each update by itself.
+
+    Raises:
+        ValueError: Names what to leave out.
+    """
+    wrong = {
+        f"mean = {learning.mean}": learning.mean != "fedavg",
+        f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
+        "scaffold": training.scaffold,
+        f"steps = {', '.join(updates.steps)}": bool(updates.steps),
+    }
+    found = [name for name, is_there in wrong.items() if is_there]
+    demand(
+        not found,
+        "secure_aggregation: the coordinator sees no single update: leave out " + ", ".join(found),
+    )
+    demand(
+        training.optimizer == ADAMW or updates.secure_aggregation == "int16",
+        f"secure_aggregation = {updates.secure_aggregation}: no setting bounds single numbers of "
+        f"training by {training.optimizer}; int16 is expected",
+    )
 
 
 def check_shares(learning: Learning, over_selection: float, is_asynchronous: bool) -> None:
@@ -258,6 +284,7 @@ def check_private(spec: "RunSpec") -> None:
             f"selection = {learning.selection}": learning.selection != "random",
             f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
             "scaffold": spec.training.scaffold,
+            "secure_aggregation (or take unit = text)": bool(spec.updates.secured),
             f"norm_bound = {spec.norm_bound}": spec.norm_bound not in ("adaptive", 0.0),
             f"max_examples = {spec.max_examples}": spec.max_examples not in ("adaptive", 0),
             f"separation with adapter {adapter}": turns,

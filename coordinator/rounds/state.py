@@ -102,6 +102,9 @@ class State:
         heard: What asking devices to train last gave, of those that were.
         underway: Training of asynchronous rounds that goes on while no such step is open.
         forgets: How often devices were forgotten; work ids go by it, for rounds come again then.
+        masked: The training step whose sum the open step unmasks.
+        shut_out: Devices that dealt inconsistent shares in a secure aggregation.
+        lost: Rounds in a row that secure aggregation gave no sum of.
     """
 
     adapter_sha256: str
@@ -142,6 +145,9 @@ class State:
     underway: Mapping[str, Underway] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
     forgets: int = 0
+    masked: Step | None = None
+    shut_out: frozenset[str] = frozenset()
+    lost: int = 0
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -154,7 +160,7 @@ class State:
 
     @property
     def phase(self) -> str:
-        """`waiting` (for devices), `paused`, `train`, `label`, `evaluate` or `finished`."""
+        """`waiting` (for devices), `paused`, a step's kind, or `finished`."""
         if self.is_finished or self.is_paused:
             return "finished" if self.is_finished else "paused"
         return self.step.opened.kind if self.step else "waiting"
@@ -172,12 +178,14 @@ def evolve(state: State, event: Event) -> State:
     """
     if isinstance(event, StepOpened):
         before = state.step
-        state = replace(_left_alone(state, event.opened_at_s), steps=state.steps + 1)
+        steps = state.steps + (event.kind != "unmask")  # which a device's rests go by
+        state = replace(_left_alone(state, event.opened_at_s), steps=steps)
         state = _failed(state, before) if before and before.is_failed else _unfailed(state)
         state = replace(_given_up(state, before, event), is_gathering=False, asked=event.attempt)
         opened, heard = step_of(event, state.underway), after_asking(state.heard, event)
         underway: Works = {} if event.is_asynchronous else state.underway
-        return replace(state, step=opened, underway=underway, heard=heard)
+        masked = before if event.kind == "unmask" else None
+        return replace(state, step=opened, underway=underway, heard=heard, masked=masked)
     if isinstance(event, AlsoAsked):
         if state.step is None or not state.step.opened.is_asynchronous:
             raise ValueError("AlsoAsked needs an open step that is asynchronous")
@@ -198,8 +206,8 @@ def evolve(state: State, event: Event) -> State:
         return replace(state, left=left, texts=texts, without_tests=without)
     if isinstance(event, Finished):
         # Where the run is extended, a step that was open is asked anew: by other work ids.
-        dropped = max(state.dropped, state.asked)
-        ended = replace(state, step=None, asked=0, dropped=dropped)
+        dropped, index = max(state.dropped, state.asked), _round_used(state)
+        ended = replace(state, step=None, masked=None, asked=0, dropped=dropped, round_index=index)
         ended = replace(ended, is_finished=True, is_stopped=event.is_stopped)
         trouble = event.reason or state.trouble
         return replace(ended, paused_at_s=None, trouble=trouble, underway={})
@@ -220,7 +228,8 @@ def evolve(state: State, event: Event) -> State:
         trouble = event.reason or state.trouble
         return replace(state, paused_at_s=event.paused_at_s, trouble=trouble)
     if isinstance(event, Unpaused):
-        return replace(_unfailed(_unpaused(state, event.unpaused_at_s)), rollbacks=0, trouble="")
+        again = _unfailed(_unpaused(state, event.unpaused_at_s))
+        return replace(again, rollbacks=0, trouble="", lost=0)
     if isinstance(event, RolledBack):
         return _rolled_back(state, event)
     if isinstance(event, Folded):
@@ -265,7 +274,9 @@ def _given_up(state: State, before: Step | None, event: StepOpened) -> State:
     """What goes on from the step before, if that is not closed; who is given up has missed it."""
     if before is not None and before.works:
         state = replace(state, underway=before.left_over(is_closed=False))
-    if before is not None and before.opened.kind == "train" != event.kind:  # its round comes again
+    is_masked = event.kind == "unmask"
+    if before is not None and before.opened.kind == "train" != event.kind and not is_masked:
+        # its round comes again
         state = replace(state, dropped=max(state.dropped, state.asked))
     names = [state.underway[key].device_id for key in event.given_up if key in state.underway]
     return replace(state, silences=after_step(state.silences, names, (), state.steps))
@@ -327,7 +338,7 @@ def _answered(state: State, answer: Answered) -> State:
     if step.turns_away:
         return state
     texts, without, name = state.texts, state.without_tests, step.members[answer.work_id]
-    is_told = step.opened.kind != "train" and answer.labelled is not None
+    is_told = not step.opened.brings_files and answer.labelled is not None
     if is_told and texts.get(name) != answer.labelled:  # no copy for what is known: replay's pace
         texts = {**texts, name: answer.labelled or 0}
     has_evaluated = step.opened.kind == "evaluate" and answer.outcome == "done"
@@ -354,6 +365,8 @@ def _rolled_back(state: State, event: RolledBack) -> State:
     return replace(
         _unfailed(back),
         step=None,
+        masked=None,
+        round_index=_round_used(state),
         underway={},  # it starts from what was left
         adapter_sha256=event.adapter_sha256,
         evaluated_sha256=event.adapter_sha256,
@@ -371,9 +384,22 @@ def _rolled_back(state: State, event: RolledBack) -> State:
     )
 
 
+def _round_used(state: State) -> int:
+    """The last round, where the open step ends without a sum.
+
+    A round that was being unmasked is over: two sums of equal updates of one round, over different
+    devices, would tell the updates of those in which they differ.
+    """
+    return state.round_index if state.masked is None else state.masked.opened.round_index
+
+
 def _closed(state: State, step: Step, event: StepClosed) -> State:
     round_index = step.opened.round_index
-    if step.opened.kind == "train":
+    if step.opened.brings_files:
+        if state.masked is not None:
+            step, lost = state.masked, state.lost + 1 if event.refused else 0
+            shut_out = state.shut_out.union(event.blamed)
+            state = replace(state, masked=None, shut_out=shut_out, lost=lost)
         closed = replace(_unfailed(state), step=None, round_index=round_index, dropped=0)
         heard = after_training(state.heard, round_index, step.updates())
         closed = replace(closed, underway=step.left_over(is_closed=True), heard=heard)

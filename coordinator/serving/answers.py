@@ -16,13 +16,16 @@ from smidgen.coordinator.fleet.devices import Fleet, Members, wants
 from smidgen.coordinator.rounds.admission import (
     Refusal,
     check_failure,
+    check_masked_update,
     check_report,
+    check_shares,
     check_update,
     counted,
 )
 from smidgen.coordinator.rounds.events import Answered, Left, LossTold, Returned, StepOpened
 from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
 from smidgen.coordinator.rounds.learning.server_update import length_of
+from smidgen.coordinator.rounds.learning.unmasking import places_of
 from smidgen.coordinator.rounds.scheduling.asking import answer_to
 from smidgen.coordinator.rounds.scoring import judged
 from smidgen.coordinator.serving.http.uploads import Judge
@@ -37,10 +40,16 @@ from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.watch.logs import about
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.masks import is_key, ring_in, shares_bytes_of
 from smidgen.edge_client.wire.fleet import Membership
 from smidgen.edge_client.wire.messages import Receipt, Report
 from smidgen.edge_client.wire.reports import SAID, Failure
-from smidgen.edge_client.wire.tensors import MAX_UPDATE_OVERHEAD_BYTES, AdapterState, decode_adapter
+from smidgen.edge_client.wire.tensors import (
+    MAX_UPDATE_OVERHEAD_BYTES,
+    AdapterState,
+    decode_adapter,
+    shapes_of,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -101,6 +110,11 @@ def answer_invitation(
             why = SAID[told.failure]
             LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
         return Receipt(True)
+    if lack := lack_of_key(live, members, device_id, told):
+        if not is_joined:
+            members.put(run_id, device_id, Membership("declined", "engine"), at_s)
+            LOG.info("%s: %s takes no part: %s", run, device.name, lack, extra=whom)
+        return Receipt(False, lack)
     if lack := lack_of_rank(live, told):
         if is_joined:
             leave(ledger, members, run_id, device, "budget", now_s)
@@ -124,6 +138,24 @@ def lack_of_rank(live: Live, told: Membership) -> str:
     said = f"run {live.config.name} needs rank {needed.largest_rank} of every device, "
     said += f"this one takes {rank} at most"
     return said if needed.net else f"{said}; lora_mean = product takes any"
+
+
+def lack_of_key(live: Live, members: Members, device_id: str, told: Membership) -> str:
+    """Why a device cannot be in a run with secure aggregation, in words; empty where it can."""
+    run, key = f"run {live.config.name}", bytes.fromhex(told.mask_key)
+    if not live.config.updates.secured:
+        return ""
+    if not key:
+        return f"{run} has secure aggregation, and this device told no mask_key"
+    if device_id in live.state.shut_out:
+        return f"{run} asks this device no more: it dealt inconsistent shares"
+    others = members.mask_keys(live.run.run_id)
+    is_taken = any(one == key for name, one in others.items() if name != device_id)
+    return (
+        f"{run}: mask_key is another device's, or hides nothing"
+        if (is_taken or not is_key(key))
+        else ""
+    )
 
 
 def leave(
@@ -209,7 +241,7 @@ class AnswerIntake:
         asked = self.asked(device, work_id)
         if asked is None:
             return Judge(0, lambda _: CLOSED, lambda *_: CLOSED)
-        if asked.opened.kind != "train":
+        if not asked.opened.brings_files:
             raise Refusal(
                 422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
             )
@@ -220,6 +252,7 @@ class AnswerIntake:
             if known("") is None:
                 raise
             return Judge(0, known, accept)  # its step is over, and no body is wanted any more
+        size += shares_bytes_of(len(asked.opened.members)) if asked.opened.masks else 0
         return Judge(size + MAX_UPDATE_OVERHEAD_BYTES, known, accept)
 
     def _known(self, asked: OpenWork, work_id: str, name: str) -> Receipt | None:
@@ -242,6 +275,8 @@ class AnswerIntake:
         if (receipt := self._known(asked, work_id, name)) is not None:
             return receipt  # its step has closed while it came: its adapter may be gone
         adapter = self._adapter(asked.opened.adapter_sha256)
+        if asked.opened.masks:
+            return self._accept_masked(asked, work_id, path, name, adapter)
         config = self._live(asked).config
         rank, _ = asked.opened.given(asked.device_id)
         given = handed(adapter, spec_at_rank(config.adapter, rank)) if rank else adapter
@@ -261,6 +296,35 @@ class AnswerIntake:
             self._store.keep(path, name)
             return self._ledger.answer(asked.run_id, answer)
 
+    def _accept_masked(
+        self, asked: OpenWork, work_id: str, path: Path, name: str, adapter: AdapterState
+    ) -> Receipt:
+        """Take what a device sends in a secure aggregation: its masked update, or shares.
+
+        Raises:
+            Refusal: 422 not what was asked for.
+        """
+        opened, live, body = asked.opened, self._live(asked), path.read_bytes()
+        masked = live.state.masked
+        if opened.kind == "train":
+            ring = ring_in(self._store.read(opened.handed("")))
+            update = check_masked_update(body, work_id, opened, ring, shapes_of(adapter))
+            counts = counted(update, 0.0, opened, live.config)
+            answer = Answered(work_id, "done", name, update.num_examples, counted=counts)
+        elif masked is None:
+            return CLOSED
+        else:
+            ring = ring_in(self._store.read(masked.opened.handed("")))
+            places = places_of(masked.opened, live.run.secret)
+            included = sorted(places.index(one) for one, _ in masked.updates())
+            check_shares(body, work_id, ring, places.index(asked.device_id), included)
+            answer = Answered(work_id, "done", name, 0)
+        if (receipt := self._known(asked, work_id, name)) is not None:
+            return receipt
+        with self._store.claiming():
+            self._store.keep(path, name)
+            return self._ledger.answer(asked.run_id, answer)
+
     def report(self, device: Device, report: Report, now_s: float) -> Receipt:
         """Keep a report's figures; a failure, an evaluation and labelling answer their work.
 
@@ -273,7 +337,7 @@ class AnswerIntake:
         opened, run_id = asked.opened, asked.run_id
         task = self._live(asked).config.task
         check_report(report, task)
-        if opened.kind != "train" or report.outcome == "failed":
+        if not opened.brings_files or report.outcome == "failed":
             receipt = self._ledger.answer(run_id, _answer(report, opened, task))
         else:
             is_counted = self._ledger.is_counted(report.work_id)
@@ -355,7 +419,7 @@ class AnswerIntake:
 def _answer(report: Report, opened: StepOpened, task: Task) -> Answered:
     answer = Answered(report.work_id, report.outcome, None, report.num_examples)
     answer = replace(answer, failure=report.failure)
-    if opened.kind != "train":
+    if not opened.brings_files:
         answer = replace(answer, labelled=report.labelled)
     if opened.kind == "label":
         answer = replace(answer, confidences=report.confidences)

@@ -90,7 +90,7 @@ def work_of(
     )
     if name == state.adapter_sha256:
         work = replace(work, steps=state.kept.steps_to(work.adapter_bytes))
-    if opened.kind != "train":
+    if not opened.brings_files:
         return work
     return replace(work, updates=step_orders(state, opened, device_id, bytes_of))
 

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from smidgen.coordinator.rounds.events import (
     AlsoAsked,
     Event,
@@ -21,6 +23,14 @@ from smidgen.coordinator.rounds.guidance import context_of
 from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
 from smidgen.coordinator.rounds.learning.memory import decode_memory, encode_memory
 from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
+from smidgen.coordinator.rounds.learning.unmasking import (
+    LostSum,
+    asked_of,
+    given_in,
+    places_of,
+    step_in,
+    sum_of,
+)
 from smidgen.coordinator.rounds.machine import NOBODY, bounded, decide, narrowed
 from smidgen.coordinator.rounds.orders import OrderError, event_of
 from smidgen.coordinator.rounds.scheduling.step import Step
@@ -38,9 +48,13 @@ from smidgen.coordinator.storage.runs import (
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.forgetting import without_forgotten
 from smidgen.coordinator.watch.logs import about
+from smidgen.edge_client.codecs import Shapes
+from smidgen.edge_client.updates.masks import Ring, ring_in
 from smidgen.edge_client.updates.registry import sent_shapes
+from smidgen.edge_client.updates.secure_sum import SEALS, SHARES
 from smidgen.edge_client.wire.tensors import (
     UPDATES_SINCE,
+    Update,
     decode_adapter,
     decode_update,
     encode_adapter,
@@ -61,6 +75,7 @@ def proceed(
     is_full: bool = False,
     facts: Facts | None = None,
     ranks: Mapping[str, int] | None = None,
+    mask_keys: Callable[[], Mapping[str, bytes]] = dict,
 ) -> Event | None:
     """Let a run take one step, if one is due; the event that was written.
 
@@ -77,6 +92,7 @@ def proceed(
         is_full: Whether the store's disk has no room for another step's updates.
         facts: What is known of the devices; None: nothing.
         ranks: The largest rank that devices take, of those that said one.
+        mask_keys: Public keys of the devices in a run of secure aggregation.
     """
     for _ in range(MOST_TRIES):
         if (live := ledger.run(run_id)) is None:
@@ -84,7 +100,7 @@ def proceed(
         event = decide(live.config, live.state, alive, live.run.secret, now_s, facts or NOBODY)
         if event is None or (is_full and isinstance(event, StepOpened | AlsoAsked)):
             return None
-        if written := _written(store, ledger, live, event, ranks or {}):
+        if written := _written(store, ledger, live, event, ranks or {}, mask_keys):
             if text := step_text(live, written, names_of):
                 told = about(live.config.name, round_index=_round_of(live, written))
                 after = ledger.run(run_id) or live
@@ -104,7 +120,12 @@ def _round_of(live: Live, event: Event) -> int:
 
 
 def _written(
-    store: Store, ledger: Ledger, live: Live, event: Event, ranks: Mapping[str, int]
+    store: Store,
+    ledger: Ledger,
+    live: Live,
+    event: Event,
+    ranks: Mapping[str, int],
+    mask_keys: Callable[[], Mapping[str, bytes]],
 ) -> Event | None:
     """The event as it was written; None if the state it was decided on no longer holds."""
     step = live.state.step
@@ -122,6 +143,8 @@ def _written(
         event = bounded(event, live.config, live.state, lambda: decode_adapter(store.read(name)))
         with store.claiming():
             event = _ranked(store, live, event, ranks)
+            if live.config.updates.secured and event.brings_files:
+                event = _masked(store, live, event, mask_keys)
             return event if ledger.append(live, event) else None
     return event if ledger.append(live, event) else None
 
@@ -148,7 +171,7 @@ def _made_of(live: Live) -> tuple[object, ...]:
     if step is None or state.is_paused:
         return ()
     counted = [(*pair, step.staleness(pair[1].work_id)) for pair in step.updates()]
-    before = state.memory_sha256, state.medians, state.kept
+    before = state.memory_sha256, state.medians, state.kept, state.masked
     return live.rounds, step.opened, counted, before
 
 
@@ -164,20 +187,86 @@ def _ranked(store: Store, live: Live, opened: StepOpened, ranks: Mapping[str, in
     return replace(opened, ranks=tuple(sorted(lower.items())), lower=tuple(found.items()))
 
 
+def _masked(
+    store: Store, live: Live, opened: StepOpened, mask_keys: Callable[[], Mapping[str, bytes]]
+) -> StepOpened:
+    """A step of secure aggregation with what its members are handed, stored.
+
+    Training: who stands beside whom. Unmasking: to each the shares that were sent to it.
+    """
+    if opened.kind == "train":
+        keys, known = dict[bytes, str](), mask_keys()
+        for name in places_of(opened, live.run.secret):
+            keys.setdefault(known[name], name)  # of two that came at once with one key the first
+        names, at = set(keys.values()), (opened.round_index, opened.attempt, opened.opened_at_s)
+        members = tuple(one for one in opened.members if one[1] in names)
+        ring = Ring(live.run.run_id, *at, tuple(keys))
+        return replace(opened, members=members, masks=(("", store.put(ring.body)),))
+    train = live.state.step
+    assert train is not None  # what is unmasked is open
+    ring = ring_in(store.read(train.opened.handed("")))
+    shares, seals = dict[int, np.ndarray](), dict[int, bytes]()
+    places = {name: at for at, name in enumerate(places_of(train.opened, live.run.secret))}
+    for device_id, one in train.updates():
+        update = decode_update(store.read(one.update_sha256 or ""), since=UPDATES_SINCE)
+        coded, place = update.coded or {}, places[device_id]
+        shares[place], seals[place] = coded[SHARES], coded[SEALS][0].tobytes()
+    masks = [
+        (device_id, store.put(asked_of(ring, places[device_id], shares, seals).body))
+        for _, device_id in opened.members
+    ]
+    return replace(opened, masks=tuple(masks))
+
+
+def _unmasked(store: Store, live: Live, train: Step, step: Step, shapes: Shapes) -> AdmittedUpdate:
+    """The mean of a training step's masked updates, as the one update there is.
+
+    Raises:
+        LostSum: It cannot be told.
+    """
+    ring = ring_in(store.read(train.opened.handed("")))
+    places = {name: at for at, name in enumerate(places_of(train.opened, live.run.secret))}
+    updates = (
+        (places[device_id], decode_update(store.read(one.update_sha256 or ""), since=UPDATES_SINCE))
+        for device_id, one in train.updates()
+    )
+    answers = {
+        places[device_id]: given_in(store.read(one.update_sha256 or ""))
+        for device_id, one in step.updates()
+    }
+    secured = step_in(train.opened.updates)
+    assert secured is not None  # a run has it in all its rounds
+    mean = sum_of(secured, ring, updates, answers, shapes)
+    texts = sum(one.num_examples for _, one in train.updates())
+    return AdmittedUpdate("", Update("", max(1, texts), mean))
+
+
 def aggregate(store: Store, live: Live, step: Step, now_s: float) -> StepClosed:
     """Store the adapter after a training step; the step with it, or without where it is unfit."""
     opened, state, rule = step.opened, live.state, live.config.asynchronous
     adapter = decode_adapter(store.read(opened.adapter_sha256))
     shapes = sent_shapes(opened.updates, shapes_of(adapter), opened.round_index)
+    if state.masked is not None:
+        try:
+            unmasked = _unmasked(store, live, state.masked, step, shapes)
+        except LostSum as error:
+            names = places_of(state.masked.opened, live.run.secret)
+            blamed = tuple(names[at] for at in error.dealers)
+            before = opened.adapter_sha256, now_s, str(error), state.memory_sha256, state.shared
+            return StepClosed(*before, blamed=blamed)
     answers = (
-        AdmittedUpdate(
-            device_id,
-            decode_update(store.read(one.update_sha256 or ""), shapes, UPDATES_SINCE),
-            one.norm,
-            rule.share(step.staleness(one.work_id)) if rule else 1.0,
-            one.counted,
+        iter([unmasked])
+        if state.masked is not None
+        else (
+            AdmittedUpdate(
+                device_id,
+                decode_update(store.read(one.update_sha256 or ""), shapes, UPDATES_SINCE),
+                one.norm,
+                rule.share(step.staleness(one.work_id)) if rule else 1.0,
+                one.counted,
+            )
+            for device_id, one in step.updates()
         )
-        for device_id, one in step.updates()
     )
     remembered = state.memory_sha256 and store.read(state.memory_sha256)
     found = learn(

@@ -60,7 +60,12 @@ def step_text(live: Live, event: Event, names_of: Names) -> str:
         some = f"when {event.enough} are done, or " if event.enough else ""
         closes = f"closes {some}in {config.deadline_s:g} s at most{sooner}"
         passed = f"; not asked: {passed_text(event)}" if event.passed else ""
-        return f"{config.name}: {what}: asked {names}; {closes}{passed}"
+        before = ""
+        if step is not None and event.kind == "unmask":  # the end of the training before it
+            late = names_of(missing_in(live))
+            missing = f", no answer from {listed(late)}" if late else ""
+            before = f"{len(step.updates())} of {len(step.members)} have trained{missing}; "
+        return f"{config.name}: {before}{what}: asked {names}; {closes}{passed}"
     if isinstance(event, StepClosed) and step is not None:
         done = f"{len(step.updates())} of {len(step.members)} done"
         if step.opened.is_asynchronous:

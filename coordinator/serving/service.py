@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -433,7 +434,8 @@ class Service:
         alive, names_of = self.alive(run_id, now_s), self.fleet.names_of
         known = self.fleet.facts(alive) if live.config.learning.goes_by_facts else None
         given = (run_id, alive, names_of, now_s, is_full, known, self.members.ranks(run_id))
-        while event := proceed(self.store, self._ledger, *given):
+        keys = partial(self.members.mask_keys, run_id)
+        while event := proceed(self.store, self._ledger, *given, keys):
             if isinstance(event, StepOpened | AlsoAsked):
                 woken |= {device_id for _, device_id in event.members}
             if isinstance(event, AlsoAsked):

@@ -310,6 +310,7 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
         "failure": told.failure,
         "peak_bytes": told.peak_bytes,
         "most_rank": told.most_rank,
+        "mask_key": told.mask_key,
         "at_s": member.at_s,
         **_revised(MEMBERSHIPS),
     }
@@ -323,13 +324,14 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
     database.share(put)
 
 
+TOLD = ("state", "failure", "peak_bytes", "most_rank", "mask_key")
+
+
 def _member(row: Mapping[str, Any]) -> Member:
-    told = (row[name] for name in ("state", "failure", "peak_bytes", "most_rank"))
-    return Member(_told(*told), row["at_s"])
+    return Member(_told(*(row[name] for name in TOLD)), row["at_s"])
 
 
 @lru_cache(MOST_ANSWERS)
 def _told(*told: Any) -> Membership:
     """What devices said, held once for all that said the same."""
-    names = ("state", "failure", "peak_bytes", "most_rank")
-    return msgspec.convert(dict(zip(names, told, strict=True)), Membership)
+    return msgspec.convert(dict(zip(TOLD, told, strict=True)), Membership)

@@ -26,7 +26,9 @@ from smidgen.edge_client.tasks.scores import perplexity
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.figures import Row, by_round, counted, entities_of, weighted
 
-PLACE = sql.case({"label": 0, "train": 1, "evaluate": 2}, value=REPORTS.c.kind, else_=3)
+PLACE = sql.case(
+    {"label": 0, "train": 1, "unmask": 2, "evaluate": 3}, value=REPORTS.c.kind, else_=4
+)
 # Later in a run comes first; runs that were created later come first.
 LATER = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, REPORTS.c.work_id)
 

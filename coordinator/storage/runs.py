@@ -24,7 +24,7 @@ from smidgen.coordinator.rounds.machine import (
 )
 from smidgen.coordinator.rounds.orders import OrderError, OrderKind, event_of
 from smidgen.coordinator.rounds.scheduling.step import Step
-from smidgen.coordinator.rounds.selection import counted_size, lack_of_tags
+from smidgen.coordinator.rounds.selection import asked_size, counted_size, lack_of_tags
 from smidgen.coordinator.rounds.state import State, evolve, replay
 from smidgen.coordinator.storage.credentials import draw_secret, insert_token, tokens
 from smidgen.coordinator.storage.database import Statement, StoreError
@@ -43,7 +43,9 @@ from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.updates.masks import COMPLETE, CORRUPT, graph_of, shares_bytes_of
 from smidgen.edge_client.updates.registry import sent_shapes
+from smidgen.edge_client.updates.secure_sum import BITS, lane_of
 from smidgen.edge_client.wire.figures import Row
 from smidgen.edge_client.wire.fleet import Terms
 from smidgen.edge_client.wire.messages import (
@@ -125,7 +127,22 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
         added = insert_token(token, now_s, tags=config.devices.tags)[1]
         # Another process may have made one of this name meanwhile.
         store.add_run(run, added, look=lambda others: _check_name(others, config.name))
-    return NewRun(run.run_id, config.name, token, _privacy_planned(config, state))
+    said = filter(None, (_privacy_planned(config, state), _masks_planned(config)))
+    return NewRun(run.run_id, config.name, token, "; ".join(said))
+
+
+def _masks_planned(config: RunConfig) -> str:
+    if not config.updates.secured:
+        return ""
+    size = counted_size(config.fraction, config.min_clients, config.max_cohort)
+    asked = asked_size(size, config.over_selection)
+    graph, lane = graph_of(asked), lane_of(BITS[config.updates.secure_aggregation], asked)
+    colluders = graph.threshold - 1 if asked <= COMPLETE else int(CORRUPT * asked)
+    return (
+        f"secure aggregation: of {asked} devices asked the coordinator learns the sum of "
+        f"{max(config.min_updates, graph.threshold + 1)} updates or more, {lane} bits a number and "
+        f"{shares_bytes_of(asked):,} bytes of shares each; {colluders} of them may collude with it"
+    )
 
 
 def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
@@ -314,6 +331,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
         "adapter_sha256": state.adapter_sha256,
         "kept": {"round_index": kept_round, "adapter_sha256": kept},
         "privacy": privacy and asdict(privacy) | {"said": str(privacy)},
+        "secure_aggregation": config.updates.secure_aggregation,
         "texts": {names.get(key, key): texts for key, texts in sorted(state.texts.items())},
     }
 

@@ -10,7 +10,7 @@ import sqlalchemy as sql
 from smidgen.coordinator.storage.database import Database
 from smidgen.coordinator.storage.dialects.postgres import begin_long
 
-REVISION = "0010"
+REVISION = "0011"
 METADATA = sql.MetaData()
 # The same order and room everywhere: PostgreSQL would sort texts by its language, and hold numbers
 # up to 2^31.
@@ -108,6 +108,7 @@ MEMBERSHIPS = sql.Table(
     sql.Column("peak_bytes", WHOLE),
     sql.Column("at_s", sql.Float, nullable=False),
     sql.Column("most_rank", WHOLE, nullable=False, server_default="0"),
+    sql.Column("mask_key", TEXT, nullable=False, server_default=""),
     sql.Column("revision", WHOLE, nullable=False, server_default="0", index=True),
 )
 # `chain`: SHA-256 over the chain before and the payload; see `coordinator/storage/chain.py`.

@@ -101,6 +101,7 @@ def export_from(
     )
     privacy = config.account and config.account.spent(state.heard)
     card = replace(_card(store, chosen, index), privacy=str(privacy or ""))
+    card = replace(card, secure_aggregation=config.updates.secure_aggregation)
     card = replace(card, licence=licence_of(opened_base) if opened_base else "")
     if past.best and sha256 == past.best_sha256 and index in card.accuracies:
         # Its round may have been evaluated again, with an adapter that the run went back to.

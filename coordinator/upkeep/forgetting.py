@@ -43,6 +43,8 @@ def lack_of(config: RunConfig) -> str:
         return "has control variates (scaffold), of which each device holds some"
     if config.labelling is not None:
         return "lets devices label texts, who hold labels that its adapters gave"
+    if config.updates.secured:
+        return "has secure aggregation: a second sum without it would tell what the first one hid"
     return ""
 
 

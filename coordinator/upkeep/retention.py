@@ -150,7 +150,7 @@ class RetainedAdapters:
         best: SHA-256 of the best evaluated one; of equals the newest.
         best_score: How right it was; None where nothing was evaluated.
         asked: SHA-256 of what the newest steps start from.
-        lower: SHA-256 of the same in lower ranks, of each of those steps.
+        lower: SHA-256 of the same in lower ranks, and of what their masks go by, of each of them.
     """
 
     keep_rounds: int = KEEP_ROUNDS
@@ -176,12 +176,13 @@ def shelved(shelf: RetainedAdapters, before: State, event: Event, after: State) 
         return replace(known, keep_rounds=most, recent=recent)
     if isinstance(event, StepOpened):
         asked = (*shelf.asked, event.adapter_sha256)[-STEPS_ON_THEIR_WAY:]
-        lower = (*shelf.lower, tuple(name for _, name in event.lower))[-STEPS_ON_THEIR_WAY:]
+        beside = tuple(name for _, name in (*event.lower, *event.masks))
+        lower = (*shelf.lower, beside)[-STEPS_ON_THEIR_WAY:]
         return replace(shelf, asked=asked, lower=lower)
     if not isinstance(event, StepClosed) or before.step is None:
         return shelf
     opened = before.step.opened
-    if opened.kind == "train":
+    if opened.brings_files:
         recent = (*shelf.recent, (opened.round_index, after.adapter_sha256))
         return replace(shelf, recent=recent[max(0, len(recent) - shelf.keep_rounds) :])
     score = after.scores.get(opened.round_index) if opened.kind == "evaluate" else None
@@ -203,7 +204,7 @@ def adapters_kept(shelf: RetainedAdapters, state: State) -> set[str]:
 
 def updates_kept(state: State) -> set[str]:
     """Updates of a run that stay: what the open step has got so far."""
-    answers = list(state.step.answers.values()) if state.step else []
+    answers = [one for step in (state.step, state.masked) if step for one in step.answers.values()]
     answers += [one.answer for one in state.underway.values() if one.answer]
     return {answer.update_sha256 for answer in answers if answer.update_sha256}
 

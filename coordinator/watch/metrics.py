@@ -18,7 +18,7 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 # Seconds; a long poll's waiting is in its route's.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-PHASES = ("waiting", "paused", "train", "label", "evaluate", "finished")
+PHASES = ("waiting", "paused", "train", "label", "evaluate", "unmask", "finished")
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ class Card:
         losses: Mean cross-entropy on them in nats, by round; of masked words it is shown, as
             perplexity, but where no number holds that.
         privacy: What differential privacy it has, in words.
+        secure_aggregation: In what its updates were masked; empty: they were seen.
     """
 
     rounds: int = 0
@@ -99,6 +100,7 @@ class Card:
     entity_f1: Mapping[int, float] = field(default_factory=dict)
     losses: Mapping[int, float] = field(default_factory=dict)
     privacy: str = ""
+    secure_aggregation: str = ""
 
 
 def licence_of(base: Base) -> str:
@@ -400,6 +402,7 @@ def _facts(adapter: str, base_name: str, card: Card) -> str:
         "rounds": card.rounds,
         "devices": card.devices,
         "differential privacy": card.privacy,
+        "secure aggregation": card.secure_aggregation,
         "written": " by smidgen ".join(filter(None, (card.date, card.version))),
     }
     return "".join(f"- {name}: {value}\n" for name, value in facts.items() if value)

@@ -161,7 +161,8 @@ def _of_net(
 def _context(work: Work, inputs: StepInputs | None) -> DeviceContext:
     """What update steps may know before training."""
     inputs = inputs or StepInputs()
-    return DeviceContext(work.training, work.round_index, inputs.bytes_per_s, secret=inputs.secret)
+    given = inputs.bytes_per_s, 0, inputs.secret, work.run_id
+    return DeviceContext(work.training, work.round_index, *given)
 
 
 def _evaluate(engine: Engine, data: ClientData, work: Work, device_id: str) -> FinishedWork:

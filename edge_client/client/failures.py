@@ -21,6 +21,7 @@ from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.edge_client.texts.tokens import TokenizerError
+from smidgen.edge_client.updates.masks import NoCiphers
 from smidgen.edge_client.updates.registry import StepError
 from smidgen.edge_client.wire.fleet import REVOKED, Terms
 from smidgen.edge_client.wire.messages import Report, WireError, Work
@@ -136,6 +137,7 @@ CODES: tuple[tuple[type[Exception], Failure], ...] = (
     (TrainingError, "training"),
     (EngineError, "engine"),
     (StepError, "engine"),
+    (NoCiphers, "engine"),
     (OverLimits, "limits"),
     (OutOfTime, "limits"),
     (WireError, "transfer"),

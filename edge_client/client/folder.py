@@ -18,6 +18,7 @@ been downloaded, or until the client ends where it ends with its runs: `joined.k
 """
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
@@ -30,12 +31,14 @@ from typing import Any
 import msgspec
 
 from smidgen.edge_client.adapters.peft_folder import ORIGIN
+from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.files import (
     PRIVATE,
     discard,
     from_json,
     make_latest,
     oldest_first,
+    private,
     sync_folder,
     write_atomically,
 )
@@ -251,6 +254,9 @@ class StepStates:
 
 KEPT_TERMS = 64  # of runs, the newest
 TERMS, HOME = ".json", ".home"  # what files of terms end in; the other, once the adapter is at home
+SAID = ".said"  # what files of answers to secure aggregations end in
+TWICE = "a secure aggregation asks this device a second time, for something else"
+NOT_MASKED = "an unmasking of a secure aggregation that this device has masked no update for"
 
 
 class Joined:
@@ -262,6 +268,62 @@ class Joined:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def note_masked(self, run_id: str, round_index: int, ring: str) -> None:
+        """Note before an update is masked for which secure aggregation that is.
+
+        Args:
+            run_id: The run.
+            round_index: The round.
+            ring: Names the aggregation.
+
+        Raises:
+            Failed: This device has unmasked another one of that round.
+            OSError: It cannot be noted.
+        """
+        known = self._said(run_id)
+        unmasked = known.get(f"unmasked {round_index}", ring).partition(" ")[0]
+        demand(unmasked == ring, TWICE, Failed)
+        if known.get(f"masked {round_index}") != ring:
+            self._say(run_id, f"masked {round_index} {ring}")
+
+    def note_unmasked(self, run_id: str, round_index: int, ring: str, asked: str) -> None:
+        """Note before an unmasking is answered which that is.
+
+        Args:
+            run_id, round_index, ring: As `note_masked` takes them.
+            asked: Names all that is asked.
+
+        Raises:
+            Failed: This device has masked no update for it, or has answered another one.
+            OSError: It cannot be noted.
+        """
+        known, said = self._said(run_id), f"{ring} {asked}"
+        demand(known.get(f"masked {round_index}") == ring, NOT_MASKED, Failed)
+        demand(known.get(f"unmasked {round_index}", said) == said, TWICE, Failed)
+        if f"unmasked {round_index}" not in known:
+            self._say(run_id, f"unmasked {round_index} {said}")
+
+    def _said(self, run_id: str) -> dict[str, str]:
+        """What was noted of secure aggregations, the newest of each round."""
+        path = self._file(run_id).with_suffix(SAID)
+        lines = path.read_text("ascii", "replace").splitlines() if path.is_file() else []
+        parts = (line.split(" ", 2) for line in lines)
+        return {f"{one[0]} {one[1]}": one[2] for one in parts if len(one) == 3}
+
+    def _say(self, run_id: str, line: str) -> None:
+        path = self._file(run_id).with_suffix(SAID)
+        is_new = not path.is_file()
+        try:
+            with open(path, "a", opener=private) as file:
+                file.write(f"\n{line}\n")  # also behind one that was cut
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                sync_folder(self.folder)
+        except OSError as error:
+            said = f"{path.name} takes no note of what is said, so nothing is: {error.strerror}"
+            raise OSError(error.errno, said) from error
 
     def keep(self, terms: Terms) -> None:
         """Keep the terms of a run that this device joins; its end is understood by them.
@@ -301,8 +363,8 @@ class Joined:
 
     def forget(self, run_id: str) -> None:
         """Drop the terms of a run that is over."""
-        for path in (self._file(run_id), self._file(run_id).with_suffix(HOME)):
-            discard(path)
+        for ending in (TERMS, HOME):  # what was said stays: the run may be extended
+            discard(self._file(run_id).with_suffix(ending))
 
     def forget_all(self) -> None:
         for path in self._files():
@@ -316,7 +378,8 @@ class Joined:
             `KEPT_TERMS` of them are kept.
         """
         terms = oldest_first(self._files())
-        for old in terms[:-KEPT_TERMS]:
+        said = oldest_first(list(self.folder.glob(f"*{SAID}")))
+        for old in (*terms[:-KEPT_TERMS], *said[:-KEPT_TERMS]):
             old.unlink()
         return [path.stem for path in terms]
 

@@ -62,6 +62,7 @@ from smidgen.edge_client.guest.process import (
 )
 from smidgen.edge_client.guest.steps import Paused
 from smidgen.edge_client.metering.work import WorkMeter
+from smidgen.edge_client.updates.masks import NotAmong
 from smidgen.edge_client.wire.fleet import MOST_RETURNS, Outdated, draw_life
 from smidgen.edge_client.wire.messages import Next, Work
 from smidgen.edge_client.wire.tensors import decode_adapter
@@ -297,6 +298,8 @@ class Client:
                 if isinstance(found, TransportError):
                     raise
                 error, finished = found, self._failed(work, standing, found)
+                if isinstance(found, NotAmong) and standing.terms is not None:
+                    self._joining.invited(standing.terms)  # which tells the key there is now
             finally:
                 self._worker.rest()
             finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
@@ -326,6 +329,14 @@ class Client:
         self._worker.check_sizes(work, base_name)
         with meter.phase("download"), waiting():
             fetch, body_of = partial(coordinator.adapter, meter=meter), self._adapters.body
+            if work.kind == "unmask":  # nothing of which is asked for again
+                shared = {
+                    one.name: patiently(
+                        partial(fetch, one.shared_sha256, most_bytes=one.shared_bytes), math.inf
+                    )
+                    for one in orders
+                }
+                return self._worker.do(work, self._me.device_id, {}, meter, shared)
             start = decode_adapter(
                 body_of(work.adapter_sha256, work.adapter_bytes, fetch, most, steps=work.steps)
             )

@@ -3,6 +3,7 @@
 device.json            who this device is to its coordinator, with the key it drew (mode 0600)
 device.new.json        a key drawn for another coordinator, until that one has answered
 runs/RUN.json, .home   the terms of a run that it joined; whether the run's adapter is at home
+runs/RUN.said          what it answered to the run's secure aggregations
 adapters/SHA.st        adapters last received, one per run, so that none is fetched twice
 adapter/               the adapter of the run finished last, for `smidgen client predict`
 finished/RUN/          the same for each finished run by its name, the last sixteen
@@ -12,7 +13,7 @@ updates/RUN/N.st       what its update steps go on from, see `smidgen.edge_clien
 steps/WORK.st          where unfinished training stands, see `smidgen.edge_client.guest.steps`
 labels-RUN.jsonl       its pseudo-labels, see `smidgen.edge_client.labelling.label_journal`
 link.json              how fast its updates got through, see `smidgen.edge_client.metering.work`
-noise.key              what noise of differential privacy is drawn by; no coordinator gets it
+noise.key              what noise and masks are drawn by; no coordinator gets it
 corrections.json       measured peaks of memory, which correct predictions
 activations/           what frozen layers gave, see `smidgen.edge_client.engine.activation_cache`
 lock                   held while a client runs
@@ -141,7 +142,9 @@ class ClientState:
             ) from error
 
     def secret(self, run: str) -> bytes:
-        """256 bits that no coordinator knows, to draw a run's noise by; made when first asked for.
+        """256 bits that no coordinator knows, to draw a run's noise and masks by.
+
+        Made when first asked for.
 
         Args:
             run: The run's id.
@@ -150,11 +153,13 @@ class ClientState:
             OSError: It cannot be kept.
         """
         path = self.folder / "noise.key"
-        found = path.read_bytes() if path.exists() else b""
-        if len(found) != SECRET_BYTES:
-            found = secrets.token_bytes(SECRET_BYTES)
-            write_atomically(path, found, PRIVATE)
-        return hmac.digest(found, run.encode(), "sha256")
+        found, _, mark = (path.read_bytes() if path.exists() else b"").partition(b" ")
+        if not found or sha256(found).encode() != mark:
+            if found:
+                log.warning("%s is damaged; another one is drawn", path.name)
+            found = secrets.token_hex(SECRET_BYTES).encode()
+            write_atomically(path, found + b" " + sha256(found).encode(), PRIVATE)
+        return hmac.digest(bytes.fromhex(found.decode()), run.encode(), "sha256")
 
     @contextmanager
     def held(self) -> Iterator[None]:

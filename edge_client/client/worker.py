@@ -4,10 +4,14 @@ Both stay loaded while the next work needs the same. Changed files are read agai
 be read, the earlier texts stay in use.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from weakref import ReferenceType, ref
+
+import numpy as np
 
 from smidgen.edge_client.adapters.initial import most_bytes
 from smidgen.edge_client.adapters.spec import net_in, parse_adapter
@@ -35,10 +39,19 @@ from smidgen.edge_client.tasks.encoder import cuts_in_words, usable
 from smidgen.edge_client.texts.data_folder import DataFolder
 from smidgen.edge_client.texts.examples import ClientData
 from smidgen.edge_client.texts.parts import Labels, wanted_by
-from smidgen.edge_client.updates.states import StepInputs, held_bytes, is_private, multiplier_of
+from smidgen.edge_client.updates.masks import (
+    MOST_BYTES,
+    Member,
+    public_key,
+    ring_in,
+    unmasking_in,
+)
+from smidgen.edge_client.updates.registry import made
+from smidgen.edge_client.updates.secure_sum import SHARES, SecureSum
+from smidgen.edge_client.updates.states import StepInputs, held_bytes, multiplier_of
 from smidgen.edge_client.wire.fleet import Membership, Terms
-from smidgen.edge_client.wire.messages import WireError, Work
-from smidgen.edge_client.wire.tensors import AdapterState
+from smidgen.edge_client.wire.messages import Report, WireError, Work
+from smidgen.edge_client.wire.tensors import MASKED, AdapterState, Update, encode_update
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +91,9 @@ class Worker:
         folder = self._folders.get(wanted) or self._open_folder(wanted)
         joined = check_ready(self._settings.on_base(terms.base_id), terms, folder)
         self._folders[wanted] = folder
+        if any(isinstance(step, SecureSum) for step in made(terms.steps)):
+            key = public_key(self._state.secret(terms.run_id))
+            joined = replace(joined, mask_key=key.hex())
         return joined
 
     def check_sizes(self, work: Work, base_name: str) -> None:
@@ -98,7 +114,11 @@ class Worker:
             spec = parse_adapter(work.adapter_spec)
             self._longest = known, most_bytes(spec, here.base, work.task)
         most, sizes = self._longest[1], {"adapter": work.adapter_bytes}
-        sizes |= {f"state of update step {one.name}": one.shared_bytes for one in work.updates}
+        sizes |= {
+            f"state of update step {one.name}": one.shared_bytes
+            for one in work.updates
+            if one.name != SecureSum.name or one.shared_bytes > MOST_BYTES
+        }
         sizes |= {"step": max((one.step_bytes for one in work.steps), default=0)}
         for what, size in sizes.items():
             if size > most:
@@ -130,10 +150,16 @@ class Worker:
             Ended: This process is to end; what was done of it is kept.
             Paused: It may not go on now; likewise.
         """
+        if work.kind == "unmask":
+            return self._unmasked(work, shared)
         limits = self._settings.limits
         limits.check(work.training)
         if work.kind == "train":
             limits.check_noise(multiplier_of(order.step for order in work.updates))
+        if ring_body := shared.get(SecureSum.name) if work.kind == "train" else None:
+            ring = ring_in(ring_body)  # rather than train in vain
+            Member(ring, self._state.secret(work.run_id)).check()
+            self._state.joined.note_masked(work.run_id, work.round_index, ring.name.hex())
         with meter.phase("load"):
             with waiting():
                 engine, own = self._ready(work)
@@ -166,8 +192,27 @@ class Worker:
         run, kept = file_name(work.run_id), self._state.updates
         states = {one.name: kept.of(run, one.round_index, one.name) for one in work.updates}
         rate = self._state.link.rate() if work.updates else None
-        secret = self._state.secret(work.run_id) if is_private(work) else b""
+        needs_secret = any(one.is_secret for one in made(one.step for one in work.updates))
+        secret = self._state.secret(work.run_id) if needs_secret else b""
         return StepInputs(states, shared, rate, secret)
+
+    def _unmasked(self, work: Work, shared: Mapping[str, bytes]) -> FinishedWork:
+        """The shares that take the masks off a sum which this device's update is in.
+
+        Raises:
+            WireError: It is not what a coordinator asks, or somebody would be left alone.
+            Failed: This device has answered for another set of updates.
+        """
+        asked = unmasking_in(shared.get(SecureSum.name, b""))
+        ring = ring_in(asked.ring)
+        if ring.run_id != work.run_id:
+            raise WireError("an unmasking that is another run's")
+        shares = Member(ring, self._state.secret(work.run_id)).answer(asked)
+        what = hashlib.sha256(asked.body).hexdigest()
+        self._state.joined.note_unmasked(work.run_id, ring.round_index, ring.name.hex(), what)
+        coded = {SHARES: np.frombuffer(shares, np.uint8)}
+        body = encode_update(Update(work.work_id, 1, {}, coded=coded, codec=MASKED))
+        return FinishedWork(Report(work.work_id, "done"), body)
 
     def _keeper(self, work: Work) -> Keeper:
         settings = self._settings

@@ -198,7 +198,7 @@ class TextNoise(UpdateStep):
         delta: Likewise.
     """
 
-    name = "dp-text"
+    name, is_secret = "dp-text", True
     held_bytes = 24  # sums, what noise is drawn from, gradients; see `ClippedTexts`
 
     def __init__(self, clip: str, multiplier: str, epsilon: str, delta: str) -> None:

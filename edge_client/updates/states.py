@@ -76,8 +76,7 @@ class DeviceSteps:
         self._steps = made(specs)
         for step in self._steps:
             step.state = self._own(step, inputs.states.get(step.name, b""))
-            shared = inputs.shared.get(step.name, b"")
-            step.shared = decode_adapter(shared) if shared else {}
+            step.take(inputs.shared.get(step.name, b""))
 
     def correction(self, received: AdapterState, context: DeviceContext) -> Correction | None:
         """What is added to each gradient; None: nothing."""

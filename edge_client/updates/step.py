@@ -19,7 +19,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from smidgen.edge_client.codecs import Shapes
-from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.tensors import AdapterState, Update, decode_adapter
 from smidgen.edge_client.wire.training import Training
 
 State: TypeAlias = dict[str, np.ndarray]
@@ -75,6 +75,7 @@ class DeviceContext:
         bytes_per_s: What the device's link carries upwards; None: nobody has measured it.
         optimizer_steps: That the training took; 0 before it.
         secret: Of the device, that no coordinator knows; empty where it has none.
+        run_id: The run.
     """
 
     training: Training
@@ -82,6 +83,7 @@ class DeviceContext:
     bytes_per_s: float | None = None
     optimizer_steps: int = 0
     secret: bytes = field(default=b"", repr=False)
+    run_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class UpdateStep:
     Attributes:
         name: As runs name it.
         keeps: Whether a device keeps a state of it from one training to the next.
+        is_secret: Whether its device half needs a secret of the device.
         state: What it goes on from, and what it leaves; None on a device that has lost it. A
             device's is of the last training whose update counted for this step (`counts`).
         shared: On the device: what the server half hands out.
@@ -149,6 +152,7 @@ class UpdateStep:
     name: ClassVar[str] = ""
     keeps: ClassVar[bool] = False
     held_bytes: ClassVar[int] = 0
+    is_secret: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.state: State | None = {}
@@ -156,6 +160,14 @@ class UpdateStep:
         self.multiplier = 0.0
 
     # ---- device ----
+
+    def take(self, body: bytes) -> None:
+        """What the server half hands out, a file; empty: nothing.
+
+        Raises:
+            WireError: It cannot be read.
+        """
+        self.shared = decode_adapter(body) if body else {}
 
     def correct(self, correction: Correction, context: DeviceContext) -> Correction:
         """What is added to each gradient, with this step's part."""

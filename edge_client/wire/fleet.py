@@ -354,14 +354,19 @@ class Membership:
         failure: Code of why it cannot; of `declined` alone.
         peak_bytes: Memory that its plan for this run predicts; null where it does not say.
         most_rank: The largest rank of LoRA that it takes; 0: the run's, whatever that is.
+        mask_key: Its X25519 public key in this run, 64 hexadecimal digits, where the run has secure
+            aggregation; else empty.
     """
 
     state: Literal["joined", "declined", "home"]
     failure: Failure | None = None
     peak_bytes: int | None = None
     most_rank: int = 0
+    mask_key: str = ""
 
     def __post_init__(self) -> None:
+        is_key = re.fullmatch("([0-9a-f]{64})?", self.mask_key) is not None
+        demand(is_key, "mask_key: 64 hexadecimal digits, or empty")
         is_told = (self.state == "declined") == (self.failure is not None)
         demand(is_told, "failure: a code where the device declines, and only there")
         is_sane = self.peak_bytes is None or 0 <= self.peak_bytes < 2**53

@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 12, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 13, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`smidgen.edge_client.wire.tensors`). The device opens every
@@ -15,7 +15,7 @@ connection:
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
-`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 12`: one without it is not
+`Retry-After` when to come again. Every answer carries `Smidgen-Protocol: 13`: one without it is not
 the coordinator's, whatever its status says, but that of something in between. What of this leaves a
 device, and what it reveals, is in docs/privacy.md.
 """
@@ -47,7 +47,12 @@ MAX_JSON_BYTES = 256 * 1024
 LONGEST_STEP = 600  # of an update step's name with its arguments
 
 Message = TypeVar("Message")
-DOING = {"train": "training", "label": "labelling", "evaluate": "evaluation"}  # work, for people
+DOING = {  # work, for people
+    "train": "training",
+    "label": "labelling",
+    "evaluate": "evaluation",
+    "unmask": "unmasking",
+}
 Ended = Literal["rounds", "patience", "stopped"]
 ENDED: dict[Ended, str] = {  # why a run is finished, for people
     "rounds": "all its rounds are done",
@@ -118,7 +123,8 @@ class Work:
         protocol: Version of this contract.
         work_id: Names this work in the answer; unguessable and unique.
         kind: `train` answers with an update and a report, `label` (look for pseudo-labels) and
-            `evaluate` with a report alone.
+            `evaluate` with a report alone; `unmask`, after a `train` of secure aggregation, with
+            shares in an update's place and a report.
         run_id: The run it belongs to.
         round_index: 1-based server step; of a label work the one it comes before; 0 is the
             evaluation before any training.
@@ -137,14 +143,14 @@ class Work:
         most: Texts of one class that a device trains on, drawn anew in every round; 0 for no cap.
         test_share: Share of its test texts that a device evaluates on, drawn anew in every round.
         updates: The run's update steps in order, see `smidgen.edge_client.updates.step`. Of
-            training.
+            training, and of unmasking.
         steps: The newest steps up to the adapter, the oldest first: who holds what one of them is
             added to fetches it and those after it, and not the adapter; none: it is fetched whole.
     """
 
     protocol: int
     work_id: str
-    kind: Literal["train", "label", "evaluate"]
+    kind: Literal["train", "label", "evaluate", "unmask"]
     run_id: str
     round_index: int
     base_id: str
@@ -198,7 +204,7 @@ class Waiting:
         names: The missing devices' names, where the run's owner lets devices know them.
     """
 
-    phase: Literal["idle", "waiting", "paused", "full", "train", "label", "evaluate"]
+    phase: Literal["idle", "waiting", "paused", "full", "train", "label", "evaluate", "unmask"]
     run_name: str = ""
     round_index: int = 0
     rounds: int = 0

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta
@@ -66,6 +66,7 @@ def seeds_under(root: int | str, *purpose: str | int) -> Callable[[str], int]:
 
 
 MAX_UPDATE_OVERHEAD_BYTES = 64 * 1024  # what an update may weigh beyond the adapter it answers
+MASKED: Literal["masked"] = "masked"  # of an update of secure aggregation, in a codec's place
 UPDATES_SINCE = 2  # the protocol whose updates had this form first; a store may hold some
 AdapterState = dict[str, np.ndarray]
 
@@ -86,7 +87,7 @@ class UpdateHeader:
     work_id: str
     num_examples: int
     steps: int = 0
-    codec: Kind = PLAIN
+    codec: Kind | Literal["masked"] = PLAIN
 
     def __post_init__(self) -> None:
         demand(1 <= self.num_examples <= 10**9, "num_examples: 1 to 10^9")
@@ -119,7 +120,7 @@ class Update:
         delta: Trained minus received weights, float32, PEFT's own names.
         steps: Optimizer steps that made it, of a run with control variates; 0: not said.
         coded: The tensors that are sent in the delta's place, where they are coded.
-        codec: How; `delta` is then as whoever decodes them has it.
+        codec: How; `delta` is then as whoever decodes them has it, empty where they are masked.
     """
 
     work_id: str
@@ -127,7 +128,7 @@ class Update:
     delta: AdapterState
     steps: int = 0
     coded: AdapterState | None = None
-    codec: Kind = PLAIN
+    codec: Kind | Literal["masked"] = PLAIN
 
 
 def encode_adapter(state: AdapterState, header: str = "") -> bytes:
@@ -220,6 +221,8 @@ def decode_update(body: bytes, shapes: Shapes | None = None, since: int = PROTOC
             f"update of protocol {header.protocol}, {PROTOCOL} expected: another version tokenizes "
             "texts otherwise; install the same version of smidgen on both sides"
         )
+    if header.codec == MASKED:
+        return Update(header.work_id, header.num_examples, {}, header.steps, tensors, MASKED)
     if header.codec == PLAIN:
         delta = _checked(tensors)
     elif shapes is None:

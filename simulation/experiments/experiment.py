@@ -233,6 +233,8 @@ class Experiment(RunSpec):
             lack = misfit(self.personal, spec, is_plain, self.rounds, silos)
             _demand(not lack, f"personal{lack}")
         _demand(self.updates.up != AUTO, "updates: up: a codec by name; no link is measured here")
+        said = "hostile: what they would send is masked; leave secure_aggregation out"
+        _demand(self.hostile is None or not self.updates.secured, said)
         is_product = self.learning.lora_mean != "factors"
         if self.adapter in FULL:
             _demand(not is_product, f"learning: lora_mean = product: {self.adapter} has no LoRA")

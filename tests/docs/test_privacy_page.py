@@ -96,7 +96,7 @@ def has_text(hint: Any) -> bool:
 
 def free_texts() -> list[str]:
     """Fields in which a device could say anything at all; codes and tensors' names are none."""
-    codes = {"Report.failure", "Membership.failure", "Update.delta"}
+    codes = {"Report.failure", "Membership.failure", "Membership.mask_key", "Update.delta"}
     return [key for key, hint in HINTS.items() if has_text(hint) and key not in codes]
 
 

@@ -10,7 +10,7 @@ from tests.stories import disk, engine, machines, network
 from tests.stories.bugs import BUGS
 from tests.stories.faults import OF_OP, Fault
 from tests.stories.shrink import shrunk
-from tests.stories.story import Shape, calm, drawn, judged, shape_of
+from tests.stories.story import STEPS, Shape, calm, drawn, judged, shape_of
 
 SHOWN_S = 60.0  # between two lines of a long run
 
@@ -24,6 +24,7 @@ def main() -> int:
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--each", choices=OF_OP, help="at each operation of d1 in turn, not drawn")
     asked.add_argument("--ops", type=int, nargs=2, help="of --each: the first and the last")
+    asked.add_argument("--steps", choices=sorted(STEPS), help="of all; else as a seed draws them")
     asked.add_argument("--bug", choices=sorted(BUGS), help="planted; the first failure ends it")
     given = asked.parse_args()
     disk.installed()
@@ -63,7 +64,7 @@ def main() -> int:
 def stories(given: argparse.Namespace) -> Iterator[tuple[Shape, list[Fault]]]:
     """What is told, one after the other, with all that happens in it."""
     for seed in range(given.seed, given.seed + given.stories):
-        shape = shape_of(seed, given.devices, given.rounds)
+        shape = shape_of(seed, given.devices, given.rounds, given.steps)
         if given.each:
             first, last = given.ops or (1, calm(shape).ops["d1"])
             faults = (Fault(given.each, "d1", at, 5.0) for at in range(first, last + 1))

@@ -76,6 +76,7 @@ STEPS: Mapping[
     "plain": {},
     "scaffold": {"training": {"scaffold": True}},
     "coded": {"updates": Updates(up="int8", down="int8")},
+    "secure": {"updates": Updates(secure_aggregation="int16")},
 }
 
 
@@ -132,10 +133,11 @@ class Told:
     files: int = 0
 
 
-def shape_of(seed: int, devices: int = 3, rounds: int = 3) -> Shape:
+def shape_of(seed: int, devices: int = 3, rounds: int = 3, steps: str | None = None) -> Shape:
     draw = random.Random(f"shape {seed}")
-    steps, step_s = draw.choice(list(STEPS)), draw.choice([0.1, 5.0, 40.0])
+    steps, step_s = steps or draw.choice(list(STEPS)), draw.choice([0.1, 5.0, 40.0])
     trouble = draw.choice(["", "", "", "orders", "lies"])
+    trouble = "" if steps == "secure" else trouble  # three devices are the fewest of a sum
     return Shape(seed, devices, rounds, "plain" if trouble == "lies" else steps, step_s, trouble)
 
 
@@ -440,6 +442,8 @@ class Story:
         )
         if died and lacked:  # what was held in memory alone
             words.append("is lost; it begins anew")
+        if lacked:  # of a secure aggregation
+            words.append("takes no note of what is said, so nothing is")
         told.is_said = any(word in line for line in said for word in words)
         if not any(told.met[kind] for kind in ("flip", "full", "read-only")):
             told.wrong += self._lines.raised

@@ -23,6 +23,7 @@ from smidgen.edge_client.client.progress_log import called
 from smidgen.edge_client.client.state import ClientState
 from smidgen.edge_client.client.transport import Coordinator, Refused, Unreachable, patiently
 from smidgen.edge_client.client.worker import Worker
+from smidgen.edge_client.errors import Failed
 from smidgen.edge_client.planning.plan import BudgetError
 from smidgen.edge_client.wire.fleet import Membership, Terms
 from smidgen.edge_client.wire.messages import Receipt
@@ -162,10 +163,11 @@ class Joining:
         receipt = self._say(run_id, joined)
         if receipt is not None and receipt.accepted:
             if not was_in:
-                log.info("joined run %s%s", called(terms), _rank_text(terms, joined))
+                log.info("joined run %s%s", called(terms), _terms_text(terms, joined))
             self._standings.joined.setdefault(run_id, RunMembership(terms)).terms = terms
-        elif receipt is not None and joined.most_rank:
-            self._declined(terms, LowRank(receipt.reason))
+        elif receipt is not None and (joined.most_rank or joined.mask_key):
+            kind = LowRank if joined.most_rank else Failed
+            self._declined(terms, kind(receipt.reason))
         if not was_in and (receipt is None or not receipt.accepted):
             self._state.forget_terms(run_id)
 
@@ -212,7 +214,9 @@ class Joining:
         return self._standings.say(self._coordinator, run_id, membership)
 
 
-def _rank_text(terms: Terms, joined: Membership) -> str:
-    """The rank that a device takes, where it is less than the run's."""
+def _terms_text(terms: Terms, joined: Membership) -> str:
+    """What its owner should know: a rank less than the run's, and that updates are masked."""
     whole = parse_adapter(terms.adapter_spec).largest_rank
-    return f", at rank {joined.most_rank} of {whole}" if joined.most_rank else ""
+    rank = f", at rank {joined.most_rank} of {whole}" if joined.most_rank else ""
+    secure = ", with secure aggregation: its coordinator learns sums of updates alone"
+    return f"{rank}{secure}" if joined.mask_key else rank

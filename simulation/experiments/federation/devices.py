@@ -21,7 +21,7 @@ from smidgen.edge_client.labelling.label_journal import LabelJournal
 from smidgen.edge_client.tasks.task import DEFAULT, Task
 from smidgen.edge_client.updates.states import StepInputs
 from smidgen.edge_client.wire.messages import Report, Work
-from smidgen.edge_client.wire.tensors import AdapterState, Update
+from smidgen.edge_client.wire.tensors import AdapterState, Update, decode_update
 from smidgen.simulation.experiments.experiment import Experiment
 from smidgen.simulation.experiments.hostile import Hostile
 from smidgen.simulation.experiments.scoring import Score, report_of
@@ -101,6 +101,8 @@ def admitted(
     if finished.update is None:
         return finished, None
     try:
+        if schedule.updates.secured:
+            return finished, decode_update(finished.update)
         return finished, check_update(
             finished.update, work.work_id, reference, schedule, work.round_index
         )

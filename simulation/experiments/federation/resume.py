@@ -14,6 +14,8 @@ import msgspec
 from smidgen.coordinator.rounds.learning.memory import DeviceStates, Memory, encode_memory
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.labelling.label_journal import LabelJournal
+from smidgen.edge_client.updates.masks import Ring
+from smidgen.edge_client.updates.secure_sum import SecureSum
 from smidgen.edge_client.updates.states import StepInputs
 from smidgen.edge_client.wire.messages import CodedStep, Report
 from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
@@ -88,10 +90,16 @@ class Carried:
     states: dict[str, dict[str, bytes]] = field(default_factory=dict)
     fetched: Fetched = field(default_factory=Fetched)
 
-    def inputs(self, names: Collection[str]) -> Mapping[str, StepInputs]:
-        """What clients' update steps start from."""
+    def inputs(self, names: Collection[str], ring: Ring | None = None) -> Mapping[str, StepInputs]:
+        """What clients' update steps start from.
+
+        Args:
+            names: The clients'.
+            ring: Of secure aggregation, where a round has it.
+        """
+        shared = self.shared | ({SecureSum.name: ring.body} if ring else {})
         return {
-            name: StepInputs(self.states.get(name, {}), self.shared, secret=name.encode())
+            name: StepInputs(self.states.get(name, {}), shared, secret=name.encode())
             for name in names
         }
 

@@ -9,7 +9,7 @@ ends in the same bytes as the same run over HTTP.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smidgen.coordinator.rounds.admission import counted
@@ -28,6 +28,7 @@ from smidgen.coordinator.rounds.learning.exact import handed, spec_at_rank
 from smidgen.coordinator.rounds.learning.memory import decode_memory
 from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate as Admitted
 from smidgen.coordinator.rounds.learning.server_update import learn, length_of
+from smidgen.coordinator.rounds.learning.unmasking import LostSum, asked_of, step_in, sum_of
 from smidgen.coordinator.rounds.machine import (
     MOST_ROLLBACKS,
     bounded,
@@ -39,9 +40,19 @@ from smidgen.coordinator.rounds.machine import (
 from smidgen.coordinator.rounds.scheduling.participation import after_score
 from smidgen.coordinator.rounds.scoring import Good
 from smidgen.coordinator.rounds.state import State, evolve, with_score
-from smidgen.edge_client.codecs import PLAIN
+from smidgen.edge_client.codecs import PLAIN, Shapes
+from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.updates.masks import Member, Ring, public_key
+from smidgen.edge_client.updates.registry import sent_shapes
+from smidgen.edge_client.updates.secure_sum import SEALS, SHARES
 from smidgen.edge_client.wire.messages import Report, Work
-from smidgen.edge_client.wire.tensors import decode_adapter, encode_adapter, sha256
+from smidgen.edge_client.wire.tensors import (
+    Update,
+    decode_adapter,
+    encode_adapter,
+    sha256,
+    shapes_of,
+)
 from smidgen.simulation.experiments.federation.devices import (
     NOTHING,
     Devices,
@@ -224,11 +235,14 @@ class _Run:
         down: list[int] = []
         length = length_of(schedule.learning, reference)
         self._fetch(opened, before)
+        ring = self._ring(opened) if schedule.updates.secured else None
 
         def updates() -> Iterator[Admitted]:
             asked = [(name, self._work(opened, work_id, name)) for work_id, name in opened.members]
             inputs = (
-                self._carried.inputs([name for name, _ in asked]) if opened.updates else NOTHING
+                self._carried.inputs([name for name, _ in asked], ring)
+                if opened.updates
+                else NOTHING
             )
             honest = self._devices.do(before, asked, inputs)
             answers = train_answers(honest, before, asked, self._hostile, self._forgers)
@@ -244,7 +258,7 @@ class _Run:
                 if update is None:
                     self._state = evolve(self._state, answer)
                     continue
-                norm = length(update.delta)
+                norm = length(update.delta) if update.delta else 0.0
                 states = counted(update, norm, opened, schedule)
                 examples = update.num_examples
                 answer = replace(answer, num_examples=examples, norm=norm, counted=states)
@@ -264,6 +278,8 @@ class _Run:
         try:
             remembers, norms = decode_memory(self._carried.server), self._state.medians.norms
             cohort: Iterable[Admitted] = updates()
+            if ring is not None:
+                cohort = [_unmasked(opened, ring, list(cohort), shapes_of(reference))]
             context = context_of(schedule, self._state, opened, self._secret)
             if not norms and "adaptive" in (schedule.norm_bound, schedule.max_examples):
                 cohort = list(cohort)  # in a file, in a coordinator
@@ -315,6 +331,15 @@ class _Run:
             lost=lost,
             kept=self.kept,
         )
+
+    def _ring(self, opened: StepOpened) -> Ring:
+        """Who masks together; a client's secret is its name."""
+        keys = (public_key(name.encode()) for _, name in opened.members)
+        at = opened.round_index, opened.attempt, float(opened.round_index)
+        try:
+            return Ring(self._template.run_id, *at, tuple(keys))
+        except WrongInput as error:
+            raise SimulationError(f"secure aggregation: {error}") from error
 
     def _handed_out(self) -> dict[str, str]:
         return {step: sha256(body) for step, body in self._carried.shared.items()}
@@ -423,3 +448,28 @@ class _Run:
             updates=step_orders(self._state, opened, name, lambda _: 0),
             test_share=opened.test_share,
         )
+
+
+def _unmasked(
+    opened: StepOpened, ring: Ring, cohort: Sequence[Admitted], shapes: Shapes
+) -> Admitted:
+    """The mean of masked updates, as the one update there is; all who sent one unmask it."""
+    places = {name: at for at, (_, name) in enumerate(opened.members)}
+    updates = {places[one.device_id]: one.update for one in cohort}
+    coded = {at: one.coded or {} for at, one in updates.items()}
+    shares = {at: one[SHARES] for at, one in coded.items()}
+    seals = {at: one[SEALS][0].tobytes() for at, one in coded.items()}
+    answers = {
+        at: Member(ring, name.encode()).answer(asked_of(ring, at, shares, seals))
+        for name, at in places.items()
+        if at in updates
+    }
+    secured = step_in(opened.updates)
+    assert secured is not None
+    sent = sent_shapes(opened.updates, shapes, opened.round_index)
+    try:
+        mean = sum_of(secured, ring, sorted(updates.items()), answers, sent)
+    except LostSum as error:
+        raise TooFew(f"round {opened.round_index}: {error}") from error
+    texts = sum(one.num_examples for one in updates.values())
+    return Admitted("", Update("", texts, mean))

@@ -15,7 +15,7 @@ from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.client.enrolment import check_ready
 from smidgen.edge_client.client.failures import ClientError, GaveUp, OtherBase, code_of
 from smidgen.edge_client.client.loop import Client
-from smidgen.edge_client.client.runs.joining import _rank_text
+from smidgen.edge_client.client.runs.joining import _terms_text
 from smidgen.edge_client.client.runs.own import MISSED
 from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState, Identity
@@ -311,8 +311,10 @@ def test_a_device_that_cannot_take_part_in_one_run_serves_the_other(home: Home) 
 
 
 def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
-    said = encode(replace(enrolled_as("hub"), protocol=14))
-    with pytest.raises(ClientError, match="speaks protocol 14, this client 13"):
+    said = encode(replace(enrolled_as("hub"), protocol=PROTOCOL + 1))
+    with pytest.raises(
+        ClientError, match=f"speaks protocol {PROTOCOL + 1}, this client {PROTOCOL}"
+    ):
         home.join(Gate(home.terms, refusal=(200, said)))
 
 
@@ -345,8 +347,8 @@ def test_a_device_takes_the_rank_that_its_owner_allows(home: Home) -> None:
     assert stands(home, "lora:8/0.q=2", limits=Limits(rank=1)).most_rank == 1
     assert stands(home, "bias", limits=Limits(rank=1)).most_rank == 0
     terms = replace(home.terms, adapter_spec="lora:8")
-    assert _rank_text(terms, stands(home, "lora:8", limits=Limits(rank=3))) == ", at rank 3 of 8"
-    assert _rank_text(terms, stands(home, "lora:8")) == ""
+    assert _terms_text(terms, stands(home, "lora:8", limits=Limits(rank=3))) == ", at rank 3 of 8"
+    assert _terms_text(terms, stands(home, "lora:8")) == ""
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_a_device_adds_noise_of_its_own_secret_and_tells_no_loss(
     assert [(one.outcome, one.loss) for one in reports] == [("done", None)] * 2
     assert caplog.messages.count(SAID) == 2
     key = tmp_path / "state" / "noise.key"
-    assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
+    assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 129
     first, again = (flat(body) for body in script.updates)
     # One step on two texts: lr 0.1 times 20 x 0.01 / 2, where the gradient is 0.005 long at most.
     assert 0.7 < first.std() / (0.1 * 20.0 * 0.01 / 2) < 1.3

@@ -3,6 +3,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,7 @@ def config_of(on: Stage) -> RunConfig:
         fraction=1.0 if asked.labelling else asked.cohort / 3,
         max_cohort=asked.cohort,
         min_clients=3,
+        min_updates=3 if asked.updates.secured else 1,
         evaluate_every=asked.evaluate_every,
         evaluate_share=asked.evaluate_share,
         keep=asked.keep,
@@ -178,28 +180,39 @@ def test_control_variates_are_the_same_over_http(
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
 
 
+CODED = [
+    Updates("int8"),
+    Updates(secure_aggregation="int8"),
+    Updates("int4"),
+    Updates("topk:0.05"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", first_fast(["int8", "int4", "topk:0.05"]))
+@pytest.mark.parametrize("updates", CODED, ids=["int8", "masked", "int4", "topk"])
 def test_coded_updates_are_the_same_over_http(
-    tiny_base: Base, hub_task: Task, tmp_path: Path, codec: str
+    tiny_base: Base, hub_task: Task, tmp_path: Path, updates: Updates
 ) -> None:
-    said = {"engine": KINDS[0], "dtype": "auto", "updates": Updates(codec), "rounds": 3} | GUARDED
+    said = {"engine": KINDS[0], "dtype": "auto", "updates": updates, "rounds": 3} | GUARDED
+    said |= {"cohort": 3} if updates.secured else {}
     on, seen = as_devices(staged(tiny_base, hub_task, **said)), list[Round]()
     names = [client.name for client in on.population]
     schedule = schedule_of(on.experiment, len(names))
+    texts = {client.name: len(client.labelled) for client in on.population}
+    known = partial(federate, texts=texts if updates.secured else None)
     with closing(InProcess(on)) as devices:  # first: it says how many threads all engines have
         adapter, _, secret = over_http(on, tmp_path)
         start = devices.start()
-        last = federate(schedule, on.template(), start, names, devices, seen.append, secret=secret)
+        last = known(schedule, on.template(), start, names, devices, seen.append, secret=secret)
         halfway = seen[2].standing
-        again = federate(schedule, on.template(), halfway, names, devices, secret=secret)
+        again = known(schedule, on.template(), halfway, names, devices, secret=secret)
     assert sha256(last.adapter) == sha256(again.adapter)
     assert sha256(last.adapter) == adapter
     with closing(Store(tmp_path / "store")) as store:
         [run] = store.runs()
         trained = [row for row in rows(store, run.run_id) if row["kind"] == "train"]
     over_wire = sum(row["cost"]["payload_up_bytes"] for row in trained)
-    print(f"{codec}: {over_wire} bytes of updates went over HTTP")
+    print(f"{updates.up}: {over_wire} bytes of updates went over HTTP")
     assert over_wire == sum(closed.bytes_up for closed in seen)
     folders = [tmp_path / "state" / name / "updates" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over

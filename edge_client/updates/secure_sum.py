@@ -1,0 +1,173 @@
+"""Fixed-point updates for secure aggregation: the coordinator learns their weighted sum alone.
+
+A device scales its update by its weight, rounds it to `levels` steps of the range R on either side,
+and masks it (`smidgen.edge_client.updates.masks`). Numbers travel in as many bits as the sum of all
+devices needs, so it cannot wrap. What rounding and the range leave out is kept and added to the
+next update (error feedback, `smidgen.edge_client.updates.codec`).
+
+Law: |sum| <= devices * levels < 2^(lane - 1).
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from smidgen.edge_client.codecs import CodecError, Shapes
+from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.updates.masks import SEAL_BYTES, Member, Ring, ring_in
+from smidgen.edge_client.updates.step import DeviceContext, UpdateStep
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import MASKED, AdapterState, Update, shapes_of
+
+BITS = {"int4": 4, "int8": 8, "int16": 16}
+NUMBERS, SHARES, SEALS = "y", "shares", "seals"  # tensors of an update
+PACKED_AT_ONCE = 1 << 16  # numbers
+
+
+def levels_of(bits: int) -> int:
+    return int(2 ** (bits - 1)) - 1
+
+
+def lane_of(bits: int, devices: int) -> int:
+    """Bits of each number on its way: the sum of all devices fits, whatever they send."""
+    return (2 * devices * levels_of(bits)).bit_length()
+
+
+def share_of(num_examples: int, most: int) -> float:
+    """A device's weight by that of the heaviest one, above 0 to 1."""
+    return min(num_examples, most) / most
+
+
+def largest_level(levels: int, share: float) -> int:
+    """The furthest from zero that a device of so much weight sends a number."""
+    return math.ceil(levels * share)
+
+
+class SecureSum(UpdateStep):
+    """See the module; it is the last step of a run that has it.
+
+    Args:
+        bits: One of `BITS`.
+        clip_range: R, as a text: numbers are clipped to -R to R; 0 before a step is open.
+        most: Largest weight, likewise.
+    """
+
+    name, keeps, is_secret = "secure", True, True
+
+    def __init__(self, bits: str, clip_range: str = "0", most: str = "1") -> None:
+        super().__init__()
+        demand(bits in BITS, f"secure: one of {', '.join(BITS)} is expected")
+        self.bits, self.clip_range, self.most = BITS[bits], float(clip_range), int(most)
+        self._ring: Ring | None = None
+
+    def take(self, body: bytes) -> None:
+        """The ring of the step."""
+        self._ring = ring_in(body) if body else None
+
+    def outgoing(self, update: Update, context: DeviceContext) -> Update:
+        """The update as it is added up: masked numbers, in the delta's place.
+
+        Raises:
+            Failed: There is no ring or no secret, or NaN came.
+            WireError: The ring is another step's.
+        """
+        ring = self._ring
+        if ring is None or not context.secret:
+            raise Failed("update step secure: no other devices or no secret to mask with")
+        if (ring.run_id, ring.round_index) != (context.run_id, context.round_index):
+            raise WireError("the devices of a secure aggregation are another round's")
+        shapes, share = shapes_of(update.delta), share_of(update.num_examples, self.most)
+        exact = flat(update.delta) + self._left_out(shapes)
+        demand(bool(np.isfinite(exact).all()), "secure: NaN or infinity", CodecError)
+        most = levels_of(self.bits)
+        reached = largest_level(most, share)
+        whole = np.clip(np.rint(exact * (share * most / self.clip_range)), -reached, reached)
+        left = exact - whole * (self.clip_range / (share * most))
+        kept = shaped(left.astype(np.float32), shapes)
+        self.state = {**(self.state or {}), **kept}
+        lane = lane_of(self.bits, len(ring.keys))
+        numbers = whole.astype(np.int32).astype(np.uint16 if lane <= 16 else np.uint32)
+        member = Member(ring, context.secret)
+        shares, seals = member.masked(numbers)
+        coded = {NUMBERS: packed(numbers, lane), SHARES: shares, SEALS: seals}
+        return replace(update, delta={}, coded=coded, codec=MASKED)
+
+    def _left_out(self, shapes: Shapes) -> np.ndarray:
+        """What earlier updates left out of these tensors, float64."""
+        before, wanted = self.state or {}, shapes.items()
+        fit = {key for key, shape in wanted if key in before and before[key].shape == shape}
+        zeros = {key: np.zeros(shape) for key, shape in wanted if key not in fit}
+        return flat(zeros | {key: before[key] for key in fit})
+
+
+def check_masked(step: SecureSum, ring: Ring, update: Update, shapes: Shapes) -> None:
+    """Refuse what no device on a ring sends.
+
+    Args:
+        step: The run's.
+        ring: Its own.
+        update: As it came.
+        shapes: Of the tensors that are added up.
+
+    Raises:
+        WireError: Says what is expected.
+    """
+    size = sum(map(math.prod, shapes.values()))
+    lane, neighbours = lane_of(step.bits, len(ring.keys)), ring.graph.neighbours
+    expected = {
+        NUMBERS: (-(-size * lane // 8),),
+        SHARES: (neighbours, ring.shares_bytes),
+        SEALS: (1 + neighbours, SEAL_BYTES),
+    }
+    check_bytes("a masked update", update, expected)
+
+
+def check_bytes(what: str, update: Update, expected: Shapes) -> None:
+    """Refuse tensors that are not of these names and shapes, in bytes.
+
+    Raises:
+        WireError: Says what is expected.
+    """
+    coded = update.coded or {}
+    found = {name: one.shape for name, one in coded.items() if one.dtype == np.uint8}
+    if found != expected or len(coded) != len(found):
+        raise WireError(f"{what}: uint8 of {dict(expected)} expected, {found} came")
+
+
+def flat(tensors: AdapterState) -> np.ndarray:
+    """All numbers in order of the tensors' names, float64."""
+    parts = [np.asarray(tensors[name], np.float64).ravel() for name in sorted(tensors)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def shaped(numbers: np.ndarray, shapes: Shapes) -> AdapterState:
+    """The inverse of `flat`."""
+    names = sorted(shapes)
+    ends = np.cumsum([math.prod(shapes[name]) for name in names], dtype=np.intp)[:-1]
+    parts = np.split(numbers, ends)
+    return {name: one.reshape(shapes[name]) for name, one in zip(names, parts, strict=True)}
+
+
+def packed(numbers: np.ndarray, lane: int) -> np.ndarray:
+    """The low bits of unsigned numbers, one behind the other, as uint8."""
+    parts = []
+    for first in range(0, numbers.size, PACKED_AT_ONCE):
+        some = numbers[first : first + PACKED_AT_ONCE].astype(">u4")
+        bits = np.unpackbits(some.view(np.uint8).reshape(-1, 4), axis=1)
+        parts.append(np.packbits(bits[:, 32 - lane :]))
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+
+
+def unpacked(stored: np.ndarray, size: int, lane: int) -> np.ndarray:
+    """The inverse of `packed`, without the high bits; zeros where nothing is stored."""
+    found = np.zeros(size, np.uint16 if lane <= 16 else np.uint32)
+    each = PACKED_AT_ONCE * lane // 8
+    for index, first in enumerate(range(0, stored.size, each)):
+        start = index * PACKED_AT_ONCE
+        count = min(PACKED_AT_ONCE, size - start)
+        bits = np.unpackbits(stored[first : first + each], count=count * lane)
+        wide = np.zeros((count, 32), np.uint8)
+        wide[:, 32 - lane :] = bits.reshape(count, lane)
+        found[start : start + count] = np.packbits(wide, axis=1).view(">u4").ravel()
+    return found

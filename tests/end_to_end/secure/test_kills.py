@@ -1,0 +1,137 @@
+"""Real clients in a run with secure aggregation, killed in training and in unmasking."""
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.updates.secure_sum import NUMBERS, SEALS
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import decode_update
+from smidgen.simulation.demo.setting import fleet
+from tests.end_to_end.conftest import EPOCHS, Scene, wait_for
+from tests.end_to_end.disturbed.test_fleet_faults import (
+    CLIENTS,
+    KILLS,
+    LATE_ENOUGH,
+    LONGEST_PAUSE_S,
+    ROUNDS,
+    kill_one,
+    port_of,
+    start,
+)
+
+NAMES = ("a", "c", "d", "e")
+SECURE = """
+adaptive_deadline = false
+min_updates = 3
+[updates]
+secure_aggregation = "int8"
+"""
+
+
+def begun(scene: Scene) -> str:
+    file = scene.folder / "secure.toml"
+    file.write_text(SECURE)
+    scene.create(3, len(NAMES), EPOCHS, str(file))
+    url = scene.serve()
+    for name in NAMES:
+        scene.client(name, url, "--engine", "onnx")
+    return url
+
+
+@pytest.mark.fault
+def test_kill_9_changes_no_byte_of_a_masked_sum(scene: Scene, other_scene: Scene) -> None:
+    begun(other_scene)
+    other_scene.finish()
+    url = begun(scene)
+    for said, victim in (("round 1 of 3: train", "a"), ("round 2 of 3: unmask", "c")):
+        wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
+        scene.kill(victim)
+        scene.client(victim, url, "--engine", "onnx")
+    wait_for(lambda: "round 3 of 3: unmask" in scene.log("d"))
+    scene.kill("coordinator")
+    scene.serve(int(url.rsplit(":", 1)[1]))
+    scene.finish()
+    assert scene.adapter() == other_scene.adapter()
+    known = {Path(scene.folder / "state" / name / "noise.key").read_bytes() for name in NAMES}
+    assert len(known) == len(NAMES)  # masks of which nothing is left in the sum
+    told = scene.coordinator_json("status")
+    assert told["phase"] == "finished" and "was not taken" not in str(told)
+
+
+class Masked(threading.Thread):
+    """Looks all the time at what lies masked in outboxes and in the store.
+
+    Attributes:
+        hidden: Numbers by the seal of their own mask.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.hidden = defaultdict[bytes, set[bytes]](set)
+        self._folder, self._is_over = folder, threading.Event()
+
+    def run(self) -> None:
+        while not self._is_over.wait(0.02):
+            outboxes = (self._folder / "state").glob("*/outbox/*.st")
+            for path in (*outboxes, *(self._folder / "store" / "blobs").glob("**/*")):
+                with suppress(OSError, WireError):  # it may go at any moment; most are no updates
+                    coded = decode_update(path.read_bytes()).coded or {}
+                    if SEALS in coded:
+                        numbers = coded[NUMBERS].tobytes()
+                        self.hidden[coded[SEALS][0].tobytes()].add(numbers)
+
+    def end(self) -> None:
+        self._is_over.set()
+        self.join()
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(1200 + 5 * KILLS)
+def test_many_kills_change_no_byte_and_no_mask_hides_two_updates(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    chance, kills, runs, expected = random.Random(7), Counter[str](), 0, b""
+    hidden = list[dict[bytes, set[bytes]]]()
+    while sum(kills.values()) < KILLS:
+        runs += 1
+        with fleet(tmp_path / f"{runs}" / "logs", cores_each=1) as processes:
+            scene = Scene(tmp_path / f"{runs}", tiny_base, processes)
+            file = scene.folder / "secure.toml"
+            file.write_text(SECURE)
+            scene.create(ROUNDS, len(CLIENTS), 8, "--deadline", "3600", str(file))
+            url = scene.serve()
+            watch = Masked(scene.folder)
+            watch.start()
+            for name in CLIENTS:
+                start(scene, name, url)
+            wait_for(partial(has_begun, scene), scene.fleet.check)
+            while expected and sum(kills.values()) < KILLS and not is_late(scene):
+                time.sleep(chance.uniform(0.0, LONGEST_PAUSE_S))
+                scene.fleet.check()
+                kills[kill_one(scene, url, port_of(url), chance)] += 1
+            scene.finish(600.0)
+            watch.end()
+            hidden.append(watch.hidden)
+            expected = expected or scene.adapter()  # of the first run, in which nobody is killed
+            assert scene.adapter() == expected
+            assert "was not taken" not in scene.log("coordinator")
+    seen = [numbers for one in hidden for numbers in one.values()]
+    assert all(len(numbers) == 1 for numbers in seen) and len(seen) > ROUNDS * runs
+    assert sum(kills.values()) >= KILLS
+
+
+def has_begun(scene: Scene) -> bool:
+    return "round 1 of" in scene.log("coordinator")
+
+
+def is_late(scene: Scene) -> bool:
+    return LATE_ENOUGH in scene.log("coordinator")
