@@ -318,6 +318,7 @@ def carry_out(store: Store, ledger: Ledger, now_s: float) -> Iterator[tuple[Live
                 more = f" at round {order.rounds}" if order.kind == "rollback" else more
                 if isinstance(event, Folded) and (after := ledger.run(order.run_id)):
                     more = f", back to round {after.state.round_index}"
+                    store.database.scrub()
                 run, told = live.config.name, about(live.config.name)
                 LOG.info("%s: %s%s by an operator", run, SAID[order.kind], more, extra=told)
                 yield live, event

@@ -295,6 +295,16 @@ class Database:
         if self.lack:
             raise DatabaseDamaged(self.lack)
 
+    def scrub(self) -> bool:
+        """Leave nothing of what was deleted in this file or its log; whether that is so.
+
+        PostgreSQL keeps it until it vacuums, and in its own log.
+        """
+        if not self.is_file:
+            return False
+        with self.engine.connect() as connection:
+            return sqlite.scrub(connection)
+
     def write(self, *statements: sql.Executable) -> int:
         """Carry out statements in one transaction; the rows that the last one touched."""
         touched = 0

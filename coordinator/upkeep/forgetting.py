@@ -74,7 +74,9 @@ def ask_to_forget(store: Store, device: Device, now_s: float) -> list[Order]:
             concerned.append(run)
     with store.database.transaction() as connection:
         forget(connection, device.device_id, now_s)
-        return [insert_order(connection, run, "forget", None, now_s) for run in concerned]
+        orders = [insert_order(connection, run, "forget", None, now_s) for run in concerned]
+    store.database.scrub()
+    return orders
 
 
 def heirs_of(store: Store, device_id: str) -> list[Run]:

@@ -91,7 +91,8 @@ READING = (
     "busy_timeout=10000",
     "cache_size=-512",  # KiB of each connection; the kernel caches the file
 )
-PRAGMAS = (*READING, "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
+PRAGMAS = (*READING, "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON")
+SCRUB_S = 10.0  # for who reads the write-ahead log meanwhile
 # What it says of a file that is half there, overwritten, or gone.
 DAMAGED = (
     *("malformed", "not a database", "disk I/O error", "no such table", "no such column"),
@@ -143,6 +144,19 @@ def told(said: str) -> str:
     """Why a database cannot be used now, and what to do; empty where SQLite says something else."""
     advice = [words for known, words in ADVICE.items() if known in said]
     return f"the store's database: {said}; {advice[0]}" if advice else ""
+
+
+def scrub(connection: sql.Connection) -> bool:
+    """Empty the write-ahead log, which holds what was deleted since; whether nobody read it then.
+
+    In the database itself deleted rows are overwritten (`secure_delete`).
+    """
+    end = time.monotonic() + SCRUB_S
+    while connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _prepare(pragmas: tuple[str, ...], connection: Any, _record: object) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.operator.routes import add_operator_routes
-from smidgen.coordinator.rounds.events import Folded
+from smidgen.coordinator.rounds.events import Folded, encode_event
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.coordinator.serving.server import Part
+from smidgen.coordinator.storage.database import DATABASE
 from smidgen.coordinator.storage.runs import open_orders, status_of
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.wire.messages import Work
@@ -215,6 +216,23 @@ def test_figures_of_the_device_and_of_rounds_that_come_again_are_gone(
         status = status_of(live.store, live.store.runs()[0])
         assert [one["name"] for one in status["devices"]] == ["a", "b"]
         assert not {c.name, c.device_id} & status["texts"].keys()
+
+
+def test_no_file_of_the_store_names_the_device_while_it_is_served(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    folder = tmp_path / "with"
+    with run(folder, config, **SETTINGS) as live:
+        a, b, c = (learner(live, name) for name in ("a", "b", "somebodys-phone"))
+        to_round(live, [a, b, c], 2)
+        files = [path for path in folder.iterdir() if path.name.startswith(DATABASE)]
+        assert len(files) >= 2
+        assert any(b"somebodys-phone" in path.read_bytes() for path in files)
+        forget(live, c)
+        wait_for(lambda: not any(b"somebodys-phone" in path.read_bytes() for path in files))
+        journals = list(live.store.events(live.run_id))
+        assert not any(c.device_id in encode_event(event) for event in journals)
+        to_end(live, [a, b])
 
 
 def test_a_second_device_can_be_forgotten_once_the_journal_is_folded(
