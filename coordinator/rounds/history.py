@@ -204,7 +204,9 @@ def without(events: Iterable[Event], gone: Collection[str]) -> list[Event]:
             if works and (event.kind != "evaluate" or len(works) == len(event.members)):
                 break
             others = tuple(one for one in event.members if one[0] not in works)
-            event = replace(event, members=others) if works else event
+            if works:  # who was asked stands for fewer, too
+                left = max(0, event.population - len(works))
+                event = replace(event, members=others, population=left)
         is_theirs = isinstance(event, LossTold | Left | Returned) and event.device_id in gone
         if not is_theirs and not (isinstance(event, Answered) and event.work_id in works):
             kept.append(event)

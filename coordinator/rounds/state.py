@@ -215,6 +215,7 @@ def evolve(state: State, event: Event) -> State:
         again = replace(state, rounds=event.rounds, is_finished=False, is_stopped=False)
         trouble = "" if state.is_finished else state.trouble
         again = replace(again, rollbacks=0, trouble=trouble, patience=Patience(state.patience.mark))
+        again = replace(again, lost=0)
         return replace(again, is_gathering=state.is_finished or state.is_gathering)
     if isinstance(event, Resumed):
         # What a pause is still to add to the deadline counts from here too.
@@ -380,6 +381,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         asked=0,
         dropped=max(state.dropped, state.asked),
         rollbacks=0 if event.is_ordered else state.rollbacks + 1,
+        lost=0 if event.is_ordered else state.lost,
         trouble=f"back to round {event.round_index}: {event.reason}",
     )
 

@@ -111,9 +111,10 @@ def answer_invitation(
             LOG.info("%s: %s takes no part: %s", run, device.name, why, extra=whom)
         return Receipt(True)
     if lack := lack_of_key(live, members, device_id, told):
-        if not is_joined:
-            members.put(run_id, device_id, Membership("declined", "engine"), at_s)
-            LOG.info("%s: %s takes no part: %s", run, device.name, lack, extra=whom)
+        # One that is in it stays, to have the adapter in the end, and has been asked.
+        stands = known.membership if is_joined and known else Membership("declined", "engine")
+        members.put(run_id, device_id, stands, at_s)
+        LOG.info("%s: %s takes no part: %s", run, device.name, lack, extra=whom)
         return Receipt(False, lack)
     if lack := lack_of_rank(live, told):
         if is_joined:

@@ -189,15 +189,20 @@ def _ranked(store: Store, live: Live, opened: StepOpened, ranks: Mapping[str, in
 
 def _masked(
     store: Store, live: Live, opened: StepOpened, mask_keys: Callable[[], Mapping[str, bytes]]
-) -> StepOpened:
+) -> StepOpened | Paused:
     """A step of secure aggregation with what its members are handed, stored.
 
-    Training: who stands beside whom. Unmasking: to each the shares that were sent to it.
+    Training: who stands beside whom. Unmasking: to each the shares that were sent to it. A run
+    pauses whose devices have too few keys, as copies of one state folder have.
     """
     if opened.kind == "train":
         keys, known = dict[bytes, str](), mask_keys()
         for name in places_of(opened, live.run.secret):
             keys.setdefault(known[name], name)  # of two that came at once with one key the first
+        if len(keys) < live.config.min_updates:
+            least = live.config.min_updates
+            said = f"{len(keys)} devices have a mask key of their own, {least} are needed"
+            return Paused(opened.opened_at_s, said)
         names, at = set(keys.values()), (opened.round_index, opened.attempt, opened.opened_at_s)
         members = tuple(one for one in opened.members if one[1] in names)
         ring = Ring(live.run.run_id, *at, tuple(keys))

@@ -189,7 +189,7 @@ def lack_text(live: Live, alive: Collection[str], names_of: Names) -> str:
     """What a run that has no open step waits for, in words; empty where it waits for nothing."""
     if live.state.step is not None or live.state.is_finished or live.state.is_paused:
         return ""
-    here = names_of(set(alive) - live.state.left.keys())
+    here = names_of(set(alive) - live.state.left.keys() - live.state.shut_out)
     needed = devices_needed(live.config, live.state)
     name, lacking = live.config.name, needed - len(here)
     if lacking > 0:

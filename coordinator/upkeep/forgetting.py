@@ -118,8 +118,8 @@ def without_forgotten(
         deleted. None where they have no part in it.
     """
     gone, events = forgotten(store.database), store.events(run.run_id)
-    if not gone or (kept := without(events, gone)) == events:
-        return None
+    if not gone or (kept := without(events, gone)) == events or lack_of(config_of(run)):
+        return None  # where none can be taken out they had none when that was asked
     shelf = RetainedAdapters(keep_rounds)
     back, past, shelf = _newest(run, kept, shelf, store.blobs.present().keys())
     left = {name: why for name, why in state.left.items() if name not in gone}
@@ -147,7 +147,9 @@ def _newest(
             past = past_of(event)
         elif (news := news_of(before, event, state)) is not NOTHING:
             past = past.plus(news)
-        if state.step is None and blobs_kept(of_finished(shelf), state) <= present:
+        # What devices keep of rounds that come again is of those.
+        is_whole = state.step is None and not any(state.kept.rounds.values())
+        if is_whole and blobs_kept(of_finished(shelf), state) <= present:
             found = state, past, shelf
     state, past, shelf = found
     recent = tuple(one for one in shelf.recent if one[1] in present)

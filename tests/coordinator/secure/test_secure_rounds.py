@@ -33,7 +33,7 @@ from smidgen.edge_client.wire.tensors import Update, decode_adapter, decode_upda
 from smidgen.edge_client.wire.training import Training
 from tests.command_line import smidgen as command
 from tests.coordinator.conftest import Live
-from tests.coordinator.devices import wait_for
+from tests.coordinator.devices import enrol, wait_for
 from tests.coordinator.secure.members import MaskedDevice, members_of, plain_mean
 from tests.edge_client.updates.masked import spoiled
 
@@ -256,6 +256,11 @@ def test_who_was_shut_out_does_not_come_back(start: Start) -> None:
     told = members[4].tell(live.run_id, members[4].membership()).json()
     assert not told["accepted"]
     assert told["reason"] == "run mail asks this device no more: it dealt inconsistent shares"
+    again = enrol(live.http, live.token, "e", key=members[4].key)  # its client starts again
+    terms = again.next().terms
+    assert terms is not None
+    assert not again.tell(live.run_id, members[4].membership()).json()["accepted"]
+    assert again.next().terms is None  # and is not invited for ever
     to_the_end(members)
     assert [event.refused == "" for _, event in rounds_of(live)] == [False, True]
 
