@@ -145,6 +145,23 @@ def _row(store: Store, device: Device) -> str:
     return f"devices {json.dumps(known)}"
 
 
+def test_the_scores_are_those_of_a_run_in_which_the_device_never_was(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    """Patience and the best adapter go by them, and by how sure they are."""
+    told = SETTINGS | {"patience": 3, "keep": "best"}
+    with run(tmp_path / "with", config, **told) as live:
+        a, b, c = (learner(live, name) for name in "abc")
+        to_round(live, [a, b, c], 1)
+        forget(live, c)
+        to_end(live, [a, b])
+        found = state_of(live)
+    with run(tmp_path / "never", config, **told) as live:
+        to_end(live, [learner(live, name) for name in "ab"])
+        other = state_of(live)
+    assert (found.scores, found.patience, found.good) == (other.scores, other.patience, other.good)
+
+
 def test_rounds_before_the_device_came_stay(tmp_path: Path, config: RunConfig) -> None:
     with run(tmp_path / "with", config, **SETTINGS) as live:
         a, b = learner(live, "a"), learner(live, "b")
