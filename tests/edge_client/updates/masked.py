@@ -5,6 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
 
 from smidgen.coordinator.rounds.learning.unmasking import asked_of, sum_of
 from smidgen.edge_client.codecs import Shapes

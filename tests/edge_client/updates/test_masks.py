@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("cryptography")
+
 from smidgen.coordinator.rounds.learning.unmasking import LostSum
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.updates.masks import (
