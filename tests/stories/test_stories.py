@@ -43,6 +43,15 @@ def test_stories_that_once_failed_end_well(seed: int) -> None:
     assert "failed: none" in told("--seed", str(seed))
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(1800)
+def test_stories_of_masked_updates_end_well() -> None:
+    said = told("--seed", "1", "--stories", "40", "--steps", "secure")
+    assert "failed: none" in said
+    print(said)
+
+
 @pytest.mark.fault
 def test_a_device_that_has_parted_from_its_run_may_lose_its_power() -> None:
     """Its terms are the last that it forgets: without them it would wait for another run."""
