@@ -285,7 +285,7 @@ def encode(delta: Tensors, codec: str, residual: Tensors) -> tuple[Tensors, Tens
     else:
         places, values = largest(numbers, share_of(codec))
         coded = {PLACES: places, VALUES: values}
-    return coded, _shaped(numbers - _decoded(coded, kind_of(codec), sizes), shapes)
+    return coded, shaped(numbers - _decoded(coded, kind_of(codec), sizes), shapes)
 
 
 def kind_of(codec: str) -> Kind:
@@ -312,7 +312,7 @@ def decode(coded: Mapping[str, np.ndarray], kind: Kind, shapes: Shapes) -> Tenso
         came = ", ".join(sorted(coded))[:80]
         raise CodecError(f"{kind}: tensors {', '.join(sorted(expected))} expected, {came} came")
     try:
-        return _shaped(_decoded(coded, kind, _sizes(shapes)), shapes)
+        return shaped(_decoded(coded, kind, _sizes(shapes)), shapes)
     except CodecError as error:
         raise CodecError(f"{kind}: {error}") from error
 
@@ -342,7 +342,8 @@ def _flat(tensors: Tensors) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
-def _shaped(numbers: np.ndarray, shapes: Shapes) -> Tensors:
+def shaped(numbers: np.ndarray, shapes: Shapes) -> Tensors:
+    """Numbers that lie one behind the other, as tensors in order of their names."""
     ends = np.cumsum(_sizes(shapes), dtype=np.intp)[:-1]
     parts = np.split(numbers, ends)
     return {

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smidgen.edge_client.codecs import CodecError, Shapes
+from smidgen.edge_client.codecs import CodecError, Shapes, shaped
 from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.updates.masks import SEAL_BYTES, Member, Ring, ring_in
 from smidgen.edge_client.updates.step import DeviceContext, UpdateStep
@@ -139,14 +139,6 @@ def flat(tensors: AdapterState) -> np.ndarray:
     """All numbers in order of the tensors' names, float64."""
     parts = [np.asarray(tensors[name], np.float64).ravel() for name in sorted(tensors)]
     return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def shaped(numbers: np.ndarray, shapes: Shapes) -> AdapterState:
-    """The inverse of `flat`."""
-    names = sorted(shapes)
-    ends = np.cumsum([math.prod(shapes[name]) for name in names], dtype=np.intp)[:-1]
-    parts = np.split(numbers, ends)
-    return {name: one.reshape(shapes[name]) for name, one in zip(names, parts, strict=True)}
 
 
 def packed(numbers: np.ndarray, lane: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smidgen.coordinator.rounds.events import StepOpened
-from smidgen.edge_client.codecs import Shapes
+from smidgen.edge_client.codecs import Shapes, shaped
 from smidgen.edge_client.updates.masks import (
     CORRUPT,
     Ring,
@@ -28,7 +28,6 @@ from smidgen.edge_client.updates.secure_sum import (
     lane_of,
     largest_level,
     levels_of,
-    shaped,
     share_of,
     unpacked,
 )
