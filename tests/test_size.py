@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BOUNDS = {"files": 464, "statements": 53_547, "records": 430, "options": 162, "constants": 1_733}
+BOUNDS = {"files": 464, "statements": 53_550, "records": 430, "options": 162, "constants": 1_733}
 BENCHMARKS = {"statements": 3_803}
 
 

@@ -4,6 +4,7 @@ A killed process holds no lock.
 """
 
 import fcntl
+import logging
 import os
 import sqlite3
 import time
@@ -22,6 +23,8 @@ SERVE = "serve.lock"  # held by the process that serves; where there may be seve
 CLAIMS = "blobs.lock"  # shared by who writes blobs
 LEAD = "lead"  # of several that serve one fleet, held by the one that carries rounds on
 AGAIN_S = 0.05
+
+log = logging.getLogger(__name__)
 
 
 class Locks(Protocol):
@@ -154,6 +157,7 @@ def scrub(connection: sql.Connection) -> bool:
     end = time.monotonic() + SCRUB_S
     while connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]:
         if time.monotonic() > end:
+            log.warning("what was deleted stays in the database's log until nobody reads that")
             return False
         time.sleep(0.05)
     return True
