@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BOUNDS = {"files": 464, "statements": 53_550, "records": 430, "options": 162, "constants": 1_733}
+BOUNDS = {"files": 465, "statements": 53_772, "records": 431, "options": 162, "constants": 1_740}
 BENCHMARKS = {"statements": 3_803}
 
 

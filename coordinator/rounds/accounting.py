@@ -2,8 +2,10 @@
 
 All that a device gives in k rounds, or a text in k passes over it, is one Gaussian mechanism of
 multiplier z / sqrt(k) (`smidgen.edge_client.updates.privacy`), whose epsilon is exact (Balle and
-Wang 2018, arXiv:1805.06530, theorem 8). Nothing is gained by chance: neither cohorts nor shuffled
-batches are Poisson samples, so no amplification is claimed.
+Wang 2018, arXiv:1805.06530, theorem 8). Noise that devices add under masks
+(`smidgen.edge_client.updates.discrete`) is not quite Gaussian: its rounds add up in zCDP, to the
+same multiplier and a somewhat larger epsilon. Nothing is gained by chance: neither cohorts nor
+shuffled batches are Poisson samples, so no amplification is claimed.
 
 `dp-accounting` computes the same; it would bring scipy (150 MB) to every coordinator, and tests
 compare with it.
@@ -37,6 +39,7 @@ class PrivacySpent:
             it was asked in, since what it sends is released to the coordinator.
         most_participations: Of each.
         passes: Gaussian mechanisms of one participation: of texts, passes over them.
+        is_distributed: Whether devices add the noise themselves, under secure aggregation.
     """
 
     unit: str
@@ -49,13 +52,15 @@ class PrivacySpent:
     participations: int
     most_participations: int
     passes: int
+    is_distributed: bool = False
 
     def __str__(self) -> str:
         passes = f" of {self.passes} passes" if self.unit == "text" else ""
+        shared = ", added by the devices under secure aggregation" if self.is_distributed else ""
         return (
             f"epsilon {self.epsilon:.3g} of {self.budget:g} at delta {self.delta:g} for each "
             f"{self.unit} ({self.participations} of {self.most_participations} rounds{passes}, "
-            f"clip {self.clip:g}, noise multiplier {self.noise_multiplier:.3g})"
+            f"clip {self.clip:g}, noise multiplier {self.noise_multiplier:.3g}{shared})"
         )
 
 
@@ -70,6 +75,35 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """The least noise multiplier of one Gaussian mechanism that has epsilon and delta."""
     return _root(lambda multiplier: _delta(multiplier, epsilon) - delta, 1e-4, 1e9)
+
+
+def concentrated_epsilon(multiplier: float, delta: float) -> float:
+    """Epsilon of rho-zCDP, rho = 1 / 2 z^2, from above; at most `LARGEST`.
+
+    Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), proposition 12, at the best of its alphas.
+
+    Args:
+        multiplier: z, of the Gaussian mechanism that is as concentrated.
+        delta: Beside epsilon.
+    """
+
+    def epsilon(log_beyond: float) -> float:
+        beyond = math.exp(log_beyond)  # alpha - 1
+        logs = -math.log(delta) - log_beyond - (1.0 + beyond) * math.log1p(1.0 / beyond)
+        return (1.0 + beyond) * 0.5 / multiplier**2 + logs / beyond
+
+    low, high = -12.0, 30.0
+    for _ in range(100):  # it falls and then rises; any alpha gives a bound
+        third = (high - low) / 3.0
+        is_right = epsilon(low + third) > epsilon(high - third)
+        low, high = (low + third, high) if is_right else (low, high - third)
+    return min(max(0.0, epsilon((low + high) / 2.0)), LARGEST)
+
+
+@cache
+def concentrated_multiplier(epsilon: float, delta: float) -> float:
+    """The least multiplier whose zCDP has epsilon and delta."""
+    return _root(lambda multiplier: concentrated_epsilon(multiplier, delta) - epsilon, 1e-4, 1e9)
 
 
 def _delta(multiplier: float, epsilon: float) -> float:
@@ -99,11 +133,16 @@ class Account:
         privacy: The run's.
         rounds: That it has at first; being extended gives no budget.
         passes: Over each text in a round; of texts alone.
+        masked: Bits of secure aggregation, under which devices add the noise of unit `device`
+            themselves; empty: the coordinator does.
+        min_updates: Updates that a round needs in any case.
     """
 
     privacy: Privacy
     rounds: int
     passes: int = 1
+    masked: str = ""
+    min_updates: int = 1
 
     @cached_property
     def multiplier(self) -> float:
@@ -112,8 +151,18 @@ class Account:
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
         participations = -(-self.rounds // privacy.separation)
-        least = gaussian_multiplier(privacy.epsilon, privacy.delta)
-        return least * math.sqrt(participations * self.releases)
+        return self.least * math.sqrt(participations * self.releases)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether devices add the noise of all that they give, under masks."""
+        return bool(self.masked) and self.privacy.unit == "device"
+
+    @cached_property
+    def least(self) -> float:
+        """The least noise multiplier of one mechanism that has the budget."""
+        found = concentrated_multiplier if self.is_distributed else gaussian_multiplier
+        return found(self.privacy.epsilon, self.privacy.delta)
 
     @property
     def releases(self) -> int:
@@ -124,8 +173,11 @@ class Account:
     def step(self) -> str:
         """The update step that makes it so."""
         privacy, known = self.privacy, [repr(self.privacy.clip), repr(self.multiplier)]
-        known += [] if privacy.unit == "text" else [str(privacy.separation)]
         name = "dp-text" if privacy.unit == "text" else "dp"
+        if self.is_distributed:
+            name, known = f"secure:{self.masked}", [known[0], "1", known[1], str(self.min_updates)]
+        elif privacy.unit == "device":
+            known += [str(privacy.separation)]
         return ":".join([name, *known, repr(privacy.epsilon), repr(privacy.delta)])
 
     def epsilon(self, participations: int) -> float:
@@ -133,13 +185,13 @@ class Account:
         if not participations:
             return 0.0
         multiplier = self.multiplier / math.sqrt(participations * self.releases)
-        return gaussian_epsilon(multiplier, self.privacy.delta)
+        found = concentrated_epsilon if self.is_distributed else gaussian_epsilon
+        return found(multiplier, self.privacy.delta)
 
     @cached_property
     def most_participations(self) -> int:
         """Rounds in which a device may take part within its budget."""
-        least = gaussian_multiplier(self.privacy.epsilon, self.privacy.delta)
-        return math.floor((self.multiplier / least) ** 2 / self.releases * (1.0 + 1e-9))
+        return math.floor((self.multiplier / self.least) ** 2 / self.releases * (1.0 + 1e-9))
 
     def signal_to_noise(self, devices: int, parameters: int) -> float:
         """Longest sum of what is clipped by the length of its noise.
@@ -165,6 +217,7 @@ class Account:
             most,
             self.most_participations,
             self.releases,
+            self.is_distributed,
         )
 
     def eligible(

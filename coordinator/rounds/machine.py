@@ -52,7 +52,7 @@ from smidgen.coordinator.rounds.selection import (
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.updates.masks import MOST as MOST_MASKED
-from smidgen.edge_client.updates.masks import graph_of
+from smidgen.edge_client.updates.masks import fewest_of
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Labelling, keep_in
@@ -444,7 +444,7 @@ def _least_updates(config: Schedule, opened: StepOpened) -> int:
     """Updates without which a training step is not closed; masked ones are to hide each other."""
     if not config.updates.secured:
         return config.min_updates
-    return max(config.min_updates, graph_of(len(opened.members)).threshold + 1)
+    return fewest_of(len(opened.members), config.min_updates)
 
 
 def _unmask(config: Schedule, state: State, step: Step, secret: str, now_s: float) -> StepOpened:

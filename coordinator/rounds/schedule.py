@@ -2,10 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from smidgen.coordinator.rounds.accounting import Account, gaussian_multiplier
+from smidgen.coordinator.rounds.accounting import Account
 from smidgen.coordinator.rounds.extensions import split
 from smidgen.coordinator.rounds.learning.optimizers import Decay, ServerRates
 from smidgen.coordinator.rounds.learning.registry import (
@@ -284,10 +284,12 @@ def check_private(spec: "RunSpec") -> None:
             f"selection = {learning.selection}": learning.selection != "random",
             f"lora_mean = {learning.lora_mean}": learning.lora_mean != LORA_MEANS[0],
             "scaffold": spec.training.scaffold,
-            "secure_aggregation (or take unit = text)": bool(spec.updates.secured),
             f"norm_bound = {spec.norm_bound}": spec.norm_bound not in ("adaptive", 0.0),
             f"max_examples = {spec.max_examples}": spec.max_examples not in ("adaptive", 0),
             f"separation with adapter {adapter}": turns,
+            "separation with secure_aggregation": bool(
+                spec.updates.secured and privacy.separation > 1
+            ),
         }
     else:  # what a coordinator makes of updates that have their noise costs nothing
         is_full = adapter.split("+")[0] == "full"
@@ -299,8 +301,9 @@ def check_private(spec: "RunSpec") -> None:
         }
     found = [name for name, is_there in wrong.items() if is_there]
     demand(not found, f"privacy: epsilon would not hold: leave out {', '.join(found)}")
-    account = Account(privacy, spec.rounds, spec.training.epochs)
-    least = gaussian_multiplier(privacy.epsilon, privacy.delta) * math.sqrt(account.releases)
+    known = spec.training.epochs, spec.updates.secure_aggregation
+    account = Account(privacy, spec.rounds, *known)
+    least = account.least * math.sqrt(account.releases)
     demand(
         account.most_participations > 0,
         f"privacy: noise_multiplier {account.multiplier:g} is too small for one round at epsilon "
@@ -489,10 +492,14 @@ class Schedule(RunSpec, ABC):
         """What its rounds cost in epsilon; None without differential privacy."""
         if self.privacy is None:
             return None
-        return Account(self.privacy, self.rounds, self.training.epochs)
+        known = self.training.epochs, self.updates.secure_aggregation, self.min_updates
+        return Account(self.privacy, self.rounds, *known)
 
     @property
     def update_steps(self) -> tuple[str, ...]:
         """What devices' updates go through, step by step."""
-        steps = (self.account.step,) if self.account else ()
-        return steps_of_run(self.training, self.updates, steps_of(self.adapter), steps)
+        account, updates = self.account, self.updates
+        steps = (account.step,) if account else ()
+        if account and account.is_distributed:  # one step clips, adds noise and masks
+            updates = replace(updates, secure_aggregation="")
+        return steps_of_run(self.training, updates, steps_of(self.adapter), steps)

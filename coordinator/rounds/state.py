@@ -207,7 +207,15 @@ def evolve(state: State, event: Event) -> State:
     if isinstance(event, Finished):
         # Where the run is extended, a step that was open is asked anew: by other work ids.
         dropped, index = max(state.dropped, state.asked), _round_used(state)
-        ended = replace(state, step=None, masked=None, asked=0, dropped=dropped, round_index=index)
+        ended = replace(
+            state,
+            step=None,
+            masked=None,
+            asked=0,
+            dropped=dropped,
+            round_index=index,
+            heard=_heard_unmasked(state),
+        )
         ended = replace(ended, is_finished=True, is_stopped=event.is_stopped)
         trouble = event.reason or state.trouble
         return replace(ended, paused_at_s=None, trouble=trouble, underway={})
@@ -368,6 +376,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         step=None,
         masked=None,
         round_index=_round_used(state),
+        heard=_heard_unmasked(state),
         underway={},  # it starts from what was left
         adapter_sha256=event.adapter_sha256,
         evaluated_sha256=event.adapter_sha256,
@@ -393,6 +402,13 @@ def _round_used(state: State) -> int:
     devices, would tell the updates of those in which they differ.
     """
     return state.round_index if state.masked is None else state.masked.opened.round_index
+
+
+def _heard_unmasked(state: State) -> Mapping[str, Heard]:
+    """Histories, where the open step ends without a sum that somebody may have seen."""
+    if state.masked is None:
+        return state.heard
+    return after_training(state.heard, _round_used(state), state.masked.updates())
 
 
 def _closed(state: State, step: Step, event: StepClosed) -> State:

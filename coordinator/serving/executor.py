@@ -5,6 +5,7 @@ written, or done.
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.upkeep.forgetting import without_forgotten
 from smidgen.coordinator.watch.logs import about
 from smidgen.edge_client.codecs import Shapes
+from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.updates.masks import Ring, ring_in
 from smidgen.edge_client.updates.registry import sent_shapes
 from smidgen.edge_client.updates.secure_sum import SEALS, SHARES
@@ -205,6 +207,13 @@ def _masked(
             return Paused(opened.opened_at_s, said)
         names, at = set(keys.values()), (opened.round_index, opened.attempt, opened.opened_at_s)
         members = tuple(one for one in opened.members if one[1] in names)
+        if (secured := step_in(opened.updates)) and secured.multiplier:
+            shapes = shapes_of(decode_adapter(store.read(opened.adapter_sha256)))
+            sent = sent_shapes(opened.updates, shapes, opened.round_index)
+            try:
+                secured.grid(len(keys), sum(map(math.prod, sent.values())))
+            except WrongInput as error:
+                return Paused(opened.opened_at_s, str(error))
         ring = Ring(live.run.run_id, *at, tuple(keys))
         return replace(opened, members=members, masks=(("", store.put(ring.body)),))
     train = live.state.step

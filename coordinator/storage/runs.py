@@ -15,6 +15,7 @@ import sqlalchemy as sql
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.rounds.accounting import USED_UP
 from smidgen.coordinator.rounds.history import history_of
+from smidgen.coordinator.rounds.learning.unmasking import step_in
 from smidgen.coordinator.rounds.machine import (
     closes_at_s,
     devices_needed,
@@ -43,7 +44,13 @@ from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.prompts.patterns import TaskError
-from smidgen.edge_client.updates.masks import COMPLETE, CORRUPT, graph_of, shares_bytes_of
+from smidgen.edge_client.updates.masks import (
+    COMPLETE,
+    CORRUPT,
+    fewest_of,
+    graph_of,
+    shares_bytes_of,
+)
 from smidgen.edge_client.updates.registry import sent_shapes
 from smidgen.edge_client.updates.secure_sum import BITS, lane_of
 from smidgen.edge_client.wire.figures import Row
@@ -112,6 +119,7 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
     state = drawn if given is None else given
     _check_name(store.runs(), config.name)
     _check_tags(store, config, now_s)
+    said = list(filter(None, (_privacy_planned(config, state), _masks_planned(config))))
     token = draw_secret()
     with store.claiming():
         run = Run(
@@ -127,22 +135,25 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
         added = insert_token(token, now_s, tags=config.devices.tags)[1]
         # Another process may have made one of this name meanwhile.
         store.add_run(run, added, look=lambda others: _check_name(others, config.name))
-    said = filter(None, (_privacy_planned(config, state), _masks_planned(config)))
     return NewRun(run.run_id, config.name, token, "; ".join(said))
 
 
 def _masks_planned(config: RunConfig) -> str:
     if not config.updates.secured:
         return ""
-    size = counted_size(config.fraction, config.min_clients, config.max_cohort)
-    asked = asked_size(size, config.over_selection)
+    asked = _ring_planned(config)
     graph, lane = graph_of(asked), lane_of(BITS[config.updates.secure_aggregation], asked)
     colluders = graph.threshold - 1 if asked <= COMPLETE else int(CORRUPT * asked)
     return (
         f"secure aggregation: of {asked} devices asked the coordinator learns the sum of "
-        f"{max(config.min_updates, graph.threshold + 1)} updates or more, {lane} bits a number and "
+        f"{fewest_of(asked, config.min_updates)} updates or more, {lane} bits a number and "
         f"{shares_bytes_of(asked):,} bytes of shares each; {colluders} of them may collude with it"
     )
+
+
+def _ring_planned(config: RunConfig) -> int:
+    size = counted_size(config.fraction, config.min_clients, config.max_cohort)
+    return asked_size(size, config.over_selection)
 
 
 def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
@@ -158,6 +169,10 @@ def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
     sent = sent_shapes(config.update_steps, shapes_of(adapter), 1)
     parameters = sum(math.prod(shape) for shape in sent.values())
     ratio = account.signal_to_noise(count, parameters)
+    if (masked := step_in(config.update_steps)) and account.is_distributed:
+        count = _ring_planned(config)
+        grid = masked.grid(count, parameters)
+        ratio = grid.steps * math.sqrt(count / (grid.variance * parameters))
     more = "larger batches" if is_of_texts else "more devices"
     lack = f"; below 1 it is mostly noise: {more} or a smaller adapter" if ratio < 1.0 else ""
     afforded = account.most_participations * account.privacy.separation

@@ -111,6 +111,16 @@ def _at_least(least: int, drawn: int, marked: int, of: int) -> float:
     return sum(ways) / comb(of, drawn)
 
 
+def fewest_of(devices: int, least: int) -> int:
+    """Updates without which a ring's sum is not asked for.
+
+    Args:
+        devices: Of the ring.
+        least: That a round needs in any case.
+    """
+    return max(least, graph_of(devices).threshold + 1)
+
+
 @dataclass(frozen=True)
 class Ring:
     """The devices of one training step, as each of them is told; its SHA-256 is the sum's name.

@@ -5,9 +5,15 @@ and masks it (`smidgen.edge_client.updates.masks`). Numbers travel in as many bi
 devices needs, so it cannot wrap. What rounding and the range leave out is kept and added to the
 next update (error feedback, `smidgen.edge_client.updates.codec`).
 
-Law: |sum| <= devices * levels < 2^(lane - 1).
+With a noise multiplier each update has its share of differential privacy's noise
+(`smidgen.edge_client.updates.discrete`): weights are equal, and nothing is kept.
+
+Law: |sum| <= devices * levels < 2^(lane - 1); with noise but for chance.
 """
 
+import hashlib
+import hmac
+import logging
 import math
 from dataclasses import replace
 
@@ -15,14 +21,28 @@ import numpy as np
 
 from smidgen.edge_client.codecs import CodecError, Shapes, shaped
 from smidgen.edge_client.errors import Failed, demand
-from smidgen.edge_client.updates.masks import SEAL_BYTES, Member, Ring, ring_in
-from smidgen.edge_client.updates.step import DeviceContext, UpdateStep
+from smidgen.edge_client.updates.discrete import Grid, Words, discrete_gaussians, grid_of, rounded
+from smidgen.edge_client.updates.masks import (
+    CORRUPT,
+    SEAL_BYTES,
+    Member,
+    Ring,
+    fewest_of,
+    ring_in,
+)
+from smidgen.edge_client.updates.step import (
+    Correction,
+    DeviceContext,
+    ServerContext,
+    UpdateStep,
+)
 from smidgen.edge_client.wire.messages import WireError
 from smidgen.edge_client.wire.tensors import MASKED, AdapterState, Update, shapes_of
 
 BITS = {"int4": 4, "int8": 8, "int16": 16}
 NUMBERS, SHARES, SEALS = "y", "shares", "seals"  # tensors of an update
 PACKED_AT_ONCE = 1 << 16  # numbers
+log = logging.getLogger(__name__)
 
 
 def levels_of(bits: int) -> int:
@@ -49,17 +69,69 @@ class SecureSum(UpdateStep):
 
     Args:
         bits: One of `BITS`.
-        clip_range: R, as a text: numbers are clipped to -R to R; 0 before a step is open.
-        most: Largest weight, likewise.
+        clip_range: R, as a text: numbers are clipped to -R to R; 0 before a step is open. With
+            noise: clip, the Euclidean norm that an update is scaled down to.
+        most: Largest weight, likewise; with noise 1.
+        multiplier: z, of the noise on a sum by clip; 0: there is none.
+        least: Updates that a round needs in any case; these are of runs with noise.
+        epsilon: The run's budget, which the device logs.
+        delta: Likewise.
     """
 
     name, keeps, is_secret = "secure", True, True
 
-    def __init__(self, bits: str, clip_range: str = "0", most: str = "1") -> None:
+    def __init__(
+        self,
+        bits: str,
+        clip_range: str = "0",
+        most: str = "1",
+        multiplier: str = "0",
+        least: str = "1",
+        epsilon: str = "0",
+        delta: str = "0",
+    ) -> None:
         super().__init__()
         demand(bits in BITS, f"secure: one of {', '.join(BITS)} is expected")
         self.bits, self.clip_range, self.most = BITS[bits], float(clip_range), int(most)
+        self.multiplier, self._least = float(multiplier), int(least)
+        self._budget = float(epsilon), float(delta)
+        is_fit = self.multiplier == 0.0 or (self.multiplier > 0.0 and self.most == 1)
+        demand(is_fit, "secure: noise is of updates that weigh the same")
         self._ring: Ring | None = None
+
+    def fewest(self, devices: int) -> int:
+        """Updates in the sum of a ring of so many devices."""
+        return fewest_of(devices, self._least)
+
+    def grid(self, devices: int, numbers: int) -> Grid:
+        """How updates of a ring of so many devices get their noise.
+
+        Raises:
+            WrongInput: It does not fit in these bits.
+        """
+        fewest, colluding = self.fewest(devices), math.floor(CORRUPT * devices)
+        known = levels_of(self.bits), numbers, self.multiplier
+        return grid_of(*known, fewest, colluding, devices)
+
+    def steps(self, devices: int, numbers: int) -> int:
+        """Into how many steps R is divided."""
+        if not self.multiplier:
+            return levels_of(self.bits)
+        return self.grid(devices, numbers).steps
+
+    def correct(self, correction: Correction, context: DeviceContext) -> Correction:
+        """Nothing; the device says what it adds to its update."""
+        if self.multiplier:
+            log.info(
+                "each device clips its update to %g and adds its share of noise of %g times that "
+                "to a round's sum: epsilon %g at delta %g for each device",
+                *(self.clip_range, self.multiplier, *self._budget),
+            )
+        return correction
+
+    def counts(self, update: Update, norm: float, share: float, context: ServerContext) -> bool:
+        """With noise nothing is kept."""
+        return not self.multiplier
 
     def take(self, body: bytes) -> None:
         """The ring of the step."""
@@ -77,21 +149,41 @@ class SecureSum(UpdateStep):
             raise Failed("update step secure: no other devices or no secret to mask with")
         if (ring.run_id, ring.round_index) != (context.run_id, context.round_index):
             raise WireError("the devices of a secure aggregation are another round's")
-        shapes, share = shapes_of(update.delta), share_of(update.num_examples, self.most)
-        exact = flat(update.delta) + self._left_out(shapes)
+        exact = flat(update.delta)
         demand(bool(np.isfinite(exact).all()), "secure: NaN or infinity", CodecError)
-        most = levels_of(self.bits)
-        reached = largest_level(most, share)
-        whole = np.clip(np.rint(exact * (share * most / self.clip_range)), -reached, reached)
-        left = exact - whole * (self.clip_range / (share * most))
-        kept = shaped(left.astype(np.float32), shapes)
-        self.state = {**(self.state or {}), **kept}
+        if self.multiplier:
+            self.state, whole = None, self._noised(exact, ring, context)
+        else:
+            whole = self._whole(exact, update)
         lane = lane_of(self.bits, len(ring.keys))
         numbers = whole.astype(np.int32).astype(np.uint16 if lane <= 16 else np.uint32)
         member = Member(ring, context.secret)
         shares, seals = member.masked(numbers)
         coded = {NUMBERS: packed(numbers, lane), SHARES: shares, SEALS: seals}
         return replace(update, delta={}, coded=coded, codec=MASKED)
+
+    def _noised(self, exact: np.ndarray, ring: Ring, context: DeviceContext) -> np.ndarray:
+        """Clipped, rounded and with this device's noise, whole; equal arguments give equal ones."""
+        grid = self.grid(len(ring.keys), exact.size)
+        norm = math.sqrt(math.fsum(np.square(exact)))
+        scaled = exact * (grid.steps / max(norm, self.clip_range))
+        said = hashlib.sha256(scaled.tobytes() + repr(grid).encode()).digest()
+        key = hmac.digest(context.secret, b"noise" + ring.name + said, "sha256")
+        whole = rounded(scaled, grid.longest_squared, Words(key + b"rounding"))
+        whole += discrete_gaussians(grid.variance, exact.size, Words(key + b"noise"))
+        return whole
+
+    def _whole(self, exact: np.ndarray, update: Update) -> np.ndarray:
+        """In fixed point, with what earlier updates left out; what this one does is kept."""
+        shapes, share = shapes_of(update.delta), share_of(update.num_examples, self.most)
+        exact = exact + self._left_out(shapes)
+        most = levels_of(self.bits)
+        reached = largest_level(most, share)
+        whole = np.clip(np.rint(exact * (share * most / self.clip_range)), -reached, reached)
+        left = exact - whole * (self.clip_range / (share * most))
+        kept = shaped(left.astype(np.float32), shapes)
+        self.state = {**(self.state or {}), **kept}
+        return whole
 
     def _left_out(self, shapes: Shapes) -> np.ndarray:
         """What earlier updates left out of these tensors, float64."""

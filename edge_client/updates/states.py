@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from smidgen.edge_client.updates.privacy import TextNoise
 from smidgen.edge_client.updates.registry import made, naming
 from smidgen.edge_client.updates.settings import Updates, steps_of_run
 from smidgen.edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
@@ -126,7 +125,8 @@ class DeviceSteps:
 
 def is_private(work: Work) -> bool:
     """Whether a device adds the noise to what it learns, so that nothing without it leaves it."""
-    return any(order.name == TextNoise.name for order in work.updates)
+    steps = made(order.step for order in work.updates)
+    return any(one.multiplier and one.is_secret for one in steps)
 
 
 def multiplier_of(specs: Iterable[str]) -> float:

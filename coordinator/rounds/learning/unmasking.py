@@ -209,13 +209,15 @@ def sum_of(
             add_mask(total, own, -1)
             for other, seed in pairs.items():
                 add_mask(total, seed, -sign_of(ring, place, other))
+    if step.multiplier and len(seals) < step.fewest(len(ring.keys)):
+        lost = f"{len(seals)} updates have less noise than the run promises"
     if lost:  # of many at once it is those who answered
         raise LostSum(lost, blamed if len(blamed) <= max(1, CORRUPT * len(ring.keys)) else ())
     shift = 32 - lane
     whole = (total.astype(np.uint32) << np.uint32(shift)).view(np.int32) >> shift
     if np.abs(whole).max(initial=0) > furthest:
         raise LostSum("the sum is larger than such updates can be: a device sent something else")
-    mean = whole * (step.clip_range / (most * weight))
+    mean = whole * (step.clip_range / (step.steps(len(ring.keys), size) * weight))
     return shaped(mean.astype(np.float32), shapes)
 
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from smidgen.coordinator.config import ConfigError, RunConfig
 from smidgen.coordinator.rounds.accounting import (
     Account,
+    concentrated_epsilon,
+    concentrated_multiplier,
     gaussian_epsilon,
     gaussian_multiplier,
 )
@@ -65,6 +67,54 @@ def test_epsilon_is_that_of_dp_accounting(multiplier: float, delta: float, epsil
     assert gaussian_multiplier(epsilon, delta) == pytest.approx(multiplier, rel=1e-9)
 
 
+# dp-accounting 0.6.0, RdpAccountant of 20,000 orders: multiplier, rounds, delta, epsilon of zCDP.
+CONCENTRATED = (
+    (1.0, 1, 1e-5, 4.728386985031955),
+    (6.0, 20, 1e-5, 3.3840317405538984),
+    (0.5, 1, 1e-6, 11.688596269726997),
+    (10.0, 1, 1e-9, 0.5648933430907371),
+    (2.0, 4, 1e-3, 3.5365619258078924),
+)
+
+
+@pytest.mark.parametrize(("multiplier", "rounds", "delta", "epsilon"), CONCENTRATED)
+def test_noise_of_devices_adds_up_as_dp_accounting_has_it(
+    multiplier: float, rounds: int, delta: float, epsilon: float
+) -> None:
+    one = multiplier / math.sqrt(rounds)
+    assert concentrated_epsilon(one, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert concentrated_epsilon(one, delta) <= epsilon
+    assert gaussian_epsilon(one, delta) < concentrated_epsilon(one, delta)
+    assert concentrated_multiplier(epsilon, delta) == pytest.approx(one, rel=1e-6)
+
+
+@given(st.floats(0.05, 50.0), st.integers(1, 200), st.sampled_from((1e-9, 1e-5)))
+def test_rounds_under_masks_use_the_budget_up_and_no_more(
+    epsilon: float, rounds: int, delta: float
+) -> None:
+    account = Account(Privacy(epsilon, 1.0, delta=delta), rounds, masked="int16", min_updates=3)
+    assert account.most_participations == rounds
+    assert account.epsilon(rounds) == pytest.approx(epsilon, rel=1e-6)
+    assert account.multiplier > Account(account.privacy, rounds).multiplier
+    assert account.step.split(":")[:2] == ["secure", "int16"] and account.is_distributed
+    assert "added by the devices under secure aggregation" in str(account.spent({}))
+    texts = Account(replace(account.privacy, unit="text"), rounds, masked="int16")
+    assert not texts.is_distributed and texts.step.startswith("dp-text:")
+
+
+@pytest.mark.parametrize(
+    "end", [Finished(0.0, is_stopped=True), RolledBack(0, "first", "", 0.0, True)]
+)
+def test_a_sum_that_was_being_unmasked_counts_however_its_round_ends(end: Event) -> None:
+    opened = StepOpened("train", 1, 1, "first", (("w1", "a"), ("w2", "b")), 0.0)
+    state = evolve(replace(State("first"), evaluated=0), opened)
+    for pair in opened.members:
+        state = evolve(state, answered(*pair))
+    unmask = replace(opened, kind="unmask", members=(("w3", "a"), ("w4", "b")))
+    state = evolve(evolve(state, unmask), end)
+    assert {name: one.counted for name, one in state.heard.items()} == {"a": 1, "b": 1}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_dp_accounting_itself_says_the_same(tmp_path: Path) -> None:
@@ -83,9 +133,15 @@ def test_dp_accounting_itself_says_the_same(tmp_path: Path) -> None:
         "rdp = one.rdp.RdpAccountant()\n"
         "rdp.compose(one.GaussianDpEvent(6.0), 20)\n"
         "print(rdp.get_epsilon(1e-5))\n"
-    )
+        "import numpy as np\n"
+        "for z, k, delta in %r:\n"
+        "    rdp = one.rdp.RdpAccountant(orders=1 + np.logspace(-3, 5, 20000))\n"
+        "    rdp.compose(one.ZCDpEvent(0.5 / z**2), k)\n"
+        "    print(rdp.get_epsilon(delta))\n"
+    ) % ([one[:3] for one in CONCENTRATED],)
     done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
-    theirs, bound = done.stdout.splitlines()[-2:]
+    theirs, bound, *sums = done.stdout.splitlines()[-2 - len(CONCENTRATED) :]
+    assert [float(one) for one in sums] == pytest.approx([one[3] for one in CONCENTRATED])
     ours = [gaussian_epsilon(*pair) for pair in pairs]
     assert ours == pytest.approx([float(one) for one in theirs.strip("[]").split(",")], rel=1e-7)
     composed = gaussian_epsilon(6.0 / math.sqrt(20), 1e-5)
@@ -336,6 +392,15 @@ def test_settings_that_protect_nobody_are_refused(wrong: dict[str, Any], names: 
         ),
         ({"learning": replace(CONFIG.learning, selection="utility")}, "selection = utility"),
         ({"labelling": Labelling()}, "labelling"),
+        (
+            {
+                "updates": Updates(secure_aggregation="int8"),
+                "privacy": replace(PRIVACY, separation=2),
+                "min_updates": 3,
+                "min_clients": 6,
+            },
+            "separation with secure_aggregation",
+        ),
         ({"norm_bound": 1.0}, "norm_bound = 1.0"),
         ({"max_examples": 5}, "max_examples = 5"),
         ({"updates": Updates(steps=("sign",))}, "steps = sign"),

@@ -24,7 +24,6 @@ from smidgen.coordinator.storage.runs import add_order, config_of, find_run
 from smidgen.coordinator.upkeep.forgetting import ask_to_forget
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.updates.masks import public_key
-from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.secure_sum import SHARES
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.fleet import Membership
@@ -203,7 +202,6 @@ def test_devices_hear_in_a_line_what_is_wrong(start: Start) -> None:
         ({"asynchronous": Asynchronous()}, r"leave the table \[asynchronous\] out"),
         ({"over_selection": 2.0}, "who is late drops out of the sum; leave over_selection out"),
         ({"norm_bound": 1.0}, "devices bound their updates themselves; leave norm_bound out"),
-        ({"privacy": Privacy(8.0, 0.1, "device")}, "leave out secure_aggregation"),
     ],
 )
 def test_what_needs_single_updates_is_refused_in_a_line(

@@ -84,6 +84,7 @@ def unmasked(
     *,
     shapes: Shapes,
     bits: str = BITS,
+    step: SecureSum | None = None,
 ) -> np.ndarray:
     """The mean that a coordinator gets of updates by place, flat.
 
@@ -94,6 +95,7 @@ def unmasked(
         wrong: Places that answer it wrongly.
         shapes: Of an update.
         bits: As the run says.
+        step: The run's, where its updates have noise.
     """
     answers = {}
     for place in updates:
@@ -102,7 +104,7 @@ def unmasked(
             if place in wrong:
                 given = np.random.default_rng(place).bytes(len(given))
             answers[place] = given
-    mean = sum_of(step_of(bits=bits), ring, sorted(updates.items()), answers, shapes)
+    mean = sum_of(step or step_of(bits=bits), ring, sorted(updates.items()), answers, shapes)
     return np.concatenate([mean[key].ravel() for key in sorted(mean)])
 
 

@@ -67,6 +67,33 @@ def test_kill_9_changes_no_byte_of_a_masked_sum(scene: Scene, other_scene: Scene
     assert told["phase"] == "finished" and "was not taken" not in str(told)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+def test_after_kill_9_nobody_adds_other_noise_to_the_same_round(scene: Scene) -> None:
+    file = scene.folder / "noised.toml"
+    file.write_text(SECURE.replace("int8", "int16") + "[privacy]\nepsilon = 8.0\nclip = 0.5\n")
+    scene.create(3, len(NAMES), EPOCHS, str(file))
+    url = scene.serve()
+    watch = Masked(scene.folder)
+    watch.start()
+    for name in NAMES:
+        scene.client(name, url, "--engine", ENGINES.get(name, "onnx"))
+    for said, victim in (("round 1 of 3: train", "a"), ("round 2 of 3: unmask", "c")):
+        wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
+        scene.kill(victim)
+        scene.client(victim, url, "--engine", ENGINES.get(victim, "onnx"))
+    wait_for(lambda: "round 3 of 3: unmask" in scene.log("d"))
+    scene.kill("coordinator")
+    scene.serve(int(url.rsplit(":", 1)[1]))
+    scene.finish()
+    watch.end()
+    assert len(watch.hidden) == 3 * len(NAMES)  # one update a device and round, masked once
+    assert {len(numbers) for numbers in watch.hidden.values()} == {1}
+    told = scene.coordinator_json("status")
+    assert told["phase"] == "finished" and "was not taken" not in str(told)
+    assert "adds its share of noise" in scene.log("a")
+
+
 class Masked(threading.Thread):
     """Looks all the time at what lies masked in outboxes and in the store.
 

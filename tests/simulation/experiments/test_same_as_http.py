@@ -29,6 +29,7 @@ from smidgen.edge_client.tasks.counts import scores_of
 from smidgen.edge_client.tasks.scores import perplexity
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.fleet import device_id_of
 from smidgen.edge_client.wire.tensors import decode_adapter, sha256
@@ -216,6 +217,24 @@ def test_coded_updates_are_the_same_over_http(
     assert over_wire == sum(closed.bytes_up for closed in seen)
     folders = [tmp_path / "state" / name / "updates" for name in names]
     assert not any(list(folder.iterdir()) for folder in folders if folder.is_dir())  # it is over
+
+
+def test_rounds_with_noise_under_masks_give_the_same_bytes_again(
+    tiny_base: Base, hub_task: Task
+) -> None:
+    updates, privacy = Updates(secure_aggregation="int16"), Privacy(8.0, 0.5)
+    said = {"engine": KINDS[0], "dtype": "auto", "updates": updates, "rounds": 2, "cohort": 3}
+    on = as_devices(staged(tiny_base, hub_task, **said, privacy=privacy))
+    names, seen = [client.name for client in on.population], list[Round]()
+    schedule = schedule_of(on.experiment, len(names))
+    texts = {client.name: len(client.labelled) for client in on.population}
+    known = partial(federate, schedule, on.template(), names=names, texts=texts)
+    with closing(InProcess(on)) as devices:
+        last = known(start=devices.start(), devices=devices, on_round=seen.append)
+        again = known(start=devices.start(), devices=devices)
+        halfway = known(start=seen[1].standing, devices=devices)
+    assert sha256(last.adapter) == sha256(again.adapter) == sha256(halfway.adapter)
+    assert not any(one.trouble or one.errors for one in seen)
 
 
 @pytest.mark.slow
