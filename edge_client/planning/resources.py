@@ -21,6 +21,7 @@ from smidgen.edge_client.metering import memory as sysfs
 from smidgen.edge_client.planning.cuda_memory import CPU, Accelerator
 from smidgen.edge_client.planning.step_cost import Rates, nominal_rates
 
+ARM = ("aarch64", "arm64")  # as Linux and macOS call it
 UNLIMITED = 1 << 60  # version 1 says so by a number close to the largest
 
 
@@ -164,7 +165,7 @@ def read_facts(
     """
     memory, groups = meminfo(root), list(cgroup_memory(root))
     available = memory.get("MemAvailable", memory.get("MemFree", 0))
-    flags = cpu_flags(sysfs.text(root / "proc/cpuinfo"))
+    flags = cpu_flags(sysfs.text(root / "proc/cpuinfo"), machine)
     return Resources(
         machine=machine,
         flags=flags,
@@ -197,10 +198,14 @@ def meminfo(root: Path) -> dict[str, int]:
 # The processor
 
 
-def cpu_flags(cpuinfo: str) -> frozenset[str]:
-    """Flags that every core has: `flags` of an x86, `Features` of an ARM."""
+def cpu_flags(cpuinfo: str, machine: str = platform.machine()) -> frozenset[str]:
+    """Flags that every core has: `flags` of an x86, `Features` of an ARM.
+
+    An emulated ARM is shown the x86 below it, whose flags are not its own: none are known then.
+    """
     rows = (line.partition(":") for line in cpuinfo.splitlines())
-    cores = [set(text.split()) for name, _, text in rows if name.strip() in ("flags", "Features")]
+    key = "Features" if machine in ARM else "flags"
+    cores = [set(text.split()) for name, _, text in rows if name.strip() == key]
     return frozenset(set.intersection(*cores)) if cores else frozenset()
 
 
@@ -214,7 +219,7 @@ def fast_dtypes(machine: str, flags: Collection[str]) -> tuple[str, ...]:
     On an x86 without float16 arithmetic torch's float16 product is ten times slower than its
     float32 one (measured), so there the type is not offered at all.
     """
-    is_arm = machine in ("aarch64", "arm64")
+    is_arm = machine in ARM
     bfloat16 = {"bf16"} if is_arm else {"avx512_bf16", "amx_bf16"}
     float16 = {"asimdhp"} if is_arm else {"avx512_fp16", "amx_fp16"}
     found = {"bfloat16": bfloat16, "float16": float16}

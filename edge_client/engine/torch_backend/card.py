@@ -20,6 +20,7 @@ from smidgen.edge_client.engine.torch_backend.matrices import nf4_dense_by_bitsa
 from smidgen.edge_client.errors import installing
 from smidgen.edge_client.planning.budget import Guard, is_allocation_failure
 from smidgen.edge_client.planning.cuda_memory import CUDA, Accelerator, DevicePeak
+from smidgen.edge_client.planning.resources import ARM
 
 REFUSED = "--device cuda: torch sees no CUDA device here"
 ELSE = "use --device cpu"
@@ -80,7 +81,7 @@ def refusal(version: str, built_for: str | None, machine: str, said: str = "") -
         machine: Processor architecture.
         said: What torch warned of when it looked.
     """
-    is_arm = machine in ("aarch64", "arm64")
+    is_arm = machine in ARM
     if built_for is None:
         remedy = JETSON if is_arm else f"uninstall it, then {installing('gpu')}"
         return f"{REFUSED} (torch {version} is a build without CUDA; {remedy}); {ELSE}"

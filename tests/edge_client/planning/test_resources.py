@@ -175,8 +175,13 @@ def test_a_version_1_quota_limits_the_cores_and_a_part_counts_whole(tmp_path: Pa
 
 
 def test_only_flags_of_every_core_count() -> None:
-    assert cpu_flags(TX2) == {"fp", "asimd", "evtstrm", "aes"}
+    assert cpu_flags(TX2, "aarch64") == {"fp", "asimd", "evtstrm", "aes"}
     assert cpu_flags("") == cpu_flags("processor: 0\n") == frozenset()
+
+
+def test_an_emulated_arm_does_not_take_the_flags_of_the_x86_below_it(tmp_path: Path) -> None:
+    emulated = facts(tree(tmp_path, {"proc/cpuinfo": EPYC}), "aarch64")
+    assert (emulated.flags, emulated.cpu_dtypes) == (frozenset(), ())
 
 
 @pytest.mark.parametrize(
