@@ -45,9 +45,11 @@ PANELS = {
         "token_file plain_http patience days trusted_proxy",
     ),
     "Task and texts": (
-        "task data file test clients labels test_texts",
+        "task data file test clients labels test_texts data.train data.text text_b data.label",
         "text_column label_column delimiter encoding",
     ),
+    "Data set": ("folder config languages", ""),
+    "Partition": ("labelled_clients gamma alpha beta by mixture", ""),
     "Adapter": (
         "base chat adapter start shared generator method above personal",
         "prompt_init rank_budget bits private_texts",
@@ -67,11 +69,11 @@ PANELS = {
     "Service": ("workers keep_rounds least_free", "minimum_client drain plugins plugin_limit"),
     "Store": ("", "database blobs"),
     "Measuring": (
-        "steps masked is_tagging is_random peers",
+        "steps masked is_tagging is_random peers only budget",
         "warmup threads isa cgroup peer sample again page_only",
     ),
     "Other": ("", ""),
-    "Output": ("out write log_format json_output as_json", ""),
+    "Output": ("out write picture log_format json_output as_json", ""),
 }
 _PLACES = {
     name: (panel, is_rare)

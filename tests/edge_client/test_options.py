@@ -18,7 +18,6 @@ from smidgen.edge_client.options import FEW, PANELS, Screen
 from tests.command_line import smidgen
 
 LINES = 60  # of 80 columns
-OURS = ("client", "coordinator")  # used often; the others' options may go without a panel
 
 
 def screens(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Screen]]:
@@ -65,7 +64,7 @@ def test_help_all_has_every_option_and_help_says_how_many_it_left_out(
     assert some.rstrip().splitlines()[-1].strip() == told
 
 
-@pytest.mark.parametrize("words", [one for one in WIDE if one[0] in OURS])
+@pytest.mark.parametrize("words", WIDE)
 def test_an_option_of_many_has_a_panel(words: tuple[str, ...]) -> None:
     places = WIDE[words].places.items()
     other = [one.opts for one, (panel, _) in places if panel == "Other" and "--" in one.opts[0]]
