@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -148,11 +149,30 @@ def test_trackio_reads_it_back(
     tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
-    pytest.importorskip("trackio")
+    trackio: Any = pytest.importorskip("trackio")
     in_two_lives("trackio:homes", files)
-    storage: Any = import_module("trackio.sqlite_storage").SQLiteStorage
-    told = {one["step"]: one["loss"] for one in storage.get_logs("homes", "mail-4f00")}
+    (run,) = trackio.Api().runs("homes")
+    assert run.name == "mail-4f00" and run.config["training.lr"] == 0.01
+    told = {one["step"]: one["loss"] for one in trackio.SQLiteStorage.get_logs("homes", run.name)}
     assert told == {index: one["loss"] for index, one in ROUNDS.items()}
+    kept = {one.read_bytes() for one in (tmp_path / "artifacts").rglob("*") if one.is_file()}
+    assert {one.read_bytes() for one in files.rglob("*") if one.is_file()} <= kept
+
+
+@pytest.mark.slow
+def test_trackio_itself_runs_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    """It needs an older Pillow than ours; everything else is found behind its own packages."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "-q", "trackio==0.43.0"]
+    if subprocess.run(install, check=False, capture_output=True).returncode:
+        pytest.skip("Trackio cannot be installed here")
+    (own,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    (own / "behind.pth").write_text("\n".join(site.getsitepackages()))
+    line = [python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
+    line += ["-k", "trackio_reads_it_back"]
+    done = subprocess.run(line, cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout
 
 
 def test_a_run_is_logged_while_it_is_served_and_ends_the_command(
