@@ -187,6 +187,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "left": None,
         "misses": 0,
         "last": ANSWER,
+        "scored": ROUND,
     },
     "NewToken": {"uses": 10, "expires_in_s": 604800.0, "tags": {"site": "kitchen"}},
     "NewOperator": {"role": "viewer"},

@@ -39,6 +39,7 @@ from smidgen.coordinator.operator.views import (
     by_name,
     detail_told,
     members_told,
+    round_told,
     run_told,
 )
 from smidgen.coordinator.presets import laid_under
@@ -278,6 +279,10 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
         chosen, following = page(names, lambda device_id: known[device_id].name, after, limit)
         name, last = live.config.name, newest_of_each(store.database, run_id, chosen)
         newest = {key: answer_told(row, name, known[key].name) for key, row in last.items()}
+        scores = {
+            key: round_told(row["round_index"], [row], live.config.task)
+            for key, row in newest_of_each(store.database, run_id, chosen, ["evaluate"]).items()
+        }
         part = {device_id: told[device_id] for device_id in chosen}
 
         def is_here(device: Device) -> bool:
@@ -285,7 +290,7 @@ def _add_parts(viewer: APIRouter, service: Service, history: History) -> None:
 
         fresh = {key: with_contact(service, known[key]) for key in chosen}
         return {
-            "devices": members_told(live.state, fresh, part, newest, is_here),
+            "devices": members_told(live.state, fresh, part, newest, scores, is_here),
             "next": following,
         }
 

@@ -192,6 +192,7 @@ class Member(Model):
         left: Why it takes no part for now.
         misses: Steps in a row that closed without it; it is asked less often for that.
         last: Its newest answer in this run.
+        scored: Its newest evaluation in this run, told as a round in which it answered alone.
     """
 
     device_id: str
@@ -206,6 +207,7 @@ class Member(Model):
     left: Failure | None
     misses: int
     last: Answer | None
+    scored: Round | None
 
 
 Runs = page_of("Runs", "Runs, the newest first.", Run)

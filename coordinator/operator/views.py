@@ -248,6 +248,7 @@ def members_told(
     fleet: Mapping[str, Device],
     told: Mapping[str, Member],
     newest: Mapping[str, Told],
+    scores: Mapping[str, Told],
     is_here: Callable[[Device], bool],
 ) -> list[Told]:
     """Devices that answered a run's invitation, by name.
@@ -257,6 +258,7 @@ def members_told(
         fleet: All devices, by id.
         told: What they answered.
         newest: The newest answer of each, as `answer_told` tells it.
+        scores: The newest evaluation of each, as `round_told` tells it of that answer alone.
         is_here: Whether a device was heard of lately.
     """
     step, left = state.step, state.left
@@ -281,6 +283,7 @@ def members_told(
                 "left": left.get(device_id),
                 "misses": misses_of(state, device_id),
                 "last": newest.get(device_id),
+                "scored": scores.get(device_id),
             }
         )
     return sorted(found, key=lambda one: by_name(one["name"]))

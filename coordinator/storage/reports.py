@@ -25,6 +25,7 @@ from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.scores import perplexity
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.figures import Row, by_round, counted, entities_of, weighted
+from smidgen.edge_client.wire.messages import DOING
 
 PLACE = sql.case(
     {"label": 0, "train": 1, "unmask": 2, "evaluate": 3}, value=REPORTS.c.kind, else_=4
@@ -106,13 +107,29 @@ def newest_of_device(database: Database, device_id: str, limit: int) -> list[Row
     return _rows(database, REPORTS.c.device_id == device_id, limit)
 
 
-def newest_of_each(database: Database, run_id: str, device_ids: Collection[str]) -> dict[str, Row]:
-    """The newest answer of each of these devices in a run, of those that have answered."""
+def newest_of_each(
+    database: Database,
+    run_id: str,
+    device_ids: Collection[str],
+    kinds: Collection[str] = tuple(DOING),
+) -> dict[str, Row]:
+    """The newest answer of each of these devices in a run, of those that have answered.
+
+    Args:
+        database: The store's.
+        run_id: The run.
+        device_ids: The devices.
+        kinds: Kinds of work whose answers count.
+    """
     place = sql.func.row_number().over(
         partition_by=REPORTS.c.device_id, order_by=[part.desc() for part in LATER]
     )
-    here = (REPORTS.c.run_id == run_id) & REPORTS.c.device_id.in_(list(device_ids))
-    numbered = sql.select(REPORTS.c.work_id, place.label("place")).where(here).subquery()
+    numbered = (
+        sql.select(REPORTS.c.work_id, place.label("place"))
+        .where(REPORTS.c.run_id == run_id, REPORTS.c.device_id.in_(list(device_ids)))
+        .where(REPORTS.c.kind.in_(list(kinds)))
+        .subquery()
+    )
     newest = sql.select(numbered.c.work_id).where(numbered.c.place == 1)
     found = database.rows(sql.select(REPORTS).where(REPORTS.c.work_id.in_(newest)))
     return {row["device_id"]: _report_row(row) for row in found}

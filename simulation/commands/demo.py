@@ -37,7 +37,6 @@ from smidgen.simulation.population.deal import split_of
 
 app = Commands()
 
-SENTENCE = "parcel left with the neighbour at no 14"  # for the demo's own task
 MARK = ".smidgen-demo"
 
 
@@ -152,8 +151,7 @@ def demo(
             data, test, find_task(task or ""), clients, labels, seed, test_texts, likeness
         )
         if split.left_out:
-            said = "test texts are texts that devices train on, and are left out"
-            tell([f"{split.left_out} {said}"], console.file)
+            tell([f"{split.left_out} test texts are left out: devices train on them"], console.file)
     deleted = cleared(out)
     try:
         homes = out / "devices"
@@ -209,7 +207,7 @@ def _next(is_chat: bool, is_own: bool) -> tuple[str, str]:
     """The command that answers with the adapter, and what it might be given."""
     if is_chat:
         return "generate", f"'{TO_HOME}'"
-    return "predict", f"'{SENTENCE}'" if is_own else "--file YOUR_TEXTS.csv"
+    return "predict", "'parcel left with the neighbour at no 14'" if is_own else "--file TEXTS.csv"
 
 
 def cleared(out: Path) -> list[str]:
@@ -272,8 +270,8 @@ def _tell(
     summary, adapter, (answer, texts) = result.summary(), setting.out / "adapter", following
     up, down = (size(summary[f"bytes_{way}_per_client_round"]) for way in ("up", "down"))
     base = "" if setting.base == EMBEDDED else f" --base {setting.base}"
-    own = relpath(Path(sys.executable).with_name("smidgen"))
-    command = "smidgen" if shutil.which("smidgen") else own  # where no environment is active
+    own = Path(sys.executable).with_name("smidgen")  # where no environment is active
+    command = "smidgen" if shutil.which("smidgen") else relpath(own)
     lines = [
         f"per client and round: {up} up, {down} down; peak RSS of a client "
         f"{size(summary['peak_rss_bytes'])}; {summary['seconds']:.0f} s in all",

@@ -2,13 +2,13 @@
 
 import { showDevices, showMore } from "./devices.js";
 import { listen } from "./live.js";
-import { newsOf, showRun, showTable } from "./runs.js";
+import { newsOf, showMembers, showRun, showTable } from "./runs.js";
 import { counted, find, say } from "./words.js";
 
 const FULL = "The coordinator's disk is full: no step begins and no update is taken until there is room.";
 const SESSION = "/v1/operator/session";
 const seen = { runs: new Map(), rounds: new Map(), devices: new Map() };
-let [role, chosen, ahead_s, hangUp, isDue] = ["", "", 0, null, false];
+let [role, chosen, looked, ahead_s, hangUp, isDue] = ["", "", "", 0, null, false];
 
 const now = () => Date.now() / 1000 + ahead_s;
 
@@ -143,6 +143,21 @@ function draw() {
   showTable(runs, chosen, choose);
   showRun(seen.runs.get(chosen), rounds, now(), isOperator);
   showDevices([...seen.devices.values()], now(), isOperator, revoke);
+  look();
+}
+
+/** Ask for a run's devices where somebody looks at them: once, and after each evaluation. */
+async function look() {
+  const run = seen.runs.get(chosen);
+  const key = run && find("members-details").open ? `${run.run_id}/${run.phase}/${run.accuracy_round}` : "";
+  if (!key || key === looked) return;
+  looked = key;
+  const answer = await ask("GET", `/v1/operator/runs/${encodeURIComponent(run.run_id)}/devices?limit=200`).catch(() => null);
+  if (!answer?.ok) looked = "";
+  else if (looked === key) {
+    const told = await answer.json();
+    showMembers(run, told.devices, told.next === null);
+  }
 }
 
 function choose(run_id) {
@@ -154,6 +169,7 @@ function choose(run_id) {
 }
 
 find("rounds-details").addEventListener("toggle", soon);
+find("members-details").addEventListener("toggle", soon);
 find("filter").addEventListener("input", soon);
 find("search").addEventListener("submit", (event) => event.preventDefault());
 find("more").addEventListener("click", () => {

@@ -254,6 +254,31 @@ function tableOf(rounds, measure) {
   );
 }
 
+const MEMBERSHIPS = { joined: "takes part", declined: "declined", home: "is done" };
+
+/** Devices of a run, each with its newest evaluation on its own test texts. */
+export function showMembers(run, members, isAll) {
+  const table = find("members");
+  const measure = measureOf(run);
+  say(find("members-score"), measure.word);
+  const cut = isAll ? "" : ` The first ${members.length} by name.`;
+  say(find("members-note"), `${measure.title} on each device's own test texts, at its newest evaluation.${cut}`);
+  keep(
+    table.tBodies[0],
+    members,
+    (one) => one.device_id,
+    () => row(table, ["", "number", "number", ""]),
+    (line, one) => {
+      const [name, score, round, state] = line.cells;
+      say(name, one.name);
+      score.dataset.name = measure.word;
+      say(score, one.scored ? scored({ ...one.scored, [`${measure.key}_error`]: 0 }, measure) : "");
+      say(round, one.scored ? String(one.scored.round_index) : "");
+      say(state, MEMBERSHIPS[one.membership]);
+    },
+  );
+}
+
 function showTrouble(run) {
   const table = find("trouble");
   table.hidden = run.trouble.length === 0;

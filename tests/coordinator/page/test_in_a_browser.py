@@ -286,6 +286,9 @@ def test_after_a_run_the_page_says_who_took_part_and_gives_its_adapter(
     said(page, "#run-said", "Finished after 1 round")
     said(page, "#runs tbody", "2 took part")
     said(page, "#run-facts", "best 60.0 % after round 1")
+    page.locator("#members-details summary").click()
+    said(page, "#members tbody tr:first-child", "a60.0 %1")
+    said(page, "#members tbody tr:last-child", "is done")
     with page.expect_download() as found:
         page.get_by_role("link", name="Download the adapter (round 1").click()
     found.value.save_as(tmp_path / "adapter.zip")
