@@ -43,13 +43,14 @@ def run(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def debian(folder: Path) -> Path:
+def debian(folder: Path, *packages: str) -> Path:
     """A bare Debian 12 for arm64 with its Python: packages unpacked, none configured."""
     for name in ("debootstrap", "dpkg", emulation.QEMU):
         if shutil.which(name) is None:
             pytest.skip(f"{name} is not installed")
     root = folder / "root"
-    words = ["--foreign", "--arch=arm64", "--variant=minbase", "--include=python3", "bookworm"]
+    words = ["--foreign", "--arch=arm64", "--variant=minbase"]
+    words += [f"--include={','.join(('python3', *packages))}", "bookworm"]
     if run("debootstrap", *words, str(root)).returncode:
         pytest.skip("no Debian mirror answers")
     for package in (root / "var/cache/apt/archives").glob("*.deb"):
