@@ -43,6 +43,7 @@ def flat(body: bytes) -> np.ndarray:
 def test_a_device_adds_noise_of_its_own_secret_and_tells_no_loss(
     tiny_base: Base, task: Task, mine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """With unit `text` updates have noise before they leave, and no training loss is reported."""
     caplog.set_level(logging.INFO)
     script = Noisy(tiny_base, task, [("train", nothing)] * 2)
     reports = script.run(tmp_path)
