@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated
@@ -17,12 +17,16 @@ from smidgen.edge_client.wire.training import Training
 from smidgen.simulation.commands.experiments import JsonOption
 from smidgen.simulation.datasets.catalogue import read_dataset
 
-NAMES = ("accuracy", "members", "members_sure", "canaries", "found_of_one", "found_of_eight")
-HEADS = ("accuracy", "members", "members, sure", "canaries", "of 1", "of 8")
+NAMES = tuple(one.name for one in fields(Leakage))
+HEADS = (
+    *("accuracy", "by loss", "by fall", "by shadows", "sure", "canaries", "exposure"),
+    *("of 1", "of 8", "words"),
+)
 NOTES = (
-    "members, canaries: area under the curve of texts trained on beside others, 50 is chance; "
-    "sure: members found at 1 % of false alarms; of 1, of 8: texts found by an update of so many "
-    "among ten times as many candidates, 10 is chance",
+    "by loss, fall, shadows; canaries: area under the curve of texts trained on beside others, 50 "
+    "is chance; sure: members found by shadows at 1 % of false alarms; exposure: in bits, 1.3 by "
+    "chance; of 1, of 8, words: texts found by an update of so many, or words of one text, among "
+    "ten times as many candidates, 10 is chance",
 )
 
 
@@ -69,8 +73,9 @@ def leakage(
 
 
 def _cells(runs: Sequence[Leakage]) -> Iterator[str]:
-    """Mean and sample standard deviation over seeds, in %."""
+    """Mean and sample standard deviation over seeds, in % but for bits."""
     for name in NAMES:
-        values = [100.0 * getattr(one, name) for one in runs]
+        scale = 1.0 if name == "exposure" else 100.0
+        values = [scale * getattr(one, name) for one in runs]
         spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
         yield f"{mean(values):.1f}{spread}"

@@ -1,14 +1,18 @@
 """What an adapter, and one device's update, tell of the texts behind them.
 
-Members: a text's loss falls further by training where it was trained on; the attacker, who has the
-base too, ranks texts by that fall (Yeom et al. 2018, arXiv:1709.01604, calibrated by the base's own
-loss as Watson et al. 2022, arXiv:2111.08440, do).
+Members: the attacker ranks texts by how low their loss is (Yeom et al. 2018, arXiv:1709.01604); by
+how far it fell from the base's (Watson et al. 2022, arXiv:2111.08440); and by how likely it is by
+adapters of its own, trained in the same way on halves of the same pool, with and without the text
+(LiRA, Carlini et al. 2022, arXiv:2112.03570, with few shadows and one variance).
 
 Canaries: texts of random words with random labels, of which half are trained on; nothing but memory
-tells the halves apart (Carlini et al. 2019, arXiv:1802.08232).
+tells the halves apart. Exposure is log2 of how many there are, less log2 of a canary's rank by its
+fall among those that were not trained on (Carlini et al. 2019, arXiv:1802.08232); 1.3 bits by
+chance.
 
-Updates: a coordinator that holds ten times as many candidates as a device has texts takes those
-whose gradients point most where the update goes; chance finds a tenth.
+Updates: a coordinator that holds ten times as many candidates as a device has texts, or as its text
+has words, takes those whose gradients point most where the update goes; chance finds a tenth. A sum
+of eight devices' updates, all that secure aggregation shows, is an update of eight texts.
 """
 
 import math
@@ -37,7 +41,8 @@ from smidgen.simulation.datasets.dataset import DataSet
 from smidgen.simulation.experiments.virtual.full_backend import open_full
 
 CANARIES = 64  # half of them trained on
-CANDIDATES = 10  # for each text of a device
+CANDIDATES = 10  # for each text of a device, or word of a text
+SHADOWS = 4  # adapters that the attacker trains, in pairs of a half and the other
 TRIALS = 10  # devices whose update is attacked
 
 
@@ -70,19 +75,27 @@ class Leakage:
 
     Attributes:
         accuracy: On texts that were not trained on.
-        members: Area under the curve of members beside others.
-        members_sure: Share of members found where one other in a hundred is taken for one.
+        by_loss: Area under the curve of members beside others, by loss alone.
+        members: By the fall of the loss.
+        by_shadows: By adapters of the attacker's own.
+        members_sure: Share of members found so where one other in a hundred is taken for one.
         canaries: Area under the curve of canaries trained on beside the others.
+        exposure: Mean over canaries trained on, in bits.
         found_of_one: Share of updates of one text whose text was found.
         found_of_eight: Share of texts found by updates of eight.
+        words: Share of a text's words found by its update.
     """
 
     accuracy: float
+    by_loss: float
     members: float
+    by_shadows: float
     members_sure: float
     canaries: float
+    exposure: float
     found_of_one: float
     found_of_eight: float
+    words: float
 
 
 def attack(asked: Attacked, base_name: str, data: DataSet) -> Leakage:
@@ -105,14 +118,56 @@ def attack(asked: Attacked, base_name: str, data: DataSet) -> Leakage:
     train(engine, [*members, *inside], asked.training, asked.seed, correct=correct)
     after, is_right = _losses(engine, every), engine.judge(others)[1]
     falls = np.split(before - after, np.cumsum([len(members), len(others), len(inside)]))
+    pool, count = [*members, *others], len(members)
+    likely = _likely(engine, start, asked, pool, after[: len(pool)], rng)
+    ranks = 1 + (falls[3][:, None] > falls[2]).sum(0)
     engine.load_adapter(start)
     return Leakage(
         float(is_right.mean()),
+        area(-after[:count], -after[count : len(pool)]),
         area(falls[0], falls[1]),
-        float((falls[0] > np.quantile(falls[1], 0.99)).mean()),
+        area(likely[:count], likely[count:]),
+        float((likely[:count] > np.quantile(likely[count:], 0.99)).mean()),
         area(falls[2], falls[3]),
-        *(_found(engine, start, asked, drawn, count, rng) for count in (1, 8)),
+        float(np.mean(math.log2(len(outside) + 1) - np.log2(ranks))),
+        _found(engine, start, asked, drawn, 1, rng),
+        _found(engine, start, asked, drawn, 8, rng),
+        _words_found(engine, start, asked, drawn, rng),
     )
+
+
+def _likely(
+    engine: Engine,
+    start: AdapterState,
+    asked: Attacked,
+    pool: Sequence[Example],
+    losses: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """How much likelier each loss is of an adapter that was trained on the text, (texts,)."""
+    odds, is_in = [], []
+    for shadow in range(SHADOWS):
+        if shadow % 2 == 0:
+            chosen = rng.permutation(len(pool)) < len(pool) // 2
+        is_in.append(chosen if shadow % 2 == 0 else ~chosen)
+        known = replace(asked, seed=derive_seed(asked.seed, "shadow", shadow))
+        correct = _correction(known, asked.training.epochs, asked.training.batch)
+        engine.load_adapter(start)
+        texts = [one for one, is_there in zip(pool, is_in[-1], strict=True) if is_there]
+        train(engine, texts, asked.training, known.seed, correct=correct)
+        odds.append(_odds(_losses(engine, pool)))
+    told, member = np.array(odds), np.array(is_in)
+    within, without = (
+        np.where(one, told, 0.0).sum(0) / (SHADOWS // 2) for one in (member, ~member)
+    )
+    likely: np.ndarray = (within - without) * (_odds(losses) - (within + without) / 2.0)
+    return likely
+
+
+def _odds(losses: np.ndarray) -> np.ndarray:
+    """The logit of the right label's probability."""
+    found: np.ndarray = -losses - np.log(-np.expm1(-np.maximum(losses, 1e-12)))
+    return found
 
 
 def area(inside: np.ndarray, outside: np.ndarray) -> float:
@@ -177,6 +232,30 @@ def _found(
         near = list(_nearness(engine, pool, _update(engine, pool[:count], asked, trial)))
         best = np.argsort(near)[-count:]
         found.append((best < count).mean())
+    return float(np.mean(found))
+
+
+def _words_found(
+    engine: Engine,
+    start: AdapterState,
+    asked: Attacked,
+    texts: Sequence[Example],
+    rng: np.random.Generator,
+) -> float:
+    """Share of a text's words among the candidates that alone give gradients nearest its update.
+
+    The attacker knows the label, which an update of one text tells.
+    """
+    known, found = sorted({word for one in texts for word in one.text.split()}), []
+    for trial in range(TRIALS // 2):  # each asks for hundreds of gradients
+        engine.load_adapter(start)
+        mine = texts[int(rng.integers(len(texts)))]
+        inside = sorted(set(mine.text.split()))
+        outside = [word for word in rng.permutation(known) if word not in inside]
+        words = [*inside, *outside[: (CANDIDATES - 1) * len(inside)]]
+        pool = [replace(mine, text=str(word)) for word in words]
+        near = list(_nearness(engine, pool, _update(engine, [mine], asked, trial)))
+        found.append((np.argsort(near)[-len(inside) :] < len(inside)).mean())
     return float(np.mean(found))
 
 

@@ -35,3 +35,6 @@ def test_updates_give_texts_away_and_noise_hides_them(tiny_base: Base, hub_task:
     private = attack(replace(asked, epsilon=0.5), str(tiny_base.folder), data)
     assert plain.found_of_one > 0.9 > 0.4 > private.found_of_one
     assert plain.members > 0.6 and abs(private.members - 0.5) < 0.15
+    assert plain.by_shadows > 0.6 and abs(private.by_shadows - 0.5) < 0.2
+    assert plain.exposure > 2.0 > private.exposure
+    assert plain.words > 0.2
