@@ -23,7 +23,6 @@ CHECK, CLOCK = "coordinator", "coordinator's clock"
 SOON_S = 14 * 86400.0  # until a certificate expires
 DO_SO = "do as that says; neither token nor key was sent"
 NOBODY = "is `smidgen coordinator serve` running there, and is the network up?"
-RENEW = "smidgen coordinator init --renew, there"
 SET_CLOCK = "set the clock of this device, or the coordinator's: certificates are dated"
 
 
@@ -83,7 +82,7 @@ def _certificate(url: str, response: httpx.Response, now_s: float) -> Finding:
     day = time.strftime("%Y-%m-%d", time.gmtime(ends_s))
     shown = f"{url} answers, and its certificate is believed until {day}"
     if ends_s - now_s < SOON_S:
-        return Finding(CHECK, WARNING, shown, RENEW)
+        return Finding(CHECK, WARNING, shown, "smidgen coordinator init --renew, there")
     return Finding(CHECK, OK, shown)
 
 

@@ -36,7 +36,6 @@ from smidgen.edge_client.updates.forms import is_lora
 from smidgen.edge_client.wire.training import Training
 
 DEVICE_HELP = "cpu or cuda; cuda is the first CUDA device that torch sees."
-CARD = "smidgen.edge_client.engine.torch_backend.card"  # reached by name: it imports torch
 
 
 def check_device(device: str, engine: str) -> None:
@@ -87,7 +86,8 @@ def measured_card_flops() -> float:
 
 
 def _card() -> Any:
-    return import_module(CARD)
+    # By name: it imports torch.
+    return import_module("smidgen.edge_client.engine.torch_backend.card")
 
 
 @dataclass(frozen=True)

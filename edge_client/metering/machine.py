@@ -26,8 +26,6 @@ import psutil
 
 from smidgen.edge_client.metering.memory import folders, number, text
 
-MAINS = ("Mains", "UPS")  # what a supply is that feeds the machine alone
-
 
 def board(root: Path = Path("/")) -> str:
     """The board's model, such as `Raspberry Pi 5 Model B Rev 1.0`; empty where nothing tells.
@@ -59,7 +57,7 @@ def is_on_mains(root: Path = Path("/")) -> bool | None:
     if states:
         return "Discharging" not in states
     outs = [folder for folder, online in plugs.items() if online == 0]
-    return False if any(text(folder / "type") in MAINS for folder in outs) else None
+    return False if any(text(folder / "type") in ("Mains", "UPS") for folder in outs) else None
 
 
 CPUS = "sys/devices/system/cpu"

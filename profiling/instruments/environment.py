@@ -218,7 +218,6 @@ INSTRUCTION_SETS = (
     *("avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8"),
     *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2"),
 )
-LIBRARIES = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -336,7 +335,7 @@ def library_files() -> list[Path]:
 
 def versions() -> dict[str, str | None]:
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in LIBRARIES:
+    for name in ("numpy", "torch", "transformers", "peft", "bitsandbytes", "onnxruntime"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

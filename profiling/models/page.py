@@ -272,7 +272,6 @@ def _rate(value: float | None) -> str:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-SPECIAL = re.compile(r"[&<>|*_`\[\]\\#]")  # as entities: every reader of Markdown knows them
 WITHOUT = {"unmeasured": "not measured", "none": "does not fit", "unproved": "not proved"}
 LISTS = ("steps_s", "texts_per_s", "step_j")
 NOT_FLAT = (*LISTS, "plan", "asked", "proofs")
@@ -344,7 +343,7 @@ def _rendered(name: str, page: dict[str, Any]) -> str:
 
 def escaped(text: str) -> str:
     """Words from outside, so that Markdown reads them as words."""
-    return SPECIAL.sub(lambda found: f"&#{ord(found[0])};", plain(text))
+    return re.sub(r"[&<>|*_`\[\]\\#]", lambda found: f"&#{ord(found[0])};", plain(text))
 
 
 def _bases(cells: Sequence[Cell]) -> list[tuple[Table, list[tuple[Cell, Sequence[str]]]]]:

@@ -166,9 +166,6 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-BOTH = "{text_a} {text_b}"
-
-
 def of_two(task: Task, first: str) -> Task:
     """A task of one text as one of two fields.
 
@@ -176,7 +173,7 @@ def of_two(task: Task, first: str) -> Task:
         task: Asked by `{text}`.
         first: The pattern that is asked, with `{text_a}` and `{text_b}`.
     """
-    others = (pattern.replace("{text}", BOTH) for pattern in task.patterns)
+    others = (pattern.replace("{text}", "{text_a} {text_b}") for pattern in task.patterns)
     return replace(task, patterns=(first, *others))
 
 

@@ -278,7 +278,6 @@ def _counts(examples: Iterable[Example]) -> dict[str | None, int]:
     return counts
 
 
-BC5CDR = Task("bc5cdr", ("Entity",), kind="tagging")
 NCBI = Task("ncbi_disease", ("Disease",), kind="tagging")
 PANX = Task("panx", ("PER", "LOC", "ORG"), kind="tagging")
 
@@ -383,7 +382,7 @@ READERS: dict[str, Callable[[Path, Sequence[str]], Parts]] = {
     "ner_bc5cdr": partial(
         abstracts,
         name="ner_bc5cdr",
-        task=BC5CDR,
+        task=Task("bc5cdr", ("Entity",), kind="tagging"),
         notes=("chemicals and diseases are one type",),
     ),
     "ner_ncbi_disease": partial(abstracts, name="ner_ncbi_disease", task=NCBI, notes=()),

@@ -35,10 +35,6 @@ from smidgen.simulation.report.scenario import (
 )
 
 PICTURES = ("accuracy.png", "languages.png", "clients.png", "ranks.png", "alphas.png")
-COSTS: tuple[tuple[str, float, str], ...] = (
-    ("bytes_up", 1 << 20, "MiB up, all clients together (measured)"),
-    ("all_forwards", 1e3, "thousand layer-forwards (counted)"),
-)
 DASHES = (":", "--", "-.")
 MOST_NAMES = 8  # clients whose names fit side by side below their bars
 PANEL = 3.4  # inches, of each side
@@ -107,7 +103,10 @@ def names_of(found: Sequence[Measured]) -> dict[str, str]:
 def costs_of(trained: Sequence[Measured]) -> list[tuple[str, float, str]]:
     """The costs by which curves differ: others give the same picture as the rounds."""
     found = []
-    for cost in COSTS:
+    for cost in (
+        ("bytes_up", 1 << 20, "MiB up, all clients together (measured)"),
+        ("all_forwards", 1e3, "thousand layer-forwards (counted)"),
+    ):
         spent = [total for item in trained if (total := item.total(cost[0])) > 0]
         if len(spent) > 1 and max(spent) > 1.05 * min(spent):
             found.append(cost)
