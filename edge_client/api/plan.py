@@ -14,6 +14,7 @@ from smidgen.edge_client.api.labeller import Asked, Place, as_task, place, train
 from smidgen.edge_client.bases.base import EMBEDDED, BaseError, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import facts_in_process, workload
 from smidgen.edge_client.engine.opening import engine_name, measured_card_flops, runtime_bytes
+from smidgen.edge_client.errors import demand
 from smidgen.edge_client.outputs import OutputError, home_folder
 from smidgen.edge_client.planning.budget import Corrections
 from smidgen.edge_client.planning.cuda_memory import CPU, CUDA, Accelerator, host_bytes, seconds
@@ -186,8 +187,7 @@ def _work(
     bits: int | None,
     engine: str,
 ) -> tuple[Workload, str]:
-    if bits not in (None, 4, 8, 16):
-        raise BaseError(f"--bits {bits} is not one of 4, 8 and 16")
+    demand(bits in (None, 4, 8, 16), f"--bits {bits} is not one of 4, 8 and 16", BaseError)
     spec, asked = parse_adapter(adapter), TWO_LABELS if task is None else as_task(task)
     opened = open_base(base)
     if bits is not None and opened.is_gguf:

@@ -29,6 +29,7 @@ from smidgen.edge_client.bases.architectures import (
     reads,
     writes,
 )
+from smidgen.edge_client.errors import demand
 
 GROUP = "smidgen.families"
 ROPE_THETA = 10000.0
@@ -770,8 +771,7 @@ def check_block(said: str, family: Family) -> None:
         ]:
             raise ArchitectureError(f"{where}, is of {missing[0]!r}, which its row does not name")
         known |= set(writes(op))
-    if "out" not in known:
-        raise ArchitectureError(f"{said}: no operation gives 'out', a layer's result")
+    demand("out" in known, f"{said}: no operation gives 'out', a layer's result", ArchitectureError)
     read = {name for op in family.block if isinstance(op, Linears) for name in op.names}
     if unread := sorted(set(family.linears) - read.intersection(LINEARS)):
         which = "no operation reads" if unread[0] in LINEARS else f"is none of {', '.join(LINEARS)}"

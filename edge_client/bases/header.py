@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from smidgen.edge_client.bases.gguf.blocks import BLOCKS
-from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput, demand
 
 MAX_HEADER_BYTES = 16 << 20
 ALIGNMENT = 8
@@ -124,8 +124,7 @@ def read_header(file: BinaryIO, path: Path) -> dict[str, TensorEntry]:
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     known = dict(pairs)
-    if len(known) < len(pairs):
-        raise ValueError("a name comes twice")
+    demand(len(known) >= len(pairs), "a name comes twice", ValueError)
     return known
 
 

@@ -18,7 +18,7 @@ from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.engine.engine import Engine, EngineError
 from smidgen.edge_client.engine.linear import with_core
-from smidgen.edge_client.errors import installing
+from smidgen.edge_client.errors import demand, installing
 from smidgen.edge_client.metering.memory import sizes
 from smidgen.edge_client.planning.allocator import (
     ask_for_large_pages,
@@ -44,8 +44,7 @@ def check_device(device: str, engine: str) -> None:
     Raises:
         EngineError: Says which of the two.
     """
-    if device not in (CPU, CUDA):
-        raise EngineError(f"--device {device!r} is not known; {CPU} or {CUDA}")
+    demand(device in (CPU, CUDA), f"--device {device!r} is not known; {CPU} or {CUDA}", EngineError)
     if device == CUDA and engine == "onnx":
         raise EngineError(
             "--engine onnx --device cuda: the onnx engine computes on the processor; use --engine "

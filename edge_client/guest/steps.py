@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from smidgen.edge_client.bases.header import write_header
-from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.files import PRIVATE, from_json, write_atomically
 from smidgen.edge_client.guest.process import Ended
 from smidgen.edge_client.planning.plan import Plan
@@ -186,8 +186,7 @@ def _read(path: Path, bound: Mapping[str, str]) -> Steps:
         digest, whole = file.read(DIGITS), hashlib.sha256()
         while chunk := file.read(1 << 20):
             whole.update(chunk)
-        if whole.hexdigest().encode() != digest:
-            raise NotTheSame("the file is damaged")
+        demand(whole.hexdigest().encode() == digest, "the file is damaged", NotTheSame)
         size = file.seek(0, os.SEEK_END)
         file.seek(DIGITS)
         length = int.from_bytes(file.read(8), "little")

@@ -148,8 +148,7 @@ def files_of(folder: Path, files: Files = ANY.files) -> dict[str, Path]:
             DataError,
         )
         return {"labelled": folder}
-    if not folder.is_dir():
-        raise DataError(f"no data at {folder}; {files.what} is expected")
+    demand(folder.is_dir(), f"no data at {folder}; {files.what} is expected", DataError)
     found = {part: path for part in files.parts if (path := find_part(folder, part, files))}
     if not found:
         known = [ending[1:] for ending in endings_of(PARTS[0], files)]

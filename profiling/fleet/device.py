@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, Enrolled, Membership, draw_key
 from smidgen.edge_client.wire.messages import (
     PROTOCOL,
@@ -188,8 +188,7 @@ async def _read(reader: asyncio.StreamReader, method: str) -> Answer:
     if method == "HEAD" or status in (204, 304) or status < 200:
         return Answer(status, headers, b"")
     length = int(headers["content-length"]) if "content-length" in headers else -1
-    if not 0 <= length <= MOST_BODY_BYTES:
-        raise ValueError("an answer without a length, or too long")
+    demand(0 <= length <= MOST_BODY_BYTES, "an answer without a length, or too long", ValueError)
     return Answer(status, headers, await reader.readexactly(length))
 
 
@@ -335,8 +334,7 @@ class Device:
         if digest in self._adapters:
             return
         body = (await self._ask("adapter", "GET", f"/v1/adapters/{digest}")).body
-        if sha256(body) != digest:
-            raise WireError(f"adapter: {len(body)} bytes with another hash")
+        demand(sha256(body) == digest, f"adapter: {len(body)} bytes with another hash", WireError)
         self._adapters.append(digest)
         if not self._book.first:
             self._book.first = decode_adapter(body)

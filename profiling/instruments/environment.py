@@ -91,8 +91,7 @@ def find_base(name: str, is_random: bool, bits: int | None, seed: int) -> Base:
     Raises:
         BenchmarkError: No such base, or it cannot be packed.
     """
-    if bits not in (None, *BITS):
-        raise BenchmarkError(f"--bits {bits} is not one of 4, 8 and 16")
+    demand(bits in (None, *BITS), f"--bits {bits} is not one of 4, 8 and 16", BenchmarkError)
     if is_random:
         folder = cache_folder() / "packs" / f"random-{name}-{bits or 4}-{seed}"
         return _packed(name, bits or 4, folder, ["--random", "--seed", str(seed)])
@@ -390,8 +389,7 @@ def check_isa(isa: str) -> None:
     """
     if not isa:
         return
-    if isa not in ISAS:
-        raise BenchmarkError(f"--isa {isa} is not one of {', '.join(ISAS)}")
+    demand(isa in ISAS, f"--isa {isa} is not one of {', '.join(ISAS)}", BenchmarkError)
     machine = this_machine()
     if ISAS[isa][0] not in machine.instruction_sets:
         processor = machine.processor or platform.machine()

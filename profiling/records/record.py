@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
-from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput, demand
 
 SCHEMA = 1
 Kind = Literal["train", "model", "grid", "wire", "fleet", "round", "soak"]
@@ -155,8 +155,7 @@ def from_line(line: str) -> Record:
     except ValueError as error:
         raise RecordError("not a whole line of JSON") from error
     schema = raw.get("schema") if isinstance(raw, Mapping) else None
-    if schema is None:
-        raise RecordError("not a record of smidgen profile")
+    demand(schema is not None, "not a record of smidgen profile", RecordError)
     if schema != SCHEMA:
         raise RecordError(f"a record of schema {schema}; this smidgen reads schema {SCHEMA}")
     try:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.client.state import ClientState
+from smidgen.edge_client.errors import demand
 from smidgen.edge_client.wire.tensors import AdapterState, decode_adapter
 from smidgen.profiling.instruments.child import Line, ProcessError, Processes, running
 from smidgen.profiling.instruments.environment import cache_folder
@@ -185,8 +186,7 @@ def check(asked: Rounds, last: AdapterState) -> None:
         ProcessError: It is not the first one with 0.01 added in each round.
     """
     is_so = is_sum(first_state(asked.base, asked.adapter), last, asked.all_rounds)
-    if not is_so:
-        raise ProcessError(f"{WHO}: its mean is not that of the answers")
+    demand(is_so, f"{WHO}: its mean is not that of the answers", ProcessError)
 
 
 def begins(lines: Iterable[Line], round_index: int, kind: str) -> float:

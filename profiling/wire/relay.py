@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from smidgen.edge_client.errors import Failed
+from smidgen.edge_client.errors import Failed, demand
 
 PIECE_BYTES = 256 * 1024
 KEY = re.compile(rb"\r\nauthorization: *([^\r]+)\r\n", re.IGNORECASE)
@@ -74,8 +74,7 @@ class Relay:
         Raises:
             RelayError: The relay has ended.
         """
-        if self._process.poll() is not None:
-            raise RelayError("the relay has ended")
+        demand(self._process.poll() is None, "the relay has ended", RelayError)
         assert self._process.stdin is not None
         with suppress(OSError):  # that it ends just now is found below
             self._process.stdin.write("\n")

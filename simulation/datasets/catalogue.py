@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.registry import read_rows
 from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tasks.task import Task, read_task
@@ -184,8 +185,7 @@ def read_own_folder(folder: Path, languages: Sequence[str] = ()) -> DataSet:
     Raises:
         DataError: A file is missing or cannot be read, or no text is in such a language.
     """
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}; {WRITES}")
+    demand(folder.is_dir(), f"no folder {folder}; {WRITES}", DataError)
     task_file = folder / TASK
     task = _own_task(task_file) if task_file.is_file() else None
     own = (task or ANY).files

@@ -15,7 +15,7 @@ from math import isinf
 
 import numpy as np
 
-from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.wire.tensors import derive_seed
 
 
@@ -391,12 +391,9 @@ def _names(clients: int) -> list[str]:
 
 
 def _check(texts: int, clients: int, labelled_total: int | None, tests: int) -> None:
-    if texts < 1:
-        raise PopulationError("no training texts to deal out")
-    if clients < 1:
-        raise PopulationError(f"clients is {clients}; at least 1 expected")
-    if tests < 0:
-        raise PopulationError(f"tests is {tests}; 0 or more expected")
+    demand(texts >= 1, "no training texts to deal out", PopulationError)
+    demand(clients >= 1, f"clients is {clients}; at least 1 expected", PopulationError)
+    demand(tests >= 0, f"tests is {tests}; 0 or more expected", PopulationError)
     if labelled_total is not None:
         _check_at_most("labelled_total", labelled_total, texts, "training texts")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput, demand
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -346,8 +346,7 @@ def check_pattern(pattern: str) -> None:
     """
     slots = SLOTS.findall(pattern)
     texts = [slot for slot in slots if slot != MASK]
-    if slots.count(MASK) != 1:
-        raise TaskError(f"pattern {pattern!r:.200} needs exactly one {MASK}")
+    demand(slots.count(MASK) == 1, f"pattern {pattern!r:.200} needs exactly one {MASK}", TaskError)
     if not texts or len(set(texts)) != len(texts) or ("{text}" in texts and len(texts) > 1):
         raise TaskError(
             f"pattern {pattern!r:.200} needs {{text}} once, or {{text_a}} and {{text_b}}"
