@@ -38,11 +38,36 @@ def by_rule(
     return correction.rule.gradients(texts, lambda text: compute(batch.some([text])), dict(at))
 
 
+class Optimizer(Protocol):
+    """What moves an adapter's numbers by their gradients."""
+
+    def moments(self) -> Moments:
+        """Its state itself, which the next step changes; of a card's, a copy."""
+
+    def load(self, moments: Moments) -> None:
+        """Go on from there; the adapter of that moment is loaded before.
+
+        Law: after `load_adapter(adapter)` and `load(moments)`, both taken between two steps, every
+        further step gives the same bytes.
+
+        Raises:
+            WireError: Names or shapes are not this adapter's.
+        """
+
+
 class Backend(Protocol):
     """What computes with a base and one adapter; knows batches, not texts.
 
     Members without a docstring are those of `Engine`.
+
+    Attributes:
+        correction: Added to every gradient; None: nothing.
     """
+
+    correction: Correction | None
+
+    @property
+    def optimizer(self) -> Optimizer: ...
 
     @property
     def layer_forwards(self) -> int: ...
@@ -56,9 +81,6 @@ class Backend(Protocol):
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Take the states at the cut from a prefix, in `step` and `read`; None: compute them."""
-
-    def hold(self, correction: Correction | None) -> None:
-        """Add a correction to every gradient from now on; None: nothing."""
 
     def step(self, batch: Batch, plan: Plan) -> float:
         """One optimizer step on the adapter; the batch's mean loss in nats, before the step.
@@ -102,19 +124,6 @@ class Backend(Protocol):
         """The numbers themselves, float32, which the next step changes; of a card's, a copy."""
 
     def load_adapter(self, state: Mapping[str, np.ndarray]) -> None: ...
-
-    def moments(self) -> Moments:
-        """The optimizer's state itself, which the next step changes; of a card's, a copy."""
-
-    def load_moments(self, moments: Moments) -> None:
-        """Let the optimizer go on from there; the adapter of that moment is loaded before.
-
-        Law: after `load_adapter(adapter)` and `load_moments(moments)`, both taken between two
-        steps, every further step gives the same bytes.
-
-        Raises:
-            WireError: Names or shapes are not this adapter's.
-        """
 
     def rest(self) -> None:
         """Give back what only computing needs; the next step takes it again."""

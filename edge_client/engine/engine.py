@@ -231,7 +231,7 @@ class Engine:
 
     def hold(self, correction: Correction | None) -> None:
         """Add a correction to every gradient from now on; None: nothing."""
-        self._backend.hold(correction)
+        self._backend.correction = correction
 
     def held(self) -> AdapterState:
         """The adapter's own numbers, which the next step changes; of a card's, a copy."""
@@ -239,7 +239,7 @@ class Engine:
 
     def moments(self) -> Moments:
         """A copy of the optimizer's state."""
-        found = self._backend.moments()
+        found = self._backend.optimizer.moments()
         means, squares = (dict(map(_copied, part.items())) for part in (found.means, found.squares))
         return Moments(means, squares, found.counts)
 
@@ -249,7 +249,7 @@ class Engine:
         Args:
             place: How far it is.
         """
-        return Steps(place, self.plan, self._backend.adapter(), self._backend.moments())
+        return Steps(place, self.plan, self._backend.adapter(), self._backend.optimizer.moments())
 
     def go_on(self, steps: Steps) -> bool:
         """Take up training where it was left: further steps give the bytes that they would have.
@@ -267,7 +267,7 @@ class Engine:
         if plan != self.plan:
             self.use(plan)
         self._backend.load_adapter(steps.adapter)
-        self._backend.load_moments(steps.moments)
+        self._backend.optimizer.load(steps.moments)
         return True
 
     # Reading

@@ -12,7 +12,6 @@ import numpy as np
 from smidgen.edge_client.engine.backend import Backend
 from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
 from smidgen.edge_client.errors import Failed, demand
-from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.texts.batches import Batch
 from smidgen.edge_client.updates.forms import Core
@@ -36,23 +35,20 @@ class LinearBackend:
     ) -> None:
         self._inner, self._form, self._training = inner, form, training
         self._trained = {name: np.zeros_like(tensor) for name, tensor in trained.items()}
-        self._correction: Correction | None = None
+        self.correction: Correction | None = None
         self.load_adapter(trained)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def hold(self, correction: Correction | None) -> None:
-        is_fit = correction is None or correction.rule is None
-        demand(is_fit, "a core has no gradients of single texts", Failed)
-        self._correction = correction
-
     def step(self, batch: Batch, plan: Plan) -> float:
+        is_fit = self.correction is None or self.correction.rule is None
+        demand(is_fit, "a core has no gradients of single texts", Failed)
         loss, gradients = self.gradients(batch, plan)
         # Those below the plan's depth are zero, and as little trained as the inner one trains them.
         pulled = {name: one for name, one in gradients.items() if one.any()}
-        add_correction(pulled, self._trained, self._correction)
-        self._optimizer.step(pulled)
+        add_correction(pulled, self._trained, self.correction)
+        self.optimizer.step(pulled)
         self._inner.put(self._form.expand(self._trained))
         return loss
 
@@ -65,19 +61,13 @@ class LinearBackend:
 
     def load_adapter(self, state: Mapping[str, np.ndarray]) -> None:
         self.put(state)
-        self._optimizer = open_optimizer(self._trained, self._training)
+        self.optimizer = open_optimizer(self._trained, self._training)
 
     def put(self, state: Mapping[str, np.ndarray]) -> None:
         check_same_parameters(state, shapes_of(self._trained))
         for name, tensor in self._trained.items():
             tensor[...] = state[name]
         self._inner.put(self._form.expand(self._trained))
-
-    def moments(self) -> Moments:
-        return self._optimizer.moments()
-
-    def load_moments(self, moments: Moments) -> None:
-        self._optimizer.load(moments)
 
 
 def with_core(backend: Backend, lora: AdapterState, training: Training) -> Backend:

@@ -48,7 +48,7 @@ class StandIn:
     def __init__(self, state: AdapterState, labels: int, lr: float) -> None:
         self._state = {name: tensor.copy() for name, tensor in state.items()}
         self._labels, self._lr = labels, lr
-        self._correction: Correction | None = None
+        self.correction: Correction | None = None
 
     def step(self, batch: Batch, plan: object) -> float:
         """Move every number by what the texts' tokens and the number itself give."""
@@ -58,7 +58,7 @@ class StandIn:
         for place, (name, tensor) in enumerate(sorted(self._state.items())):
             waves = np.sin(np.arange(tensor.size, dtype=np.float32) + (seed + place) % 997)
             gradients[name] = (waves.reshape(tensor.shape) + tensor).astype(np.float32)
-        add_correction(gradients, self._state, self._correction)
+        add_correction(gradients, self._state, self.correction)
         for name, gradient in gradients.items():
             self._state[name] -= np.float32(self._lr) * gradient
         self.layer_forwards += len(batch.ids)
@@ -83,13 +83,14 @@ class StandIn:
 
     load_adapter = put
 
-    def hold(self, correction: Correction | None) -> None:
-        self._correction = correction
+    @property
+    def optimizer(self) -> "StandIn":
+        return self
 
     def moments(self) -> Moments:
         return Moments({}, {}, {})
 
-    def load_moments(self, moments: Moments) -> None:
+    def load(self, moments: Moments) -> None:
         """There are none."""
 
     def use(self, plan: object, ceiling_bytes: int | None) -> None:

@@ -21,7 +21,6 @@ from smidgen.edge_client.engine.onnx_backend.network import Network
 from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction, open_optimizer
 from smidgen.edge_client.engine.onnx_backend.quick_inference import QuickInference, is_worth
 from smidgen.edge_client.guest.process import cuttable
-from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.planning.resources import flags_here, usable_cores
 from smidgen.edge_client.tasks.kind import Loss
@@ -49,12 +48,12 @@ class OnnxBackend:
 
     def __init__(self, network: Network, training: Training, quick: QuickInference) -> None:
         self.network, self._training, self._quick = network, training, quick
-        self._correction: Correction | None = None
+        self.correction: Correction | None = None
         self._is_spilled = False
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        self._optimizer = open_optimizer(self.network.adapter, self._training, self._is_spilled)
+        self.optimizer = open_optimizer(self.network.adapter, self._training, self._is_spilled)
 
     @property
     def layer_forwards(self) -> int:
@@ -64,22 +63,19 @@ class OnnxBackend:
         self.network.use(plan)
         if plan.is_spilled != self._is_spilled:
             moved = open_optimizer(self.network.adapter, self._training, plan.is_spilled)
-            moved.load(self._optimizer.moments())
-            self._optimizer, self._is_spilled = moved, plan.is_spilled
+            moved.load(self.optimizer.moments())
+            self.optimizer, self._is_spilled = moved, plan.is_spilled
         self.network.frozen.ceiling_bytes = ceiling_bytes
 
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
-    def hold(self, correction: Correction | None) -> None:
-        self._correction = correction
-
     def step(self, batch: Batch, plan: Plan) -> float:
         with cuttable():
             backward, held = partial(self.network.backward, plan=plan), self.network.adapter
-            loss, gradients = by_rule(self._correction, batch, backward, held)
-            add_correction(gradients, self.network.adapter, self._correction)
-        self._optimizer.step(gradients)
+            loss, gradients = by_rule(self.correction, batch, backward, held)
+            add_correction(gradients, self.network.adapter, self.correction)
+        self.optimizer.step(gradients)
         return loss
 
     def gradients(self, batch: Batch, plan: Plan) -> tuple[float, AdapterState]:
@@ -140,18 +136,12 @@ class OnnxBackend:
         for name, tensor in adapter.items():
             np.copyto(tensor, np.asarray(state[name], np.float32))
 
-    def moments(self) -> Moments:
-        return self._optimizer.moments()
-
-    def load_moments(self, moments: Moments) -> None:
-        self._optimizer.load(moments)
-
     def rest(self) -> None:
         self.network.rest()
 
     def close(self) -> None:
         self.network.close()
-        del self.network, self._optimizer
+        del self.network, self.optimizer
 
 
 def open_backend(

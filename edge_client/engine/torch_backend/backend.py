@@ -22,7 +22,6 @@ from smidgen.edge_client.engine.torch_backend.head import log_probabilities
 from smidgen.edge_client.engine.torch_backend.network import Network
 from smidgen.edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
 from smidgen.edge_client.guest.process import cuttable
-from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.tasks.kind import Loss
@@ -45,12 +44,12 @@ class TorchBackend:
         self.network, self._training = network, training
         self._is_on_card = network.device.type != CPU
         self._ceiling_bytes: int | None = None  # of the card
-        self._correction: Correction | None = None
+        self.correction: Correction | None = None
         self._reference = {name: tensor.shape for name, tensor in network.adapter.items()}
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        self._optimizer = open_optimizer(self.network.adapter, self._training)
+        self.optimizer = open_optimizer(self.network.adapter, self._training)
 
     @property
     def layer_forwards(self) -> int:
@@ -65,25 +64,22 @@ class TorchBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         self.network.prefix = prefix
 
-    def hold(self, correction: Correction | None) -> None:
-        self._correction = correction
-
     def step(self, batch: Batch, plan: Plan) -> float:
         """See `Backend`; what is cut leaves gradients behind, which the next step drops."""
         self.network.stream(plan.is_streamed)
         for tensor in self.network.adapter.values():
             tensor.grad = None
         with cuttable():
-            if self._correction is None or self._correction.rule is None:
+            if self.correction is None or self.correction.rule is None:
                 loss = self.network.backward(batch, plan)
             else:
                 compute, held = partial(self._of, plan=plan), self.adapter()
-                loss, found = by_rule(self._correction, batch, compute, held)
+                loss, found = by_rule(self.correction, batch, compute, held)
                 for name, given in found.items():
                     tensor = self.network.adapter[name]
                     tensor.grad = torch.from_numpy(given).to(tensor.device, tensor.dtype)
-            add_correction(self.network.adapter, self._correction)
-        self._optimizer.step()
+            add_correction(self.network.adapter, self.correction)
+        self.optimizer.step()
         if self._is_on_card:
             finish(self._ceiling_bytes)  # a step is over when it is computed
         return loss
@@ -166,12 +162,6 @@ class TorchBackend:
         for name, tensor in self.network.adapter.items():
             tensor.copy_(torch.from_numpy(np.asarray(state[name], np.float32)))
 
-    def moments(self) -> Moments:
-        return self._optimizer.moments()
-
-    def load_moments(self, moments: Moments) -> None:
-        self._optimizer.load(moments)
-
     def rest(self) -> None:
         self.network.rest()
         if self._is_on_card:
@@ -180,7 +170,7 @@ class TorchBackend:
     def close(self) -> None:
         self.network.rest()
         self.network.close()
-        del self.network, self._optimizer
+        del self.network, self.optimizer
         if self._is_on_card:
             give_back()
 

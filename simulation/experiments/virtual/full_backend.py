@@ -27,7 +27,6 @@ from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.opening import unplanned
 from smidgen.edge_client.engine.torch_backend.head import judged, log_probabilities
 from smidgen.edge_client.engine.torch_backend.optimizers import add_correction, open_optimizer
-from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.tasks.encoder import Encoder
@@ -110,7 +109,7 @@ class FullBackend:
         device: str = CPU,
     ) -> None:
         self._training, self._words, self._device = training, label_words, device
-        self._correction: Correction | None = None
+        self.correction: Correction | None = None
         self._layers, self.layer_forwards = base.shape.layers, 0
         self._head = family_of(base.architecture).head
         torch.manual_seed(seed)
@@ -133,7 +132,7 @@ class FullBackend:
         self._start_optimizer()
 
     def _start_optimizer(self) -> None:
-        self._optimizer = open_optimizer(self._tensors, self._training)
+        self.optimizer = open_optimizer(self._tensors, self._training)
 
     def _there(self, array: np.ndarray) -> torch.Tensor:
         """An array where the weights are."""
@@ -145,14 +144,11 @@ class FullBackend:
     def remember(self, prefix: FrozenPrefix | None) -> None:
         """Nothing is kept, since every layer is trained."""
 
-    def hold(self, correction: Correction | None) -> None:
-        self._correction = correction
-
     def step(self, batch: Batch, plan: Plan) -> float:
         """One optimizer step on every weight, the whole batch at once."""
         loss = self._backward(batch)
-        add_correction(self._tensors, self._correction)
-        self._optimizer.step()
+        add_correction(self._tensors, self.correction)
+        self.optimizer.step()
         return loss
 
     def _backward(self, batch: Batch) -> float:
@@ -259,17 +255,11 @@ class FullBackend:
         for name, tensor in self._tensors.items():
             tensor.copy_(torch.from_numpy(state[name]))
 
-    def moments(self) -> Moments:
-        return self._optimizer.moments()
-
-    def load_moments(self, moments: Moments) -> None:
-        self._optimizer.load(moments)
-
     def rest(self) -> None:
         """Nothing to give back."""
 
     def close(self) -> None:
-        del self._model, self._tensors, self._optimizer
+        del self._model, self._tensors, self.optimizer
 
 
 def _here(tensor: torch.Tensor) -> np.ndarray:
