@@ -334,20 +334,11 @@ def frozen_layers(spec: AdapterSpec, layers: int) -> int:
     if not spec.is_in_layers:
         return layers
     if spec.ranks:
-        trained = (layer for layer in range(layers) if is_adapted(spec, layer, layers))
-        return next(trained, layers)
+        for layer in range(layers):
+            if any(spec.module_rank(layer, target, layers).rank for target in spec.adapted):
+                return layer
+        return layers
     return layers - spec.top if spec.top else 0
-
-
-def is_adapted(spec: AdapterSpec, layer: int, layers: int) -> bool:
-    """Whether a linear of a stored layer carries LoRA.
-
-    Args:
-        spec: LoRA.
-        layer: The layer.
-        layers: Computed layers of the base.
-    """
-    return any(spec.module_rank(layer, target, layers).rank for target in spec.adapted)
 
 
 def lora_modules(spec: AdapterSpec, shape: Shape) -> dict[str, ModuleRank]:

@@ -199,11 +199,9 @@ def _row(name: str, reading: Reading, texts: Mapping[str, Example]) -> dict[str,
         "adapter_sha256": reading.adapter_sha256,
         "layers": reading.layers,
     }
-    return row | ({"text": _beginning(texts[name])} if name in texts else {})
-
-
-def _beginning(example: Example) -> str:
-    return shown(f"{example.text} {example.text_b}", SHOWN)
+    if name not in texts:
+        return row
+    return row | {"text": shown(f"{texts[name].text} {texts[name].text_b}", SHOWN)}
 
 
 def _write(path: Path, readings: Mapping[str, Reading], texts: Mapping[str, Example]) -> None:

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -29,12 +30,8 @@ from smidgen.edge_client.tasks.kind import measure_called
 
 @options_of(train, without=("tell",))
 def train_alone(call: Callable[..., TrainedAdapter], json_output: JsonOption = False) -> None:
-    done = call(tell=_tell)
+    done = call(tell=partial(print, file=sys.stderr, flush=True))
     print(json.dumps(_answer(done)) if json_output else _table(done))
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _answer(done: TrainedAdapter) -> Mapping[str, object]:

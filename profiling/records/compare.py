@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from smidgen.profiling.records.record import Conditions, Figure, Plain, Record
+from smidgen.profiling.records.record import Figure, Plain, Record
 
 CONFIDENT = (
     0.95  # from here on they count as apart: four beside four can be, three beside three not
@@ -143,7 +143,9 @@ def compare(
         if key not in old:
             continue
         then = old[key]
-        apart = [name for name in differing(then.conditions, now.conditions) if name not in across]
+        a, b = then.conditions, now.conditions
+        differing = [name for name in ACROSS if getattr(a, name) != getattr(b, name)]
+        apart = [name for name in differing if name not in across]
         peer = _shared_peer(then, before, now, after)
         found += (
             _changes(then, now, apart, peer, tolerance)
@@ -154,11 +156,6 @@ def compare(
     found += [f"only in AFTER: {record.name}" for key, record in new.items() if key not in old]
     changes = tuple(one for one in found if isinstance(one, Change))
     return Comparison(changes, tuple(one for one in found if isinstance(one, str)))
-
-
-def differing(a: Conditions, b: Conditions) -> list[str]:
-    """Names of the conditions that do not agree; load may differ."""
-    return [name for name in ACROSS if getattr(a, name) != getattr(b, name)]
 
 
 def _newest(records: Sequence[Record]) -> dict[str, Record]:

@@ -221,7 +221,7 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
             str(cost.round_index),
             share(cost.score),
             share(cost.accuracy_median),
-            *([_perplexity(cost)] if is_masked else []),
+            *(["-" if cost.perplexity is None else f"{cost.perplexity:.2f}"] if is_masked else []),
             "-" if cost.loss is None else f"{cost.loss:.3f}",
             str(cost.clients),
             str(cost.failed),
@@ -244,10 +244,6 @@ def rounds_table(costs: Sequence[RoundCost]) -> Table:
     told = said.format(f"{what}, perplexity" if is_masked else what)
     notes = (told, training, f"sent, received: {BY_KERNEL if is_by_kernel else BY_PAYLOAD}")
     return Table(columns, rows, title, (*notes, LABELS) if is_labelled else notes)
-
-
-def _perplexity(cost: RoundCost) -> str:
-    return "-" if cost.perplexity is None else f"{cost.perplexity:.2f}"
 
 
 def _labels(cost: RoundCost) -> tuple[str, str]:

@@ -304,7 +304,10 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
         is_last: Whether letters are explained below it.
     """
     pieces = step.pieces[:MOST_BARS]
-    others = [_cells(piece) for piece in pieces]
+    others = [
+        [piece.device_id, seconds(piece.work_s), piece.peak_phase or "-", piece.mark]
+        for piece in pieces
+    ]
     peaks = sizes([piece.peak_rss_bytes for piece in pieces])
     is_marked = any(piece.mark for piece in pieces)
     for cells, peak in zip(others, peaks, strict=True):
@@ -331,10 +334,6 @@ def step_table(step: Step, width: int = NARROW, is_last: bool = True) -> Table:
         f"{step.title}: devices, the slowest first (measured by the devices)",
         tuple(_notes(step, is_last)),
     )
-
-
-def _cells(piece: PhaseSpan) -> list[str]:
-    return [piece.device_id, seconds(piece.work_s), piece.peak_phase or "-", piece.mark]
 
 
 def _bar(piece: PhaseSpan, cell_s: float, room: int) -> str:

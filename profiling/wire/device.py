@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +26,7 @@ from smidgen.edge_client.client.transport import Coordinator, patiently
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.planning.resources import memory_bytes, usable_cores
 from smidgen.edge_client.wire.fleet import DeviceFacts, Enrol, Membership, draw_key
-from smidgen.edge_client.wire.messages import PROTOCOL, Next, Report, Work
+from smidgen.edge_client.wire.messages import PROTOCOL, Report, Work
 from smidgen.edge_client.wire.tensors import AdapterState, Update, decode_adapter, encode_update
 from smidgen.profiling.instruments.made_up_run import ADDED
 from smidgen.profiling.instruments.stepping import tell
@@ -50,7 +51,7 @@ def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
         while True:
             meter = WorkMeter(coordinator.traffic)
             with meter.phase("wait"):
-                given = _next(coordinator, wait_s, meter)
+                given = patiently(partial(coordinator.next_work, wait_s, meter), math.inf)
             now_s, wait_s = time.monotonic(), Settings.wait_s
             if given.terms is not None:
                 state.joined.keep(given.terms)
@@ -68,10 +69,6 @@ def take_part(url: str, token: str, name: str, folder: str) -> NoReturn:
 def _facts() -> DeviceFacts:
     python = platform.python_version()
     return DeviceFacts(platform.machine(), usable_cores(), memory_bytes(), python, "")
-
-
-def _next(coordinator: Coordinator, wait_s: float, meter: WorkMeter) -> Next:
-    return patiently(lambda: coordinator.next_work(wait_s, meter), math.inf)
 
 
 def _serve(coordinator: Coordinator, state: ClientState, work: Work, meter: WorkMeter) -> None:

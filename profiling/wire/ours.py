@@ -120,16 +120,17 @@ def _wait(
     def begun(name: str) -> int:
         return sum(line.get("kind") == "train" for line in processes.lines(name))
 
-    def is_warm() -> bool:
-        return any(begun(name) > WARMUP for name in clients)
-
     def is_over() -> bool:
         say(f"round {begun(clients[0]) - WARMUP} of {asked.count}")
         last = [processes.lines(name)[-1:] for name in clients]
         return all(lines and lines[0]["event"] == "over" for lines in last)
 
     names = [SERVER, *clients]
-    processes.wait(is_warm, START_S + ROUND_S, "the first round")
+    processes.wait(
+        lambda: any(begun(name) > WARMUP for name in clients),
+        START_S + ROUND_S,
+        "the first round",
+    )
     before = [processes.use(name) for name in names]
     processes.wait(is_over, ROUND_S * (asked.count + 1), "the last round", POLL_S)
     after = [processes.use(name) for name in names]

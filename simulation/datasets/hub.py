@@ -133,7 +133,7 @@ def files_of(paths: Iterable[str], config: str, splits: Sequence[str], repo: str
     Raises:
         DataError: None of the splits is there, or several configurations have it.
     """
-    known = [path for path in paths if _ending(path) in FORMATS]
+    known = [p for p in paths if PurePosixPath(p.removesuffix(".gz")).suffix in FORMATS]
     inside = [path for path in known if not config or config in PurePosixPath(path).parts[:-1]]
     for split in splits:
         word = re.compile(rf"(?:^|[/._-]){re.escape(split)}(?:[/._-])")
@@ -150,10 +150,6 @@ def files_of(paths: Iterable[str], config: str, splits: Sequence[str], repo: str
         f"hub:{repo} has no {' or '.join(splits)} file{where} ({', '.join(FORMATS)}); "
         f"it has {', '.join(known[:4]) or 'no tables at all'}"
     )
-
-
-def _ending(path: str) -> str:
-    return PurePosixPath(path.removesuffix(".gz")).suffix
 
 
 @dataclass(frozen=True)
