@@ -37,8 +37,7 @@ def linear(has_lora: bool, has_rest: bool, scaling: float, has_bias: bool = True
         start = graph.node("Add", rest, start) if start else rest
     if has_lora:
         start = _lora(graph, x, start, scaling)
-    graph.output(graph.node("Gemm", x, weight, start, transB=1), "y", F32, ("n", "o"))
-    return graph
+    return graph.output(graph.node("Gemm", x, weight, start, transB=1), "y", F32, ("n", "o"))
 
 
 def _lora(graph: Graph, x: str, start: str, scaling: float) -> str:
@@ -81,8 +80,7 @@ def linear_int8(has_lora: bool, has_rest: bool, scaling: float, has_bias: bool =
         y = graph.node("Add", y, start)
     if has_rest:
         y = graph.node("Add", y, graph.input("rest", F32, ("n", "o")))
-    graph.output(y, "y", F32, ("n", "o"))
-    return graph
+    return graph.output(y, "y", F32, ("n", "o"))
 
 
 def linear_back(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
@@ -94,8 +92,7 @@ def linear_back(has_lora: bool, has_rest: bool, scaling: float) -> Graph:
     if has_lora:
         low = graph.node("Gemm", g, graph.input("lora_b", F32, ("o", "r")), alpha=float(scaling))
         start = graph.node("Gemm", low, graph.input("lora_a", F32, ("r", "i")), start)
-    graph.output(graph.node("Gemm", g, weight, start), "dx", F32, ("n", "i"))
-    return graph
+    return graph.output(graph.node("Gemm", g, weight, start), "dx", F32, ("n", "i"))
 
 
 def lora_gradient(scaling: float) -> Graph:
@@ -108,16 +105,14 @@ def lora_gradient(scaling: float) -> Graph:
     low_g = graph.node("Gemm", g, lora_b, alpha=float(scaling))  # (n, r)
     graph.output(graph.node("Gemm", low_g, x, transA=1), "lora_a_g", F32, ("r", "i"))
     lora_b_g = graph.node("Gemm", g, low, transA=1, alpha=float(scaling))
-    graph.output(lora_b_g, "lora_b_g", F32, ("o", "r"))
-    return graph
+    return graph.output(lora_b_g, "lora_b_g", F32, ("o", "r"))
 
 
 def weight_gradient() -> Graph:
     """The gradient of a linear's own weight, where a head is trained: g.T x."""
     graph = Graph("weight_gradient")
     x, g = graph.input("x", F32, ("n", "i")), graph.input("g", F32, ("n", "o"))
-    graph.output(graph.node("Gemm", g, x, transA=1), "weight_g", F32, ("o", "i"))
-    return graph
+    return graph.output(graph.node("Gemm", g, x, transA=1), "weight_g", F32, ("o", "i"))
 
 
 def bias_gradient() -> Graph:
@@ -125,8 +120,7 @@ def bias_gradient() -> Graph:
     graph = Graph("bias_gradient")
     g = graph.input("g", F32, ("n", "o"))
     axis = graph.constant(np.array([0], np.int64))
-    graph.output(graph.node("ReduceSum", g, axis, keepdims=0), "bias_g", F32, ("o",))
-    return graph
+    return graph.output(graph.node("ReduceSum", g, axis, keepdims=0), "bias_g", F32, ("o",))
 
 
 def norm(eps: float, is_rms: bool = False) -> Graph:
@@ -139,8 +133,7 @@ def norm(eps: float, is_rms: bool = False) -> Graph:
     else:
         bias = graph.input("bias", F32, ("h",))
         y = graph.node("LayerNormalization", x, weight, bias, epsilon=float(eps))
-    graph.output(y, "y", F32, ("n", "h"))
-    return graph
+    return graph.output(y, "y", F32, ("n", "h"))
 
 
 def _inverse_root(graph: Graph, x: str, eps: float) -> str:
@@ -172,8 +165,7 @@ def norm_back(eps: float, hidden: int, has_rest: bool = False, is_rms: bool = Fa
     dx = graph.node("Mul", inner, inverse)
     if has_rest:
         dx = graph.node("Add", dx, graph.input("rest", F32, ("n", hidden)))
-    graph.output(dx, "dx", F32, ("n", hidden))
-    return graph
+    return graph.output(dx, "dx", F32, ("n", hidden))
 
 
 # Activations
@@ -183,8 +175,7 @@ def activation(kind: str) -> Graph:
     """`gelu` (exact), `gelu_new` (tanh), `relu`, `silu` or `tanh` of each element."""
     graph = Graph(kind)
     x = graph.input("x", F32, ("n", "o"))
-    graph.output(_active(graph, kind, x), "y", F32, ("n", "o"))
-    return graph
+    return graph.output(_active(graph, kind, x), "y", F32, ("n", "o"))
 
 
 def _active(graph: Graph, kind: str, x: str) -> str:
@@ -201,8 +192,7 @@ def gate(kind: str) -> Graph:
     """An activation of each element, times `by`."""
     graph = Graph("gate")
     x, by = graph.input("x", F32, ("n", "o")), graph.input("by", F32, ("n", "o"))
-    graph.output(graph.node("Mul", _active(graph, kind, x), by), "y", F32, ("n", "o"))
-    return graph
+    return graph.output(graph.node("Mul", _active(graph, kind, x), by), "y", F32, ("n", "o"))
 
 
 def gate_back(kind: str) -> Graph:
@@ -211,8 +201,7 @@ def gate_back(kind: str) -> Graph:
     x, by, g = (graph.input(name, F32, ("n", "o")) for name in ("x", "by", "g"))
     graph.output(graph.node("Mul", g, _active(graph, kind, x)), "dby", F32, ("n", "o"))
     dx = _sloped(graph, kind, x, graph.node("Mul", g, by))
-    graph.output(dx, "dx", F32, ("n", "o"))
-    return graph
+    return graph.output(dx, "dx", F32, ("n", "o"))
 
 
 def rotary(head_dim: int, turned: int, hidden: int) -> Graph:
@@ -236,16 +225,14 @@ def rotary(head_dim: int, turned: int, hidden: int) -> Graph:
     first = graph.node("Sub", graph.node("Mul", a, cosine), graph.node("Mul", b, sine))
     second = graph.node("Add", graph.node("Mul", b, cosine), graph.node("Mul", a, sine))
     y = graph.node("Reshape", graph.node("Concat", first, second, *rest, axis=2), whole)
-    graph.output(y, "y", F32, ("t", hidden))
-    return graph
+    return graph.output(y, "y", F32, ("t", hidden))
 
 
 def activation_back(kind: str) -> Graph:
     """The gradient at an activation's input; `dx` may be where `g` is."""
     graph = Graph(f"{kind}_back")
     x, g = graph.input("x", F32, ("n", "o")), graph.input("g", F32, ("n", "o"))
-    graph.output(_sloped(graph, kind, x, g), "dx", F32, ("n", "o"))
-    return graph
+    return graph.output(_sloped(graph, kind, x, g), "dx", F32, ("n", "o"))
 
 
 def _sloped(graph: Graph, kind: str, x: str, g: str) -> str:
@@ -326,8 +313,7 @@ def attention(head_dim: int, hidden: int, has_mask: bool, kv_width: int = 0) -> 
     )
     q, k, v = heads.split("q", "t"), few.split("k", "s"), few.split("v", "s")
     p = _probabilities(graph, q, k, heads, has_mask)
-    graph.output(heads.join(graph.node("MatMul", p, v)), "y", F32, ("b", "t", hidden))
-    return graph
+    return graph.output(heads.join(graph.node("MatMul", p, v)), "y", F32, ("b", "t", hidden))
 
 
 def attention_back(head_dim: int, hidden: int, has_mask: bool, kv_width: int = 0) -> Graph:
@@ -353,8 +339,7 @@ def attention_back(head_dim: int, hidden: int, has_mask: bool, kv_width: int = 0
     dq = graph.fused("FusedMatMul", ds, k, alpha=scale)
     graph.output(heads.join(dq), "dq", F32, ("b", "t", hidden))
     dk = graph.fused("FusedMatMul", ds, q, transA=1, alpha=scale)
-    graph.output(few.join(dk), "dk", F32, ("b", "s", few.width))
-    return graph
+    return graph.output(few.join(dk), "dk", F32, ("b", "s", few.width))
 
 
 class _Heads:
@@ -422,8 +407,7 @@ def dequantize() -> Graph:
     """int8 codes (o, i) times one scale per row."""
     graph = Graph("dequantize")
     codes, scale = graph.input("codes", "int8", ("o", "i")), graph.input("scale", F32, ("o",))
-    graph.output(graph.node("DequantizeLinear", codes, scale, axis=0), "y", F32, ("o", "i"))
-    return graph
+    return graph.output(graph.node("DequantizeLinear", codes, scale, axis=0), "y", F32, ("o", "i"))
 
 
 def widen() -> Graph:
@@ -439,5 +423,4 @@ def narrow() -> Graph:
 def _cast(source: str, target: str, code: int) -> Graph:
     graph = Graph("cast")
     x = graph.input("x", source, ("n", "o"))
-    graph.output(graph.node("Cast", x, to=code), "y", target, ("n", "o"))
-    return graph
+    return graph.output(graph.node("Cast", x, to=code), "y", target, ("n", "o"))

@@ -97,7 +97,18 @@ class Words:
 
     def judge(self, top: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Head` has it, slice by slice; of words that are equally likely the first counts."""
-        totals, right, likeliest = self._totals(self._behind(top)[-1], labels)
+        totals = np.full(len(top), -np.inf, np.float32)  # logarithms of sums of exponentials
+        most, likeliest = totals.copy(), np.full(len(top), -1)
+        right = np.zeros(len(top), np.float32)
+        for start, rows, logits in self._slices(self._behind(top)[-1]):
+            highest = logits.max(axis=1)
+            likeliest = np.where(highest > most, start + logits.argmax(axis=1), likeliest)
+            most = np.maximum(most, highest)
+            sums = np.exp(logits - highest[:, None]).sum(axis=1)
+            with np.errstate(invalid="ignore"):  # where training has diverged, the loss says so
+                totals = np.logaddexp(totals, highest + np.log(sums))
+            answers, places = _inside(labels, start, len(rows))
+            right[answers] = logits[answers, places]
         return totals - right, likeliest == labels
 
     def backward(
@@ -158,27 +169,6 @@ class Words:
 
     def _dense(self, words: Stored) -> np.ndarray:
         return FrozenMatrix(words, self._bench).dense()
-
-    def _totals(
-        self, states: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Logarithm of the sum of all words' exponentials, the right word's logit, the likeliest.
-
-        Each (B,).
-        """
-        totals = np.full(len(states), -np.inf, np.float32)
-        most, likeliest = totals.copy(), np.full(len(states), -1)
-        right = np.zeros(len(states), np.float32)
-        for start, rows, logits in self._slices(states):
-            highest = logits.max(axis=1)
-            likeliest = np.where(highest > most, start + logits.argmax(axis=1), likeliest)
-            most = np.maximum(most, highest)
-            sums = np.exp(logits - highest[:, None]).sum(axis=1)
-            with np.errstate(invalid="ignore"):  # where training has diverged, the loss says so
-                totals = np.logaddexp(totals, highest + np.log(sums))
-            answers, places = _inside(labels, start, len(rows))
-            right[answers] = logits[answers, places]
-        return totals, right, likeliest
 
 
 def _inside(labels: np.ndarray, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:

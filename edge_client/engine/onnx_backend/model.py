@@ -11,8 +11,7 @@ with `onnx` and run its checker.
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -28,20 +27,8 @@ _VARINT, _BYTES, _FIXED32 = 0, 2, 5  # protobuf's wire types
 _FLOAT, _INT, _INTS = 1, 2, 7  # AttributeProto.type
 
 
-@dataclass(frozen=True)
-class _Node:
-    inputs: list[str]
-    outputs: list[str]
-    body: bytes
-
-    def encoded(self, names: Mapping[str, str]) -> bytes:
-        ends = ((1, self.inputs), (2, self.outputs))
-        values = [_text(field, names.get(name, name)) for field, row in ends for name in row]
-        return b"".join(values) + self.body
-
-
 class Graph:
-    """A graph under construction; every method gives the name of a value.
+    """A graph under construction; inputs and operators give the name of a value.
 
     Args:
         name: The graph's name, for error messages of the runtime.
@@ -49,7 +36,7 @@ class Graph:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._nodes: list[_Node] = []
+        self._nodes: list[tuple[list[str], list[str], bytes]] = []  # inputs, outputs, the rest
         self._constants: list[bytes] = []
         self._inputs: list[bytes] = []
         self._outputs: list[bytes] = []
@@ -80,21 +67,25 @@ class Graph:
         names = [self._new() for _ in range(outputs)]
         body = _text(4, op) + (_text(7, domain) if domain else b"")
         body += b"".join(_field(5, _attribute(key, attributes[key])) for key in attributes)
-        self._nodes.append(_Node(list(inputs), names, body))
+        self._nodes.append((list(inputs), names, body))
         return names
 
     def fused(self, op: str, *inputs: str, **attributes: Attribute) -> str:
         """As `node`, of ONNX Runtime's own operators."""
         return self.node(op, *inputs, domain=FUSED, **attributes)
 
-    def output(self, value: str, name: str, dtype: str, shape: Sequence[Dimension]) -> None:
-        """Give a node's value out under a name, each value once."""
+    def output(self, value: str, name: str, dtype: str, shape: Sequence[Dimension]) -> "Graph":
+        """Give a node's value out under a name, each value once; the graph."""
         assert value not in self._names, f"{value} is given out twice"
         self._names[value] = name
         self._outputs.append(_value(name, dtype, shape))
+        return self
 
     def model(self) -> bytes:
-        nodes = [node.encoded(self._names) for node in self._nodes]
+        nodes = []
+        for *ends, body in self._nodes:
+            named = [[self._names.get(name, name).encode() for name in end] for end in ends]
+            nodes.append(_repeated(1, named[0]) + _repeated(2, named[1]) + body)
         graph = _repeated(1, nodes) + _text(2, self.name) + _repeated(5, self._constants)
         graph += _repeated(11, self._inputs) + _repeated(12, self._outputs)
         opsets = [_text(1, "") + _integer(2, OPSET), _text(1, FUSED) + _integer(2, 1)]

@@ -19,6 +19,7 @@ from smidgen.edge_client.bases.gguf.blocks import BLOCKS
 from smidgen.edge_client.bases.quantization import PAIRS, Stored, fill
 from smidgen.edge_client.engine.frozen_base import scaled_frequencies
 from smidgen.edge_client.engine.onnx_backend import graphs
+from smidgen.edge_client.engine.onnx_backend.model import Graph
 from smidgen.edge_client.engine.onnx_backend.workspace import Bench, blas_on_one_thread
 from smidgen.edge_client.planning.layer_cost import (
     PASS_ELEMENTS,
@@ -445,27 +446,27 @@ class Activation:
 
     def forward(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Write the function of each element of `x` to `out`, which is given back."""
-        key = ("activation", self.kind)
-        for rows in chunks(x):
-            inputs, outputs = {"x": x[rows]}, {"y": out[rows]}
-            self.bench.runtime.run(key, lambda: graphs.activation(self.kind), inputs, outputs)
+        self._run(graphs.activation, {"x": x}, {"y": out})
         return out
 
     def backward(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
         """The gradient at `x`, written where `g` was."""
-        key = ("activation_back", self.kind)
-        for rows in chunks(x):
-            inputs, outputs = {"x": x[rows], "g": g[rows]}, {"dx": g[rows]}
-            self.bench.runtime.run(key, lambda: graphs.activation_back(self.kind), inputs, outputs)
+        self._run(graphs.activation_back, {"x": x, "g": g}, {"dx": g})
         return g
 
     def gate(self, x: np.ndarray, by: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Write the function of `x`, times `by`, to `out`, which is given back."""
-        key = ("gate", self.kind)
-        for rows in chunks(x):
-            inputs, outputs = {"x": x[rows], "by": by[rows]}, {"y": out[rows]}
-            self.bench.runtime.run(key, lambda: graphs.gate(self.kind), inputs, outputs)
+        self._run(graphs.gate, {"x": x, "by": by}, {"y": out})
         return out
+
+    def _run(
+        self, build: Callable[[str], Graph], inputs: AdapterState, outputs: AdapterState
+    ) -> None:
+        """Run a graph of this kind on some rows after the other, of all arrays the same."""
+        for rows in chunks(inputs["x"]):
+            some, into = ({name: x[rows] for name, x in part.items()} for part in (inputs, outputs))
+            key = build.__name__, self.kind
+            self.bench.runtime.run(key, partial(build, self.kind), some, into)
 
     def gate_back(self, x: np.ndarray, by: np.ndarray, g: np.ndarray) -> None:
         """Write the gradients at `x` and `by` where these lie."""
@@ -600,11 +601,15 @@ class Attention:
             if self.is_causal:  # of all texts: their padding lies behind, where nobody sees it
                 assert mask is None
                 last = np.arange(keys - queries, keys)[:, None]  # where some are cached, of all
-                mask = self._near(last, np.arange(keys), keys if window is None else window, None)
+                near = keys if window is None else window
+                mask = near_mask(last, np.arange(keys), near, None, is_causal=True)
                 mask = np.broadcast_to(mask, (texts, 1, queries, keys))
             for start in range(0, texts, step):
                 part = (slice(start, start + step), slice(None))
-                yield part, part, None if mask is None else _shared(mask[part[0]])
+                added = None if mask is None else mask[part[0]]
+                if added is not None and not added.strides[0]:  # all texts have the same
+                    added = added[:1]
+                yield part, part, added
             return
         blocks = window_blocks(queries, parted, self.is_causal)
         if self.is_causal:
@@ -619,7 +624,7 @@ class Attention:
                     own = mask[text][:, rows if mask.shape[2] > 1 else slice(None), seen]
                     added = np.ascontiguousarray(own[None])  # (1, A or 1, T or 1, S)
                 if parted < keys or self.is_causal:
-                    near = self._near(*places, parted, added)
+                    near = near_mask(*places, parted, added, self.is_causal)
                     added = near.reshape(1, -1, *near.shape[-2:])
                 yield (one, rows), (one, seen), added
 
@@ -628,16 +633,6 @@ class Attention:
         if q.shape[1] != k.shape[1]:
             return None
         return window_of(k.shape[1], window, self.is_causal)
-
-    def _near(
-        self, rows: np.ndarray, columns: np.ndarray, window: int, mask: np.ndarray | None
-    ) -> np.ndarray:
-        return near_mask(rows, columns, window, mask, self.is_causal)
-
-
-def _shared(mask: np.ndarray) -> np.ndarray:
-    """A mask of some texts, or of one where all have the same."""
-    return mask[:1] if mask.strides[0] == 0 else mask
 
 
 def near_mask(

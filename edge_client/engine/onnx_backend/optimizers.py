@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from smidgen.edge_client.engine import backend
 from smidgen.edge_client.engine.onnx_backend.spill import Kept, spare_room
 from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.updates.step import Correction
@@ -138,21 +139,11 @@ class AdamW:
         self._steps = dict(moments.counts)
 
 
-class Optimizer(Protocol):
+class Optimizer(backend.Optimizer, Protocol):
     """What moves tensors by their gradients."""
 
     def step(self, gradients: Mapping[str, np.ndarray]) -> None:
         """Move every tensor that has a gradient; the gradients are used up."""
-
-    def moments(self) -> Moments:
-        """Its state, which the next step changes."""
-
-    def load(self, moments: Moments) -> None:
-        """Go on from there.
-
-        Raises:
-            WireError: Names or shapes are others.
-        """
 
 
 def open_optimizer(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smidgen.edge_client.engine import backend
 from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.updates.step import Correction
 from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
@@ -141,21 +142,11 @@ class AdamW:
             count.fill_(moments.counts[name])
 
 
-class Optimizer(Protocol):
+class Optimizer(backend.Optimizer, Protocol):
     """What moves tensors by their gradients."""
 
     def step(self) -> None:
         """Move every tensor that has a gradient."""
-
-    def moments(self) -> Moments:
-        """Its state, which the next step changes; of a card's, a copy."""
-
-    def load(self, moments: Moments) -> None:
-        """Go on from there.
-
-        Raises:
-            WireError: Names or shapes are others.
-        """
 
 
 def open_optimizer(tensors: dict[str, Tensor], training: Training) -> Optimizer:
