@@ -10,6 +10,7 @@ bounded; JSON lines are read line by line.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from smidgen.edge_client.errors import demand
@@ -32,7 +33,6 @@ from smidgen.edge_client.formats.table import used_columns
 
 SPACE = re.compile(rf"[{MARK} \t\r\n]*")
 ARRAY = re.compile(SPACE.pattern + r"\[\s*[{\]]")  # the beginning of one with objects, or empty
-ENDINGS = (".jsonl", ".ndjson", ".json")
 SURE = 0.55  # that a file is of the form that its ending does not promise
 TOKENS, TAGS, NUMBERS = "tokens", "tags", "ner_tags"
 MESSAGES = "messages"  # of conversations
@@ -55,48 +55,35 @@ class Item(NamedTuple):
     fault: str = ""
 
 
-class JsonLines:
-    """One JSON object in each line."""
+@dataclass(frozen=True)
+class Json:
+    """See `Reader`: one object in each line, or one array of objects.
 
-    name = "JSON lines"
-    endings = ENDINGS
+    Attributes:
+        is_array: Which of the two; `.json` promises an array, the other endings lines.
+    """
+
+    name: str
+    is_array: bool
+    endings = (".jsonl", ".ndjson", ".json")
 
     def sniff(self, head: Head) -> float:
-        if head.ending != ".json":
+        if self.is_array == (head.ending == ".json"):
             return 0.5
         first, _, _ = head.text[_next(head.text, 0) :].partition("\n")
-        return SURE if isinstance(_decoded(first), Object) else 0.0
+        is_so = ARRAY.match(head.text) if self.is_array else isinstance(_decoded(first), Object)
+        return SURE if is_so else 0.0
 
     def gives(self, head: Head) -> frozenset[Wants]:
         return gives(next(objects_in(head), Object()), head.dialect)
 
     def read(self, source: Source) -> Rows:
-        if ending_of(source.path).lower() == ".json":
+        if self.is_array != (ending_of(source.path).lower() == ".json"):
             source.note(self.name)
-        return rows_of(line_items(source), source)
+        return rows_of((array_items if self.is_array else line_items)(source), source)
 
 
-class JsonArray:
-    """One array of objects."""
-
-    name = "a JSON array"
-    endings = ENDINGS
-
-    def sniff(self, head: Head) -> float:
-        if head.ending == ".json":
-            return 0.5
-        return SURE if ARRAY.match(head.text) else 0.0
-
-    def gives(self, head: Head) -> frozenset[Wants]:
-        return gives(next(objects_in(head), Object()), head.dialect)
-
-    def read(self, source: Source) -> Rows:
-        if ending_of(source.path).lower() != ".json":
-            source.note(self.name)
-        return rows_of(array_items(source), source)
-
-
-JSON_LINES, JSON_ARRAY = JsonLines(), JsonArray()
+JSON_LINES, JSON_ARRAY = Json("JSON lines", is_array=False), Json("a JSON array", is_array=True)
 
 
 def gives(first: Mapping[str, Any], dialect: Dialect) -> frozenset[Wants]:

@@ -16,13 +16,12 @@ from smidgen.edge_client.formats.lines import Lines, Whole, each_line
 from smidgen.edge_client.formats.source import (
     MARK,
     DataError,
-    Head,
     LeftOut,
     Reason,
     Row,
     Rows,
     Source,
-    Wants,
+    Usual,
     ending_of,
 )
 
@@ -79,61 +78,38 @@ LINES = ".txt"
 MOST_FILES = 100_000  # in a folder; each is looked at before each piece of work
 
 
-class PlainLines:
-    """A text on each line."""
-
-    name = "lines of text"
-    endings = (LINES,)
-
-    def sniff(self, head: Head) -> float:
-        return 0.5
-
-    def gives(self, head: Head) -> frozenset[Wants]:
-        return frozenset(("text",))
-
-    def read(self, source: Source) -> Rows:
-        """Each line is a row, blank ones too."""
-        with source.lines() as lines:
-            for number, line, fault in each_line(lines):
-                text = line.rstrip("\r\n")
-                if text.startswith(MARK) and number > 1:
-                    text = text[len(MARK) :]
-                    source.note("a byte-order mark inside the file, as joined files have it")
-                if fault:
-                    yield LeftOut(number, "too long", fault)
-                elif unread := source.unread(text):
-                    yield LeftOut(number, "unreadable", unread)
-                else:
-                    yield Row(number, {"text": text})
+def _read_lines(source: Source) -> Rows:
+    """Each line is a row, blank ones too."""
+    with source.lines() as lines:
+        for number, line, fault in each_line(lines):
+            text = line.rstrip("\r\n")
+            if text.startswith(MARK) and number > 1:
+                text = text[len(MARK) :]
+                source.note("a byte-order mark inside the file, as joined files have it")
+            if fault:
+                yield LeftOut(number, "too long", fault)
+            elif unread := source.unread(text):
+                yield LeftOut(number, "unreadable", unread)
+            else:
+                yield Row(number, {"text": text})
 
 
-class Paragraphs:
-    """A folder of text files."""
-
-    name = "a folder of text files"
-    endings = ("",)
-
-    def sniff(self, head: Head) -> float:
-        return 0.5
-
-    def gives(self, head: Head) -> frozenset[Wants]:
-        return frozenset(("text",))
-
-    def read(self, source: Source) -> Rows:
-        """Each paragraph of each file is a row, with the line that it ends in."""
-        whole, folder = Whole(source.path), source.path
-        for path in _listed(folder):
-            one = replace(source, path=path)
-            with one.lines(whole) as lines:
-                for block in blocks(lines, one, lambda line: not line.strip()):
-                    if block.fault:
-                        yield replace(block.fault, file=str(path))
-                        continue
-                    text = " ".join(line.strip() for line in block.lines)
-                    yield Row(block.line, {"text": text}, file=f"{folder.name}/{path.name}")
+def _read_folder(source: Source) -> Rows:
+    """Each paragraph of each file is a row, with the line that it ends in."""
+    whole, folder = Whole(source.path), source.path
+    for path in _listed(folder):
+        one = replace(source, path=path)
+        with one.lines(whole) as lines:
+            for block in blocks(lines, one, lambda line: not line.strip()):
+                if block.fault:
+                    yield replace(block.fault, file=str(path))
+                    continue
+                text = " ".join(line.strip() for line in block.lines)
+                yield Row(block.line, {"text": text}, file=f"{folder.name}/{path.name}")
 
 
-PLAIN_LINES, PARAGRAPHS = PlainLines(), Paragraphs()
+PLAIN_LINES = Usual("lines of text", (LINES,), frozenset(("text",)), _read_lines)
+PARAGRAPHS = Usual("a folder of text files", ("",), frozenset(("text",)), _read_folder)
 
 
 def files_in(folder: Path, most: int = MOST_FILES) -> list[Path]:

@@ -23,7 +23,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -421,6 +421,22 @@ class Head:
     text: str
     path: Path | None = None
     dialect: Dialect = PLAIN
+
+
+@dataclass(frozen=True)
+class Usual:
+    """See `Reader`: a format that any file of its endings may have."""
+
+    name: str
+    endings: tuple[str, ...]
+    wants: frozenset[Wants]
+    read: Callable[[Source], Rows]
+
+    def sniff(self, head: Head) -> float:
+        return 0.5
+
+    def gives(self, head: Head) -> frozenset[Wants]:
+        return self.wants
 
 
 class Reader(Protocol):

@@ -24,20 +24,20 @@ ascending lines.
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from smidgen.edge_client.formats.lines import LONGEST_LINE, Lines, LongLine
+from smidgen.edge_client.formats.lines import LONGEST_LINE, Lines, LongLine, each_line
 from smidgen.edge_client.formats.source import (
     DELIMITERS,
     MARK,
     DataError,
     Dialect,
-    Head,
     LeftOut,
     Row,
     Rows,
     Source,
+    Usual,
     Wants,
     named,
     names_of,
@@ -55,24 +55,12 @@ TWO_WAYS = (
 )
 
 
-class Table:
-    """Comma- or tab-separated values, with or without a header."""
-
-    name = "a table"
-    endings = (".csv", ".tsv")
-
-    def sniff(self, head: Head) -> float:
-        return 0.5
-
-    def gives(self, head: Head) -> frozenset[Wants]:
-        return frozenset(("text", "label"))
-
-    def read(self, source: Source) -> Rows:
-        with source.lines() as lines:
-            yield from _Rows(source, lines).all()
+def _read(source: Source) -> Rows:
+    with source.lines() as lines:
+        yield from _Rows(source, lines).all()
 
 
-TABLE = Table()
+TABLE = Usual("a table", (".csv", ".tsv"), frozenset(("text", "label")), _read)
 
 
 class Piece(NamedTuple):
@@ -85,7 +73,7 @@ class Piece(NamedTuple):
 
 class _Rows:
     def __init__(self, source: Source, lines: Lines) -> None:
-        self._source, self._lines = source, lines
+        self._source, self._pieces = source, map(Piece._make, each_line(lines))
         self._ahead, self._next = list[Piece](), 0  # lines looked at, and the first not taken yet
         self._last = 0  # the line that the last row ends in
         self._delimiter, self._names = "", list[str]()
@@ -260,7 +248,7 @@ class _Rows:
 
     def _peek(self, number: int = 0) -> Piece | None:
         while len(self._ahead) <= self._next + number:
-            piece = next(self._pieces(), None)
+            piece = next(self._pieces, None)
             if piece is None:
                 return None
             self._ahead.append(piece)
@@ -274,18 +262,6 @@ class _Rows:
             del self._ahead[: self._next]
             self._next = 0
         return piece
-
-    def _pieces(self) -> Iterator[Piece]:
-        while True:
-            self._lines.begin_row()
-            try:
-                line = next(self._lines, None)
-            except LongLine as error:
-                yield Piece(self._lines.number, "", str(error))
-                continue
-            if line is None:
-                return
-            yield Piece(self._lines.number, line)
 
 
 class Joined(NamedTuple):

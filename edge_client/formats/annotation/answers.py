@@ -17,9 +17,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from smidgen.edge_client.formats.source import SEVERAL, Dialect, LeftOut, Reason, Row, Rows, Wants
+from smidgen.edge_client.formats.source import (
+    SEVERAL,
+    Dialect,
+    LeftOut,
+    Reason,
+    Row,
+    Rows,
+    Wants,
+    named,
+)
 from smidgen.edge_client.formats.tags import OUTSIDE
-from smidgen.edge_client.tables import plain
 
 WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -90,7 +98,6 @@ def from_utf16(text: str, offset: int) -> int | None:
 
 
 TEXTS = ("text", "text_b")
-MOST_NAMED, LONGEST_NAME = 12, 60
 KEY = re.compile(r'(?<!\\)"(\w+)"\s*:')
 
 
@@ -278,12 +285,6 @@ def string_fields(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def id_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": fields["id"]} if fields.get("id") is not None else {}
-
-
-def named(names: Sequence[str]) -> str:
-    """Names of fields in a message: printable, and not too many."""
-    more = f" ... ({len(names)})" if len(names) > MOST_NAMED else ""
-    return ", ".join(plain(name)[:LONGEST_NAME] for name in names[:MOST_NAMED]) + more
 
 
 def answered_in(

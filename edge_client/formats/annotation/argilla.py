@@ -20,7 +20,6 @@ from smidgen.edge_client.formats.annotation.answers import (
     id_of,
     labels_of,
     list_in,
-    named,
     object_in,
     objects_in,
     span_of,
@@ -29,7 +28,7 @@ from smidgen.edge_client.formats.annotation.answers import (
     text_of,
 )
 from smidgen.edge_client.formats.json_rows import are_strings
-from smidgen.edge_client.formats.source import Dialect, Reason, Row, Wants
+from smidgen.edge_client.formats.source import Dialect, Reason, Row, Wants, named
 
 FLAT = ".responses"  # behind the name of a question
 READ = "questions for a label, labels or spans are read here"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smidgen.edge_client.formats.annotation.answers import Span
+from smidgen.edge_client.formats.conll import LINE
 from smidgen.edge_client.formats.paragraphs import files_in
 from smidgen.edge_client.formats.source import DataError, Head, LeftOut, Row, Rows, Source, Wants
 
@@ -67,16 +68,11 @@ def rows_of(text: str, entities: Sequence[BratEntity], labelled: bool) -> Iterat
         labelled: Whether they are wanted.
     """
     start = 0
-    for number, line in enumerate(_lines(text), start=1):
+    for number, line in enumerate(LINE.findall(text), start=1):
         end = start + len(line)
         if line.strip():
             yield _row(number, line.rstrip("\r\n"), start, entities if labelled else None)
         start = end
-
-
-def _lines(text: str) -> list[str]:
-    """The lines of a text with their ends, which are those of files and no others."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
 
 
 def _row(

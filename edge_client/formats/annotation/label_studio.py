@@ -25,7 +25,6 @@ from smidgen.edge_client.formats.annotation.answers import (
     id_of,
     labels_of,
     list_in,
-    named,
     object_in,
     objects_in,
     span_of,
@@ -33,7 +32,7 @@ from smidgen.edge_client.formats.annotation.answers import (
     text_columns,
     text_of,
 )
-from smidgen.edge_client.formats.source import Dialect, Row
+from smidgen.edge_client.formats.source import Dialect, Row, named
 
 Values: TypeAlias = list[Mapping[str, Any]]  # of one control in one annotation
 
