@@ -21,6 +21,7 @@ import numpy as np
 
 from smidgen.edge_client.bases.gguf.blocks import BLOCKS
 from smidgen.edge_client.bases.header import TensorEntry, WeightsError, item_bytes
+from smidgen.edge_client.errors import demand
 
 MAX_FIELDS, MAX_TENSORS, MAX_STRING, MAX_NAME = 1 << 12, 1 << 16, 1 << 20, 1 << 8
 STRING, ARRAY = 8, 9
@@ -66,8 +67,8 @@ class GgufFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                if path.stat().st_size < 24:
-                    raise self._error(f"has {path.stat().st_size} bytes; {AGAIN}")
+                size = path.stat().st_size
+                self._demand(size >= 24, f"has {size} bytes; {AGAIN}")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise WeightsError(f"cannot read {path}: {error.strerror}") from error
@@ -138,46 +139,44 @@ class GgufFile:
                 _hash(file, entry.start, entry.end, total)
         return total.hexdigest()
 
-    def _error(self, what: str) -> WeightsError:
-        return WeightsError(f"{self.path} {what}")
+    def _demand(self, is_so: bool, otherwise: str) -> None:
+        demand(is_so, f"{self.path} {otherwise}", WeightsError)
 
     def _read(self) -> None:
         magic, version, tensors, fields = struct.unpack_from("<4sIQQ", self._map)
-        if magic != b"GGUF":
-            raise self._error("is not a GGUF file: it does not begin with GGUF")
-        if version & 0xFFFF == 0 and version:
-            raise self._error("is big-endian; a little-endian file is read here, convert it again")
-        if version not in (2, 3):
-            raise self._error(f"is of GGUF version {version}; 2 and 3 are read, convert it again")
-        if fields > MAX_FIELDS or tensors > MAX_TENSORS:
-            raise self._error(
-                f"speaks of {fields} fields and {tensors} tensors; at most {MAX_FIELDS} and "
-                f"{MAX_TENSORS} are read; {AGAIN}"
-            )
+        self._demand(magic == b"GGUF", "is not a GGUF file: it does not begin with GGUF")
+        again, is_big_endian = "convert it again", bool(version) and version & 0xFFFF == 0
+        self._demand(
+            not is_big_endian, f"is big-endian; a little-endian file is read here, {again}"
+        )
+        self._demand(version in (2, 3), f"is of GGUF version {version}; 2 and 3 are read, {again}")
+        self._demand(
+            fields <= MAX_FIELDS and tensors <= MAX_TENSORS,
+            f"speaks of {fields} fields and {tensors} tensors; at most {MAX_FIELDS} and "
+            f"{MAX_TENSORS} are read; {AGAIN}",
+        )
         self._at = 24
         for _ in range(fields):
             key = self._name(MAX_STRING)
-            if key in self._fields:
-                raise self._error(f"has the field {key!r} twice")
+            self._demand(key not in self._fields, f"has the field {key!r} twice")
             self._fields[key] = self._field(key)
-        self._refuse_parts()
+        count, kind = self.value("split.count", 0), self.value("general.type", "model")
+        self._demand(
+            count in (0, 1),
+            f"is one of {count} parts (split.count); merge them with llama-gguf-split --merge",
+        )
+        self._demand(
+            kind == "model", f"is a GGUF of general.type {str(kind)[:40]!r}; a model is expected"
+        )
         self._read_tensors(tensors)
-
-    def _refuse_parts(self) -> None:
-        if (count := self.value("split.count", 0)) not in (0, 1):
-            raise self._error(
-                f"is one of {count} parts (split.count); merge them with llama-gguf-split --merge"
-            )
-        if (kind := self.value("general.type", "model")) != "model":
-            raise self._error(f"is a GGUF of general.type {str(kind)[:40]!r}; a model is expected")
 
     def _take(self, length: int) -> int:
         """The place of the next so many bytes, which are there."""
         start = self._at
-        if length > len(self._map) - start:
-            raise self._error(
-                f"is cut short: its header goes on behind its {len(self._map)} bytes; {AGAIN}"
-            )
+        self._demand(
+            length <= len(self._map) - start,
+            f"is cut short: its header goes on behind its {len(self._map)} bytes; {AGAIN}",
+        )
         self._at += length
         return start
 
@@ -186,18 +185,23 @@ class GgufFile:
 
     def _name(self, longest: int) -> str:
         length = self._number("<Q")
-        if length > longest:
-            raise self._error(f"has a name of {length} bytes, more than {longest}; {AGAIN}")
+        self._demand(
+            length <= longest, f"has a name of {length} bytes, more than {longest}; {AGAIN}"
+        )
         start = self._take(length)
         return self._text(start, start + length)
 
     def _text(self, start: int, end: int) -> str:
-        if end - start > MAX_STRING:
-            raise self._error(f"has a text of {end - start} bytes, more than {MAX_STRING}; {AGAIN}")
+        size = end - start
+        self._demand(
+            size <= MAX_STRING, f"has a text of {size} bytes, more than {MAX_STRING}; {AGAIN}"
+        )
         try:
             return self._map[start:end].decode()
         except UnicodeDecodeError as error:
-            raise self._error(f"has a text that is not UTF-8 at byte {start}; {AGAIN}") from error
+            raise WeightsError(
+                f"{self.path} has a text that is not UTF-8 at byte {start}; {AGAIN}"
+            ) from error
 
     def _item(self, kind: int, start: int, end: int) -> Any:
         if kind == STRING:
@@ -209,10 +213,14 @@ class GgufFile:
         if kind == ARRAY:
             items, count = self._number("<I"), self._number("<Q")
         each = kind if items is None else items
-        if each != STRING and each not in _SCALARS:
-            raise self._error(f"has a field {key!r} of type {each}, which GGUF does not; {AGAIN}")
-        if count > len(self._map) - self._at:
-            raise self._error(f"has a field {key!r} of {count} items, more than it holds; {AGAIN}")
+        self._demand(
+            each == STRING or each in _SCALARS,
+            f"has a field {key!r} of type {each}, which GGUF does not; {AGAIN}",
+        )
+        self._demand(
+            count <= len(self._map) - self._at,
+            f"has a field {key!r} of {count} items, more than it holds; {AGAIN}",
+        )
         start = self._at
         if each == STRING:
             self._skip(count)
@@ -241,39 +249,43 @@ class GgufFile:
         places: list[tuple[str, str, tuple[int, ...], int]] = []
         for _ in range(count):
             name, dimensions = self._name(MAX_NAME), self._number("<I")
-            if not 1 <= dimensions <= 4:
-                raise self._error(f"has a tensor {name!r} of {dimensions} dimensions; {AGAIN}")
+            self._demand(
+                1 <= dimensions <= 4, f"has a tensor {name!r} of {dimensions} dimensions; {AGAIN}"
+            )
             sizes = [self._number("<Q") for _ in range(dimensions)]
             places.append((name, self._type(name), tuple(sizes[::-1]), self._number("<Q")))
         unit = self.value("general.alignment", 32)
-        if type(unit) is not int or not 8 <= unit <= 1 << 20 or unit & (unit - 1):
-            raise self._error(f"has general.alignment {str(unit)[:40]!r}; a power of two from 8 on")
+        self._demand(
+            type(unit) is int and 8 <= unit <= 1 << 20 and not unit & (unit - 1),
+            f"has general.alignment {str(unit)[:40]!r}; a power of two from 8 on",
+        )
         begin, offset = _aligned(self._at, unit), 0
         for name, dtype, shape, at in places:
-            if name in self.tensors:
-                raise self._error(f"has the tensor {name!r} twice; {AGAIN}")
-            if at != offset:
-                raise self._error(f"has {name!r} at {at} of its tensors, not at {offset}; {AGAIN}")
+            self._demand(name not in self.tensors, f"has the tensor {name!r} twice; {AGAIN}")
+            self._demand(
+                at == offset, f"has {name!r} at {at} of its tensors, not at {offset}; {AGAIN}"
+            )
             entry = self.tensors[name] = TensorEntry(dtype, shape, begin + at)
             elements, _ = item_bytes(dtype)
-            if min(shape) < 1 or math.prod(shape) > 1 << 48 or shape[-1] % elements:
-                raise self._error(
-                    f"has a tensor {name!r} of shape {shape}, which {dtype} cannot have; {AGAIN}"
-                )
-            if entry.end > len(self._map):
-                raise self._error(
-                    f"is cut short: {name!r} ends at byte {entry.end} of {len(self._map)}; {AGAIN}"
-                )
+            is_right = min(shape) >= 1 and math.prod(shape) <= 1 << 48
+            self._demand(
+                is_right and shape[-1] % elements == 0,
+                f"has a tensor {name!r} of shape {shape}, which {dtype} cannot have; {AGAIN}",
+            )
+            self._demand(
+                entry.end <= len(self._map),
+                f"is cut short: {name!r} ends at byte {entry.end} of {len(self._map)}; {AGAIN}",
+            )
             offset = _aligned(entry.end - begin, unit)
 
     def _type(self, name: str) -> str:
         number = self._number("<I")
         dtype = _TYPES.get(number, f"number {number}")
-        if dtype not in READ_TYPES:
-            raise self._error(
-                f"has {name!r} in the type {dtype}, which is not read here; quantize it to one of "
-                f"{', '.join(READ_TYPES)}"
-            )
+        self._demand(
+            dtype in READ_TYPES,
+            f"has {name!r} in the type {dtype}, which is not read here; quantize it to one of "
+            f"{', '.join(READ_TYPES)}",
+        )
         return dtype
 
 
