@@ -100,21 +100,8 @@ def _by_control(results: Iterable[Mapping[str, Any]]) -> dict[str, Values]:
     return found
 
 
-@dataclass(frozen=True)
-class Controls:
-    """Which controls of a labelling interface are read.
-
-    Attributes:
-        label: The one whose choices are labels; None: there is none.
-        spans: The one whose labels are those of spans; None likewise.
-    """
-
-    label: str | None = None
-    spans: str | None = None
-
-
-def controls_of(kinds: Mapping[str, str], wanted: str) -> Controls:
-    """The controls to read.
+def controls_of(kinds: Mapping[str, str], wanted: str) -> dict[str, str]:
+    """The control to read of each kind, `choices` and `labels` (those of spans), if there is one.
 
     Args:
         kinds: What each control of the file holds, see `kind_of`.
@@ -125,16 +112,17 @@ def controls_of(kinds: Mapping[str, str], wanted: str) -> Controls:
     """
     if kinds and wanted and wanted not in kinds:
         raise ValueError(f"no control `{wanted}`; found {named(list(kinds))}")
-    found: dict[str, str | None] = {}
+    found: dict[str, str] = {}
     for kind in ("choices", "labels"):
         names = [name for name, one in kinds.items() if one == kind]
         names = [wanted] if wanted in names else names
         if len(names) > 1:
             raise ValueError(f"which is the label, of {named(names)}? say it by --label-column")
-        found[kind] = names[0] if names else None
-    if kinds and not any(found.values()):
+        if names:
+            found[kind] = names[0]
+    if kinds and not found:
         raise ValueError(f"{_kinds_said(kinds)}; {READ}")
-    return Controls(found["choices"], found["labels"])
+    return found
 
 
 def _kinds_said(kinds: Mapping[str, str]) -> str:
@@ -174,7 +162,7 @@ def answered(
         ValueError: The text or the control is not known, or the project is of another type.
     """
     kinds = kinds_of(tasks)
-    controls = controls_of(kinds, dialect.label_column) if labelled else Controls()
+    controls = controls_of(kinds, dialect.label_column) if labelled else {}
     about = (name for task in tasks for name in task.about)
     names = [name for name in string_fields(task.fields for task in tasks) if name != "id"]
     columns = text_columns(names, dialect, about)
@@ -188,7 +176,7 @@ def answered(
 
 
 def _answered(
-    task: StudioTask, columns: tuple[str, str | None], controls: Controls
+    task: StudioTask, columns: tuple[str, str | None], controls: Mapping[str, str]
 ) -> AnnotatedRow:
     found = text_of(task.fields, columns)
     row = Row(task.line, found | id_of(task.fields))
@@ -202,17 +190,19 @@ def _answered(
     return AnnotatedRow(row, (), "rejected", "its annotation was cancelled", task.key)
 
 
-def _answer(annotation: Mapping[str, Values], controls: Controls, text: str) -> Annotation | None:
+def _answer(
+    annotation: Mapping[str, Values], controls: Mapping[str, str], text: str
+) -> Annotation | None:
     """What one annotation says; None: nothing that is read.
 
     Raises:
         ValueError: Its spans do not fit the text.
     """
-    chosen = annotation.get(controls.label or "", [])
+    chosen = annotation.get(controls.get("choices", ""), [])
     labels = labels_of(one for value in chosen for one in list_in(value.get("choices")))
-    if controls.spans is None:
+    if "labels" not in controls:
         return Annotation(labels) if labels else None
-    return Annotation(labels, _spans(annotation.get(controls.spans, []), text))
+    return Annotation(labels, _spans(annotation.get(controls["labels"], []), text))
 
 
 def _spans(values: Values, text: str) -> tuple[Span, ...]:
