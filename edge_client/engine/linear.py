@@ -42,6 +42,7 @@ class LinearBackend:
         return getattr(self._inner, name)
 
     def step(self, batch: Batch, plan: Plan) -> float:
+        """Train on a batch and return its loss; a correction by single texts is refused."""
         is_fit = self.correction is None or self.correction.rule is None
         demand(is_fit, "a core has no gradients of single texts", Failed)
         loss, gradients = self.gradients(batch, plan)

@@ -82,6 +82,7 @@ class Graph:
         return self
 
     def model(self) -> bytes:
+        """The finished model as a file holds it."""
         nodes = []
         for *ends, body in self._nodes:
             named = [[self._names.get(name, name).encode() for name in end] for end in ends]
