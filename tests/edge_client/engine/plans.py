@@ -54,29 +54,22 @@ def is_answerable(work: Workload) -> bool:
     return not (work.masked and work.spec.head) and (work.spec.head or not work.is_of_words)
 
 
-WORKS = st.builds(
-    Workload,
-    st.sampled_from((LARGE, SMALL, REPEATED, LOCAL, DECODER)),
-    st.sampled_from((4, 8, 16, 32)),
-    st.sampled_from(ADAPTERS).map(parse_adapter),
-    st.integers(1, 33),
-    st.integers(8, 600),
-    num_labels=st.sampled_from((2, 9, 2001)),
-    masked=st.sampled_from((0, 6)),
-    is_of_words=st.booleans(),
-).filter(is_answerable)
-ONNX_WORKS = st.builds(
-    Workload,
-    st.sampled_from((LARGE, SMALL, REPEATED, LOCAL, DECODER)),
-    st.sampled_from((4, 8, 16, 32)),
-    st.sampled_from(ADAPTERS).map(parse_adapter),
-    st.integers(1, 33),
-    st.integers(8, 600),
-    num_labels=st.sampled_from((2, 9, 2001)),
-    engine=st.just("onnx"),
-    masked=st.sampled_from((0, 6)),
-    is_of_words=st.booleans(),
-).filter(is_answerable)
+def works_of(engine: str) -> st.SearchStrategy[Workload]:
+    return st.builds(
+        Workload,
+        st.sampled_from((LARGE, SMALL, REPEATED, LOCAL, DECODER)),
+        st.sampled_from((4, 8, 16, 32)),
+        st.sampled_from(ADAPTERS).map(parse_adapter),
+        st.integers(1, 33),
+        st.integers(8, 600),
+        num_labels=st.sampled_from((2, 9, 2001)),
+        engine=st.just(engine),
+        masked=st.sampled_from((0, 6)),
+        is_of_words=st.booleans(),
+    ).filter(is_answerable)
+
+
+WORKS, ONNX_WORKS = works_of("torch"), works_of("onnx")
 RATES = st.sampled_from((AVX512, NEON))
 
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,9 @@ from smidgen.edge_client.engine.activation_cache import ActivationCache
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.onnx_backend.network import Network
 from smidgen.edge_client.planning.onnx_memory import estimate
-from smidgen.edge_client.planning.plan import BudgetError, Plan, Workload, parse_budget
-from smidgen.edge_client.planning.planner import Option, choose, next_smaller, options, plans
+from smidgen.edge_client.planning.plan import BudgetError, Plan, Workload
+from smidgen.edge_client.planning.planner import choose, options, plans
 from smidgen.edge_client.planning.step_cost import Rates, step_seconds
-from smidgen.edge_client.planning.torch_memory import parts
 from smidgen.edge_client.texts.batches import Batch
 from tests.edge_client.engine.plans import AVX512, LARGE, MIB, ONNX_WORKS, RATES, RUNTIME, large
 
@@ -48,13 +46,6 @@ def any_plan(work: Workload, data: st.DataObject) -> Plan:
 
 
 # Laws
-
-
-@given(ONNX_WORKS, st.data())
-def test_a_smaller_micro_batch_never_predicts_more(work: Workload, data: st.DataObject) -> None:
-    plan = any_plan(work, data)
-    smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
-    assert total(work, smaller) <= total(work, plan)
 
 
 @given(ONNX_WORKS, st.data())
@@ -89,14 +80,6 @@ def test_inputs_in_half_precision_never_predict_more(work: Workload, data: st.Da
     if work.spec.is_in_layers:
         half = replace(plan, is_kept_in_half=True, is_spilled=False)
         assert total(work, half) <= total(work, replace(plan, is_spilled=False))
-
-
-@given(ONNX_WORKS)
-def test_the_parts_are_the_whole_and_none_is_negative(work: Workload) -> None:
-    for plan in plans(work, ("float32",)):
-        estimated = estimate(work, plan, RUNTIME)
-        named = parts(estimated)
-        assert sum(named.values()) == estimated.total and min(named.values()) >= 0
 
 
 def test_an_input_that_waits_in_half_precision_takes_half() -> None:
@@ -158,30 +141,6 @@ def test_this_engine_is_planned_in_float32_alone(work: Workload, rates: Rates) -
     assert len({option.plan for option in found}) == len(found)
     halves = {option.plan.is_kept_in_half for option in found}
     assert halves == ({False, True} if work.spec.is_in_layers else {False})
-
-
-@given(ONNX_WORKS, RATES, BUDGETS)
-def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
-    work: Workload, rates: Rates, budget: int
-) -> None:
-    found = options(work, RUNTIME, rates)
-    try:
-        assert choose(found, budget).predicted_peak_bytes <= budget
-    except BudgetError as error:
-        named = parse_budget(str(error).split("(")[1].split(")")[0])
-        assert named is not None and choose(found, named).predicted_peak_bytes <= named
-
-
-@given(ONNX_WORKS, RATES)
-def test_stepping_down_gets_smaller_each_time_and_ends(work: Workload, rates: Rates) -> None:
-    found = options(work, RUNTIME, rates)
-    current: Option | None = found[0]
-    peaks = []
-    while current is not None:
-        peaks.append(current.predicted_peak_bytes)
-        current = next_smaller(found, current)
-    assert all(after < before for before, after in pairwise(peaks))
-    assert peaks[-1] == min(option.predicted_peak_bytes for option in found)
 
 
 @given(ONNX_WORKS, RATES, BUDGETS)

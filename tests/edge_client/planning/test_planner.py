@@ -23,6 +23,7 @@ from smidgen.edge_client.planning.planner import (
     Option,
     choose,
     depths,
+    estimate,
     halvings,
     next_smaller,
     options,
@@ -37,11 +38,13 @@ from smidgen.edge_client.planning.step_cost import (
     nominal_rates,
     step_seconds,
 )
+from smidgen.edge_client.planning.torch_memory import parts
 from tests.edge_client.engine.plans import (
     AVX512,
     LARGE,
     MIB,
     NEON,
+    ONNX_WORKS,
     RATES,
     REPEATED,
     RUNTIME,
@@ -51,17 +54,44 @@ from tests.edge_client.engine.plans import (
     options_of,
 )
 
-BUDGETS = st.integers(200 * MIB, 3000 * MIB)
+BUDGETS = st.integers(100 * MIB, 3000 * MIB)
+of_each_engine = pytest.mark.parametrize("works", [WORKS, ONNX_WORKS], ids=["torch", "onnx"])
+Works = st.SearchStrategy[Workload]
+
+
+# What a plan takes
+
+
+@of_each_engine
+@given(st.data())
+def test_a_smaller_micro_batch_never_predicts_more(works: Works, data: st.DataObject) -> None:
+    work = data.draw(works)
+    plan = data.draw(st.sampled_from(list(plans(work, ("float32", "bfloat16")))))
+    smaller = replace(plan, micro_batch=data.draw(st.integers(1, plan.micro_batch)))
+    sizes = [estimate(work, each, RUNTIME).total for each in (smaller, plan)]
+    assert sizes == sorted(sizes)
+
+
+@of_each_engine
+@given(st.data())
+def test_the_parts_are_the_whole_and_none_is_negative(works: Works, data: st.DataObject) -> None:
+    work = data.draw(works)
+    for plan in plans(work, ("float32", "bfloat16")):
+        estimated = estimate(work, plan, RUNTIME)
+        named = parts(estimated)
+        assert sum(named.values()) == estimated.total and min(named.values()) >= 0
+        assert list(named.values()) == sorted(named.values(), reverse=True)
 
 
 # Choosing
 
 
-@given(WORKS, RATES, BUDGETS)
+@of_each_engine
+@given(st.data(), RATES, BUDGETS)
 def test_the_chosen_plan_fits_or_the_error_names_a_budget_that_does(
-    work: Workload, rates: Rates, budget: int
+    works: Works, data: st.DataObject, rates: Rates, budget: int
 ) -> None:
-    found = options_of(work, rates)
+    found = options_of(data.draw(works), rates)
     try:
         assert choose(found, budget).predicted_peak_bytes <= budget
     except BudgetError as error:
@@ -83,9 +113,12 @@ def test_more_memory_never_gives_a_shallower_or_slower_plan(
         assert rich.nominal_step_s <= max(poor.nominal_step_s, FAST_ENOUGH_S)
 
 
-@given(WORKS, RATES)
-def test_stepping_down_gets_smaller_each_time_and_ends(work: Workload, rates: Rates) -> None:
-    found = options_of(work, rates)
+@of_each_engine
+@given(st.data(), RATES)
+def test_stepping_down_gets_smaller_each_time_and_ends(
+    works: Works, data: st.DataObject, rates: Rates
+) -> None:
+    found = options_of(data.draw(works), rates)
     current: Option | None = found[0]
     peaks = []
     while current is not None:
