@@ -117,18 +117,27 @@ def test_wandb_keeps_it_for_a_later_sync(
         tracker.log_round(index, figures)
     tracker.log_folder(files)
     tracker.close(is_finished=True)
-    mine = [os.uname().nodename, str(Path(__file__).parent), Path(sys.argv[0]).name]
-    kept = b"".join(one.read_bytes() for one in tmp_path.rglob("*.wandb"))
-    assert [word for word in mine if word.encode() in kept] == []
     (path,) = tmp_path.rglob("*.wandb")
+    wanted = {index: one["loss"] for index, one in ROUNDS.items()}
+    wait_for(lambda: losses_in(path) == wanted)  # its service writes on after `finish` returned
+    mine = [str(Path(__file__).parent), Path(sys.argv[0]).name]
+    assert [word for word in mine if word.encode() in path.read_bytes()] == []
+    assert {one.run.host for one in records_in(path)} == {"", "smidgen"}  # not this machine's name
+
+
+def records_in(path: Path) -> list[Any]:
     records: Any = import_module("wandb.proto.wandb_internal_pb2")
+    return [records.Record.FromString(body) for body in logged(path.read_bytes())]
+
+
+def losses_in(path: Path) -> dict[int, float]:
     told = {}
-    for body in logged(path.read_bytes()):
-        items = records.Record.FromString(body).history.item
+    for record in records_in(path):
+        items = record.history.item
         told_now = {one.key or one.nested_key[0]: one.value_json for one in items}
         if "loss" in told_now:
             told[int(told_now["_step"])] = float(told_now["loss"])
-    assert told == {index: one["loss"] for index, one in ROUNDS.items()}
+    return told
 
 
 def logged(data: bytes) -> Iterator[bytes]:
