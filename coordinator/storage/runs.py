@@ -173,6 +173,10 @@ def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
         count = _ring_planned(config)
         grid = masked.grid(count, parameters)
         ratio = grid.steps * math.sqrt(count / (grid.variance * parameters))
+        of = (
+            f"updates, the noise of {masked.fewest(count) - math.floor(CORRUPT * count)} of which "
+            "is counted on,"
+        )
     more = "larger batches" if is_of_texts else "more devices"
     lack = f"; below 1 it is mostly noise: {more} or a smaller adapter" if ratio < 1.0 else ""
     afforded = account.most_participations * account.privacy.separation

@@ -90,9 +90,8 @@ def grid_of(
         low, high = (middle, high) if fits(grid(middle)) else (low, middle - 1)
     found = grid(low)
     rho = found.longest_squared / ((fewest - colluding) * found.variance)
-    is_held = rho + tau_of(devices, found.variance) * numbers / 2 <= multiplier**-2
     demand(
-        low > 0 and is_held,
+        low > 0 and rho + tau_of(devices, found.variance) * numbers / 2 <= multiplier**-2,
         f"privacy: noise of multiplier {multiplier:.3g} on {numbers:,} numbers, shared by "
         f"{fewest - colluding} devices or more, does not fit in {levels} levels: take "
         "secure_aggregation = int16, a smaller adapter or more devices",
@@ -117,9 +116,9 @@ class Words:
         return (found % np.uint64(bound)).astype(np.int64)
 
     def _some(self, count: int) -> np.ndarray:
-        stream = hashlib.shake_256(self._key + self._calls.to_bytes(8, "big")).digest(8 * count)
         self._calls += 1
-        return np.frombuffer(stream, "<u8").astype(np.uint64)
+        stream = hashlib.shake_256(self._key + self._calls.to_bytes(8, "big"))
+        return np.frombuffer(stream.digest(8 * count), "<u8").astype(np.uint64)
 
 
 def rounded(exact: np.ndarray, longest_squared: int, words: Words) -> np.ndarray:

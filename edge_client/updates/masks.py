@@ -352,8 +352,12 @@ class Member:
         ]
         return _rows(hidden), _rows(seals)
 
-    def answer(self, asked: Unmasking) -> bytes:
+    def answer(self, asked: Unmasking, fewest: int = 0) -> bytes:
         """The shares that are asked for, in the order of `Unmasking.shares`.
+
+        Args:
+            asked: What the coordinator asks.
+            fewest: Updates that the run promises to be in the sum.
 
         Raises:
             WireError: Somebody would be left alone, or it is not what a coordinator asks.
@@ -363,6 +367,8 @@ class Member:
         is_plain = asked.ring == ring.body and self._place in included
         if not is_plain or len(near) != len(asked.shares):
             raise WireError("an unmasking that is not of this device's update")
+        if len(included) < fewest:
+            raise WireError(f"an unmasking of {len(included)} updates, the run promises {fewest}")
         found = bytearray()
         for dealer, hidden in zip(near, asked.shares, strict=True):
             places, gone = ring.neighbours(dealer), ring.gone(dealer, included)

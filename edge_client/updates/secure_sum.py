@@ -110,8 +110,7 @@ class SecureSum(UpdateStep):
             WrongInput: It does not fit in these bits.
         """
         fewest, colluding = self.fewest(devices), math.floor(CORRUPT * devices)
-        known = levels_of(self.bits), numbers, self.multiplier
-        return grid_of(*known, fewest, colluding, devices)
+        return grid_of(levels_of(self.bits), numbers, self.multiplier, fewest, colluding, devices)
 
     def steps(self, devices: int, numbers: int) -> int:
         """Into how many steps R is divided."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
+from smidgen.coordinator.rounds.learning.unmasking import LostSum
 from smidgen.edge_client.errors import Failed, WrongInput
 from smidgen.edge_client.updates.discrete import (
     MOST_VARIANCE,
@@ -21,12 +22,13 @@ from smidgen.edge_client.updates.discrete import (
     rounded,
     tau_of,
 )
-from smidgen.edge_client.updates.masks import Ring
+from smidgen.edge_client.updates.masks import Member, Ring
 from smidgen.edge_client.updates.secure_sum import SecureSum
 from smidgen.edge_client.updates.step import DeviceContext, ServerContext
+from smidgen.edge_client.wire.messages import WireError
 from smidgen.edge_client.wire.tensors import Update
 from smidgen.edge_client.wire.training import Training
-from tests.edge_client.updates.masked import ring_of, secret_of, unmasked, without
+from tests.edge_client.updates.masked import asked, ring_of, secret_of, unmasked, without
 
 COUNT = 200_000
 SHAPES = {"a": (40, 50), "b": (2000,)}
@@ -77,7 +79,7 @@ def test_numbers_follow_from_the_key_alone_on_every_machine() -> None:
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5.0 / math.sqrt(70_000)
 
 
-FIRST = [2, -5, -2, 2, 3, 5, 6, 3]
+FIRST = [16, -14, 5, 18, -2, 2, 8, -9]
 
 
 @given(st.integers(1, 1 << 60), st.binary(min_size=1, max_size=8))
@@ -199,6 +201,18 @@ def test_a_sum_is_that_of_clipped_updates_and_the_promised_noise(
     least = MULTIPLIER * CLIP / here  # of the mean, whoever of those promised is left
     honest = step.fewest(12) - 1
     assert math.sqrt(honest * grid.variance) / grid.steps * CLIP / here >= least
+
+
+def test_a_device_takes_no_masks_off_a_sum_with_less_noise_than_promised() -> None:
+    ring = ring_of(12)
+    updates = {place: noised(ring, place, 0.2) for place in range(8)}
+    member, told = Member(ring, secret_of(0)), asked(ring, 0, updates)
+    assert member.answer(told, 8)
+    with pytest.raises(WireError, match="an unmasking of 8 updates, the run promises 9"):
+        member.answer(told, 9)
+    step = SecureSum("int16", repr(CLIP), "1", repr(MULTIPLIER), "9")
+    with pytest.raises(LostSum, match="8 updates have less noise than the run promises"):
+        unmasked(ring, updates, shapes=SHAPES, step=step)
 
 
 def test_equal_updates_on_equal_rings_get_equal_noise_and_others_another() -> None:
