@@ -13,8 +13,8 @@ from benchmarks.comparisons.clocked import clocked
 from benchmarks.comparisons.waiting import ANY, Asked, homes, pace
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.coordinator.rounds.scheduling.step import Asynchronous
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.tables import Column, Table, show, tell
-from smidgen.simulation.commands.experiments import JsonOption
 from smidgen.simulation.demo.messages import TASK
 from smidgen.simulation.experiments.federation.devices import Rounds
 from smidgen.simulation.experiments.hostile import Attack, Hostile

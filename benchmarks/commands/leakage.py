@@ -12,9 +12,9 @@ from rich.console import Console
 
 from benchmarks.comparisons.leakage import Attacked, Leakage, attack
 from smidgen.edge_client.bases.base import EMBEDDED
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.tables import Column, Table, show
 from smidgen.edge_client.wire.training import Training
-from smidgen.simulation.commands.experiments import JsonOption
 from smidgen.simulation.datasets.catalogue import read_dataset
 
 NAMES = tuple(one.name for one in fields(Leakage))

@@ -11,7 +11,7 @@ from benchmarks.papers.grid import asked_of, one_of, read_file
 from benchmarks.papers.pieces import FILES, SEEDS, piece_of
 from benchmarks.papers.tables.traffic import traffic_table
 from smidgen.edge_client.bases.base import EMBEDDED
-from smidgen.edge_client.commands.console import DeviceOption
+from smidgen.edge_client.commands.console import DeviceOption, JsonOption
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.edge_client.tables import show
@@ -20,7 +20,6 @@ from smidgen.simulation.commands.experiments import (
     BaseOption,
     DataOption,
     JobsOption,
-    JsonOption,
     OutOption,
     RayOption,
     resumable,

@@ -34,7 +34,7 @@ from benchmarks.papers.index.page import page
 from benchmarks.papers.pieces import SEEDS, names_of
 from benchmarks.papers.tables.languages import EMBEDDED_MIXTURE, distance, parse_mixture
 from smidgen.edge_client.bases.base import EMBEDDED
-from smidgen.edge_client.commands.console import DeviceOption
+from smidgen.edge_client.commands.console import DeviceOption, JsonOption
 from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.files import write_atomically
 from smidgen.edge_client.planning.cuda_memory import CPU
@@ -43,7 +43,6 @@ from smidgen.simulation.commands.experiments import (
     BaseOption,
     DataOption,
     JobsOption,
-    JsonOption,
     OutOption,
     SeedsOption,
     resumable,

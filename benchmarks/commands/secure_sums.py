@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.comparisons.secure_sums import Cohort, measured
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.tables import Column, Table, show
-from smidgen.simulation.commands.experiments import JsonOption
 
 HEADS = ("neighbours, threshold", "in the sum", "device, s", "answer, s", "server, s", "bytes", "")
 NOTES = (

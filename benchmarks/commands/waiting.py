@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from benchmarks.comparisons.waiting import WAYS, Asked, Compared, compare
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tables import Column, Table, show
-from smidgen.simulation.commands.experiments import JsonOption
 
 
 def waiting(

@@ -17,11 +17,11 @@ from benchmarks.comparisons.zero_compute import (
     footprint,
     zero_rounds,
 )
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.tables import Column, Table, seconds, show, size, sizes, tell
 from smidgen.profiling.instruments.child import terminable
 from smidgen.profiling.instruments.environment import BenchmarkError
 from smidgen.profiling.peers.flwr import FLWR, missing
-from smidgen.simulation.commands.experiments import JsonOption
 from smidgen.simulation.experiments.child import child
 
 MOST = 1_000_000

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 
 from benchmarks.pretraining.corpus import Passage
 from benchmarks.pretraining.vocabulary import words_of
+from smidgen.edge_client.texts.prompts.patterns import MASK
 
-MASK, SEP = "[MASK]", "[SEP]"
+SEP = "[SEP]"
 NOT_SCORED = -100  # gold of a mask whose answer is not in the text
 MASKED_SHARE = 0.2
 LONGEST = 96

@@ -32,6 +32,7 @@ from smidgen.edge_client.adapters.spec import (
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.families import family_of
 from smidgen.edge_client.errors import demand
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 SCALING = 2.0  # alpha / r of the bank, and of every module that is cut from it
@@ -80,7 +81,6 @@ def with_ranks(
     return parse_adapter(str(replace(spec, targets=tuple(linears), top=0, ranks=parts, net="")))
 
 
-LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
 LAMBDA = ".lora_lambda"  # factors of a module's ranks, while a bank is trained
 PARTS = {LORA_A: 0, LORA_B: 1}  # the axis along which a tensor's ranks lie
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from smidgen.edge_client.api.labeller import Place
+from smidgen.edge_client.api.labeller import Place, Tell
 from smidgen.edge_client.api.plan import ADAPTER, plan, state_folder
-from smidgen.edge_client.api.train import Tell
 from smidgen.edge_client.bases.base import (
     EMBEDDED,
     HEADLESS,

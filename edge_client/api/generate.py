@@ -13,6 +13,7 @@ from smidgen.edge_client.adapters.spec import AdapterError
 from smidgen.edge_client.api.labeller import (
     Asked,
     Place,
+    Tell,
     adapter_and_task,
     adapter_or_own,
     place_or_none,
@@ -40,7 +41,6 @@ from smidgen.edge_client.texts.tokens import Tokens
 from smidgen.edge_client.wire.tensors import Seed
 
 HALF = "\ufffd"  # what the first bytes of a letter decode to
-Tell = Callable[[str], None]
 OnPiece = Callable[[int, str], None]
 
 

@@ -3,6 +3,7 @@
 Memory is bounded however many texts there are, and answers come in the texts' order.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -30,6 +31,7 @@ from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Training
 
 Place: TypeAlias = str | Path
+Tell: TypeAlias = Callable[[str], None]
 Asked: TypeAlias = Task | str | Path  # a task, its file, or the name of a ready-made one
 
 

@@ -1,6 +1,6 @@
 """Training an adapter on this device's texts, all by itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -24,7 +24,7 @@ from smidgen.edge_client.adapters.spec import (
     parse_adapter,
     usual_adapter,
 )
-from smidgen.edge_client.api.labeller import Asked, Place, place, task_for, training_of
+from smidgen.edge_client.api.labeller import Asked, Place, Tell, place, task_for, training_of
 from smidgen.edge_client.api.plan import ADAPTER
 from smidgen.edge_client.bases.base import EMBEDDED, Base, BaseName, open_base
 from smidgen.edge_client.engine.budgeted import open_within, ready_engine
@@ -52,7 +52,6 @@ from smidgen.edge_client.wire.tensors import Seed, derive_seed, encode_adapter
 from smidgen.edge_client.wire.training import Training
 
 ROUNDS, MOST_ROUNDS = 1, 1_000_000
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

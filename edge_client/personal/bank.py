@@ -18,15 +18,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, with_ranks
+from smidgen.edge_client.adapters.banks import LAMBDA, LARGEST, with_ranks
 from smidgen.edge_client.adapters.spec import PREFIX, AdapterSpec, lora_modules
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.layout import module_size
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.personal.fitting import Form
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
-SMALLEST, LARGEST = 1e-4, 1000.0
+SMALLEST = 1e-4
 ALPHA_S, ALPHA_P, STEEPNESS = 100.0, 0.01, 100.0
 
 

@@ -27,7 +27,6 @@ import numpy as np
 from smidgen.edge_client.adapters.banks import (
     IN,
     IN_BIAS,
-    LORA_A,
     OUT,
     OUT_BIAS,
     SLOPE,
@@ -53,6 +52,7 @@ from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.examples import Example
+from smidgen.edge_client.updates.forms import LORA_A
 from smidgen.edge_client.wire.messages import Report, Work
 from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B
+from smidgen.edge_client.adapters.banks import LAMBDA
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.personal.bank import BudgetOfRanks, cut, largest, modules_of
 from smidgen.edge_client.personal.fitting import Form
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState
 
 BETA_1, BETA_2 = 0.85, 0.85  # PEFT's, of sensitivity and of uncertainty

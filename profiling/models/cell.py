@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from smidgen.profiling.estimates import GIB as GIB
+from smidgen.profiling.instruments.child import DONE
 from smidgen.profiling.instruments.memory_cap import Group, memory_cap
 from smidgen.profiling.records.record import (
     Conditions,
@@ -26,7 +27,6 @@ from smidgen.profiling.records.record import (
     last_part,
 )
 
-DONE = "done"
 LABELLING = "labelling: "  # before how it ended, where training came to its end
 BOARDS = (8 * GIB, 4 * GIB, 2 * GIB, GIB)  # memory of boards, largest first
 METHODS = ("full", "peft", "nf4", "torch", "onnx")  # others' recipes first, then our engines

@@ -22,12 +22,11 @@ from smidgen.edge_client.planning.plan import AUTO
 from smidgen.edge_client.tables import size
 from smidgen.profiling.benchmarks.training import Benchmark, Refused, Settings, lack, peaks
 from smidgen.profiling.benchmarks.training_run import spread
-from smidgen.profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child, Line
+from smidgen.profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, Child, Line
 from smidgen.profiling.instruments.environment import BenchmarkError
 from smidgen.profiling.instruments.stepping import Work
 from smidgen.profiling.models.cell import (
     BUDGETS,
-    DONE,
     LABELLING,
     METHODS,
     PEERS,

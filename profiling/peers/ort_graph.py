@@ -21,6 +21,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from smidgen.edge_client.adapters.spec import PREFIX
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.families import family_of, has_embedding_map
 from smidgen.edge_client.bases.quantization import dequantize
@@ -29,7 +30,6 @@ from smidgen.profiling.peers.ort_child import training_api
 
 OPSET, IR_VERSION = 17, 8
 MICROSOFT = "com.microsoft"
-PREFIX = "base_model.model."  # PEFT's, of an adapter's tensors
 INPUTS = {
     "ids": ("texts", "tokens"),
     "attention": ("texts", "tokens"),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from smidgen.coordinator.plugins import know_folder
-from smidgen.edge_client.commands.console import DeviceOption
+from smidgen.edge_client.commands.console import DeviceOption, JsonOption
 from smidgen.edge_client.errors import Stopped
 from smidgen.edge_client.planning.cuda_memory import CPU
 from smidgen.profiling.instruments.child import terminable
@@ -30,9 +30,6 @@ JobsOption = Annotated[
     int, typer.Option(min=1, max=1024, help="Experiments at once, one process each.")
 ]
 RayOption = Annotated[str, typer.Option(help="Train on a Ray cluster: its address, or `local`.")]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
-]
 
 
 def run_command(

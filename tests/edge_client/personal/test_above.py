@@ -7,19 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smidgen.edge_client.adapters.banks import (
-    LORA_A,
-    LORA_B,
-    StackedAdapters,
-    bank_spec,
-    with_ranks,
-)
+from smidgen.edge_client.adapters.banks import StackedAdapters, bank_spec, with_ranks
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import PREFIX, AdapterError, lora_modules, parse_adapter
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.personal.fitting import Above, Form
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 from tests.edge_client.engine.engines import KINDS, TEXTS, batch_of, engine_of
 from tests.edge_client.engine.plans import SMALL

@@ -5,18 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.banks import LAMBDA, LARGEST, bank_spec
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import lora_modules, parse_adapter
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.personal.bank import (
-    LARGEST,
-    SMALLEST,
-    Bank,
-    bank_numbers,
-    lambdas_of,
-    modules_of,
-)
+from smidgen.edge_client.personal.bank import SMALLEST, Bank, bank_numbers, lambdas_of, modules_of
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 
 

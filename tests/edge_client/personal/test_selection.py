@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.adapters.banks import LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.banks import bank_spec
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
 from smidgen.edge_client.bases.base import Base
@@ -21,6 +21,7 @@ from smidgen.edge_client.personal.bank import (
     modules_of,
     uniform,
 )
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 
 BANK = 5
 FACTORS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5]), min_size=BANK, max_size=BANK)

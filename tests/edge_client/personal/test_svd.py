@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.banks import LAMBDA, bank_spec
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import PREFIX, lora_modules, parse_adapter
 from smidgen.edge_client.bases.architectures import Shape
@@ -28,6 +28,7 @@ from smidgen.edge_client.personal.svd import (
     svd_numbers,
 )
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState, encode_adapter
 from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, TEXTS

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, bank_spec
+from smidgen.edge_client.adapters.banks import LAMBDA, bank_spec
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import PREFIX, parse_adapter
 from smidgen.edge_client.bases.base import Base
@@ -17,6 +17,7 @@ from smidgen.edge_client.engine.opening import open_engine
 from smidgen.edge_client.personal.bank import Bank, bank_numbers, modules_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, batch_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen.edge_client.adapters.banks import LAMBDA, LORA_A, LORA_B, SCALING, bank_spec
+from smidgen.edge_client.adapters.banks import LAMBDA, SCALING, bank_spec
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import PREFIX, parse_adapter
 from smidgen.edge_client.bases.base import Base
@@ -19,6 +19,7 @@ from smidgen.edge_client.personal.bank import modules_of
 from smidgen.edge_client.personal.svd import PruningSchedule, Svd, orthogonality, svd_numbers
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.tokens import Tokens
+from smidgen.edge_client.updates.forms import LORA_A, LORA_B
 from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Training
 from tests.edge_client.engine.engines import KINDS, batch_of

@@ -1,9 +1,9 @@
 import pytest
 
-from smidgen.profiling.instruments.child import KILLED_BY_CAP, STOOD_STILL, Child
+from smidgen.profiling.instruments.child import DONE, KILLED_BY_CAP, STOOD_STILL, Child
 from smidgen.profiling.instruments.memory_cap import CapReport
 from smidgen.profiling.instruments.sampler import Peaks
-from smidgen.profiling.models.cell import DONE, GIB, Cell, Proof
+from smidgen.profiling.models.cell import GIB, Cell, Proof
 from smidgen.profiling.models.measure import patience_s, proof_of
 
 CRASH = "failed with exit code 1: no luck"

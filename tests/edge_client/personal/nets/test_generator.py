@@ -5,13 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smidgen.edge_client.adapters.banks import IN, OUT, OUT_BIAS, Generator, bank_spec, generator_of
+from smidgen.edge_client.adapters.banks import (
+    IN,
+    LARGEST,
+    OUT,
+    OUT_BIAS,
+    Generator,
+    bank_spec,
+    generator_of,
+)
 from smidgen.edge_client.adapters.initial import initial_adapter
 from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.engine.engine import Engine
 from smidgen.edge_client.engine.opening import open_engine
-from smidgen.edge_client.personal.bank import LARGEST, SMALLEST, lambdas_of, modules_of
+from smidgen.edge_client.personal.bank import SMALLEST, lambdas_of, modules_of
 from smidgen.edge_client.personal.fitting import Fitted, FitTerms
 from smidgen.edge_client.personal.generator import (
     FARTHEST,
