@@ -268,11 +268,11 @@ def split(
     with _told_as_typed():
         population = population_of(deal, texts, tests, seed, fields)
     check_names(population)
-    _check_ours(out)
+    check_ours(out, SPLIT_MARK)
     check_apart(out, *data, *(test or []), task)
     if picture:
         _make_way(picture)
-    _clear(out)
+    clear(out, SPLIT_MARK, "smidgen simulate split")
     write_clients(out, texts, tests, population, known)
     picture = picture or out / "partition.png"
     picture.parent.mkdir(parents=True, exist_ok=True)  # it may have been in the folder cleared
@@ -342,12 +342,11 @@ def _title(data: Sequence[Path], population: Population) -> str:
     return f"{data[0].name}{more}: {known:,} labelled texts, {len(population):,} clients"
 
 
-def _check_ours(out: Path) -> None:
-    """Refuse a folder that is neither new nor an earlier split's."""
-    if out.exists() and not out.is_dir():
-        raise DataError(f"--out {out} is a file; name a new folder")
-    if out.exists() and any(out.iterdir()) and not (out / SPLIT_MARK).is_file():
-        raise DataError(f"--out {out} holds other files; name a new folder")
+def check_ours(out: Path, mark: str) -> None:
+    """Refuse a folder that is neither new nor, by its mark, an earlier one of ours."""
+    demand(not out.exists() or out.is_dir(), f"--out {out} is a file; name a new folder", DataError)
+    is_foreign = out.exists() and any(out.iterdir()) and not (out / mark).is_file()
+    demand(not is_foreign, f"--out {out} holds other files; name a new folder", DataError)
 
 
 def _make_way(picture: Path) -> None:
@@ -359,13 +358,11 @@ def _make_way(picture: Path) -> None:
         raise DataError(f"--picture {picture} cannot be written: {error.strerror}") from error
 
 
-def _clear(out: Path) -> None:
-    """Make an empty folder of an earlier split's or a new one."""
+def clear(out: Path, mark: str, command: str) -> None:
+    """Make an empty folder of an earlier one or a new one, marked as the command's."""
     shutil.rmtree(out, ignore_errors=True)  # of the shell's own folder what lies in it
     out.mkdir(parents=True, exist_ok=True)
-    (out / SPLIT_MARK).write_text(
-        "made by `smidgen simulate split`, which may delete this folder\n"
-    )
+    (out / mark).write_text(f"made by `{command}`, which may delete this folder\n")
 
 
 def _summary(population: Population, texts: Sequence[Example]) -> dict[str, Any]:

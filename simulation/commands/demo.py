@@ -18,14 +18,13 @@ from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.engine.opening import installed_engine
 from smidgen.edge_client.errors import Stopped, demand
-from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.options import Commands
 from smidgen.edge_client.planning.plan import AUTO
 from smidgen.edge_client.tables import Column, Table, share, show, size, tell
 from smidgen.edge_client.tasks.ready_tasks import find_task
 from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.profiling.rounds.costs import rounds_table
-from smidgen.simulation.commands.data import check_apart
+from smidgen.simulation.commands.data import check_apart, check_ours, clear
 from smidgen.simulation.datasets.dataset import likeness
 from smidgen.simulation.demo.alone import personal_table
 from smidgen.simulation.demo.demo import PERSONAL, Result, Unfinished, check_extras, draw, run_demo
@@ -217,11 +216,8 @@ def cleared(out: Path) -> list[str]:
         What was deleted, in words.
     """
     is_earlier = (out / MARK).is_file()
-    if out.exists() and any(out.iterdir()) and not is_earlier:
-        raise DataError(f"--out {out} holds other files; name a new folder")
-    shutil.rmtree(out, ignore_errors=True)  # of the shell's own folder what lies in it
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text("made by `smidgen demo`, which may delete this folder\n")
+    check_ours(out, MARK)
+    clear(out, MARK, "smidgen demo")
     return ["the earlier demo there is deleted; --out FOLDER keeps it"] if is_earlier else []
 
 
