@@ -54,7 +54,7 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("encoder", "kinds"),
     ),
     "edge_client.engine": (
-        ("early_stop", "ensemble", "activation_cache", "frozen_base", "generation", "limits"),
+        ("ensemble", "activation_cache", "frozen_base", "generation", "limits"),
         ("frozen_layers_cache",),
         ("backend",),
         ("engine",),

@@ -1,11 +1,13 @@
-"""`Backend`: the interface below the engine, for torch, ONNX Runtime and full fine-tuning."""
+"""`Backend`: the interface below the engine, for torch, ONNX Runtime and full fine-tuning.
 
-from collections.abc import Callable, Mapping, Sequence
+`ExitMonitor`: what a backend shows states to between layers, and stops texts by (early exit).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from smidgen.edge_client.engine.early_stop import ExitMonitor
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.planning.plan import Plan
@@ -36,6 +38,48 @@ def by_rule(
         return compute(batch)
     texts = len(batch.ids)
     return correction.rule.gradients(texts, lambda text: compute(batch.some([text])), dict(at))
+
+
+class ExitMonitor(Protocol):
+    """Sees the answers' states after chosen layers and says which texts are done."""
+
+    @property
+    def layers(self) -> Collection[int]:
+        """The layers after which states are shown, from 1 to all but the last."""
+
+    def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
+        """Which texts need no further layers, bool, (rows,).
+
+        Args:
+            layer: Layers that are behind these texts.
+            rows: Which texts they are.
+            states: The answer token's state after that layer's output norm, float32,
+                (rows, hidden).
+        """
+
+
+class BatchWatch:
+    """A watch over one batch; it translates the batch's rows to the caller's.
+
+    Args:
+        watch: The watch that is asked.
+        names: Names of the batch's rows, in order.
+    """
+
+    def __init__(self, watch: ExitMonitor, names: Sequence[int]) -> None:
+        self._watch, self._names = watch, names
+
+    @property
+    def layers(self) -> Collection[int]:
+        return self._watch.layers
+
+    def see(self, layer: int, rows: Sequence[int], states: np.ndarray) -> np.ndarray:
+        return self._watch.see(layer, [self._names[row] for row in rows], states)
+
+
+def going_on(watch: ExitMonitor, layer: int, rows: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """Positions in `rows` of the texts that continue, ascending."""
+    return np.flatnonzero(~watch.see(layer, rows.tolist(), states))
 
 
 class Optimizer(Protocol):

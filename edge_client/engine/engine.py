@@ -21,8 +21,7 @@ import numpy as np
 
 from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.engine.activation_cache import ActivationCache
-from smidgen.edge_client.engine.backend import Backend
-from smidgen.edge_client.engine.early_stop import BatchWatch, ExitMonitor
+from smidgen.edge_client.engine.backend import Backend, BatchWatch, ExitMonitor
 from smidgen.edge_client.engine.ensemble import averaged
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.errors import WrongInput

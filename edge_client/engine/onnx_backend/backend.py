@@ -13,8 +13,7 @@ import numpy as np
 
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.engine.backend import AnswerTexts, Backend, by_rule
-from smidgen.edge_client.engine.early_stop import ExitMonitor
+from smidgen.edge_client.engine.backend import AnswerTexts, Backend, ExitMonitor, by_rule
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.onnx_backend.head import LOSSES
 from smidgen.edge_client.engine.onnx_backend.network import Network

@@ -14,8 +14,7 @@ import torch
 
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.engine.backend import AnswerTexts, Backend, by_rule
-from smidgen.edge_client.engine.early_stop import ExitMonitor
+from smidgen.edge_client.engine.backend import AnswerTexts, Backend, ExitMonitor, by_rule
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.torch_backend.card import finish, give_back
 from smidgen.edge_client.engine.torch_backend.head import log_probabilities

@@ -23,7 +23,7 @@ from smidgen.edge_client.adapters.spec import (
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.families import family_of, has_bias, has_embedding_map
 from smidgen.edge_client.bases.layout import module_rows
-from smidgen.edge_client.engine.early_stop import ExitMonitor, going_on
+from smidgen.edge_client.engine.backend import ExitMonitor, going_on
 from smidgen.edge_client.engine.frozen_base import FrozenBase
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
 from smidgen.edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words

@@ -20,8 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.families import family_of
-from smidgen.edge_client.engine.backend import AnswerTexts
-from smidgen.edge_client.engine.early_stop import ExitMonitor
+from smidgen.edge_client.engine.backend import AnswerTexts, ExitMonitor
 from smidgen.edge_client.engine.engine import Engine, EngineError
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.opening import unplanned

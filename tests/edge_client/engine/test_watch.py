@@ -8,7 +8,7 @@ import pytest
 
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.engine.activation_cache import ActivationCache
-from smidgen.edge_client.engine.early_stop import BatchWatch, going_on
+from smidgen.edge_client.engine.backend import BatchWatch, going_on
 from smidgen.edge_client.tasks.task import Task
 from tests.edge_client.engine.engines import KINDS, SPECS, TEXTS, engine_of
 
