@@ -17,9 +17,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.pretraining.corpus import Passage
 from benchmarks.pretraining.vocabulary import words_of
-from smidgen.edge_client.texts.prompts.patterns import MASK
 
-SEP = "[SEP]"
+MASK, SEP = "[MASK]", "[SEP]"
 NOT_SCORED = -100  # gold of a mask whose answer is not in the text
 MASKED_SHARE = 0.2
 LONGEST = 96

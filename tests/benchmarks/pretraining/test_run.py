@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, BertForMaskedLM
 
 from benchmarks.pretraining.checkpoint import Limits, PretrainError
 from benchmarks.pretraining.corpus import SOURCES, CorpusError, Passage, join_tokens, read_corpus
-from benchmarks.pretraining.course import CourseBatch, build_course
+from benchmarks.pretraining.course import MASK, CourseBatch, build_course
 from benchmarks.pretraining.held_out import TOPICS, masked_score, zero_shot
 from benchmarks.pretraining.run import Request, read_texts
 from benchmarks.pretraining.student import (
@@ -33,7 +33,6 @@ from benchmarks.pretraining.vocabulary import (
 )
 from smidgen.edge_client.bases.base import open_base
 from smidgen.edge_client.texts.examples import Example
-from smidgen.edge_client.texts.prompts.patterns import MASK
 from smidgen.edge_client.texts.tokens import Tokens
 from tests.command_line import benchmarks
 
