@@ -129,6 +129,19 @@ class InProcess:
                 failed = Report(work.work_id, "failed", failure=code_of(error))
                 yield FinishedWork(failed, None, f"{name}: {error}")
 
+    def do_one(
+        self,
+        adapter: bytes,
+        name: str,
+        work: Work,
+        book: LabelJournal | None,
+        known: StepInputs | None,
+    ) -> tuple[FinishedWork, LabelJournal | None]:
+        """One client's work, and what it knows of its unlabelled texts after it."""
+        self.books = {} if book is None else {name: book}
+        finished = next(self.do(adapter, [(name, work)], {} if known is None else {name: known}))
+        return finished, self.books.get(name)
+
     def _engine_of(self, work: Work) -> Engine:
         said = work.adapter_spec
         if said == self._on.experiment.adapter:
@@ -204,39 +217,6 @@ Asked = TypeVar("Asked")
 Done = TypeVar("Done")
 
 
-class _Worker:
-    """One engine on the cluster."""
-
-    def __init__(self, on: Stage) -> None:
-        self._devices = InProcess(on)
-
-    def do(
-        self,
-        adapter: bytes,
-        name: str,
-        work: Work,
-        book: LabelJournal | None,
-        known: StepInputs | None,
-    ) -> tuple[FinishedWork, LabelJournal | None]:
-        """One client's work, and what it knows of its unlabelled texts after it."""
-        self._devices.books = {} if book is None else {name: book}
-        inputs = {} if known is None else {name: known}
-        finished = next(self._devices.do(adapter, [(name, work)], inputs))
-        return finished, self._devices.books.get(name)
-
-    def gate(self, adapter: bytes, work: Work) -> Report | None:
-        return self._devices.gate(adapter, work)
-
-    def judge(self, adapter: bytes, arm: str, work: Work | None) -> Score:
-        return self._devices.judge(adapter, arm, work)
-
-    def check(self, adapter: bytes, arm: str) -> Score | None:
-        return self._devices.check(adapter, arm)
-
-    def start(self) -> Standing:
-        return self._devices.start()
-
-
 class RayDevices:
     """See `smidgen.simulation.experiments.federation.Devices`.
 
@@ -254,7 +234,7 @@ class RayDevices:
         count = int(ray.cluster_resources().get("CPU", 0)) // threads
         if not count:
             raise SimulationError(f"--ray {address}: no worker has {threads} processors")
-        worker: Any = ray.remote(num_cpus=threads)(_Worker)
+        worker: Any = ray.remote(num_cpus=threads)(InProcess)
         shared = ray.put(on)
         self._workers = [worker.remote(shared) for _ in range(count)]
         self.books: dict[str, LabelJournal] = {}
@@ -274,7 +254,7 @@ class RayDevices:
         body, names = self._ray.put(adapter), [name for name, _ in asked]
         known = [(name, work, self.books.get(name), inputs.get(name)) for name, work in asked]
         try:
-            answers = self._pool.map(lambda one, work: one.do.remote(body, *work), known)
+            answers = self._pool.map(lambda one, work: one.do_one.remote(body, *work), known)
             for name, (finished, book) in zip(names, answers, strict=True):
                 if book is not None:
                     self.books[name] = book
