@@ -104,7 +104,7 @@ def test_the_demo_ends_with_one_json_object_and_a_chart(finished: Any) -> None:
 @pytest.mark.fault
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*SMIDGEN, "demo", "--clients", "2", "--out", str(tmp_path / "demo")],
+        [*SMIDGEN, "demo", "--clients", "2", "--json", "--out", str(tmp_path / "demo")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

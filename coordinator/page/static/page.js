@@ -149,7 +149,8 @@ function draw() {
 /** Ask for a run's devices where somebody looks at them: once, and after each evaluation. */
 async function look() {
   const run = seen.runs.get(chosen);
-  const key = run && find("members-details").open ? `${run.run_id}/${run.phase}/${run.accuracy_round}` : "";
+  const parts = run && find("members-details").open ? [run.run_id, run.phase, run.devices, run.accuracy_round] : [];
+  const key = parts.join("/");
   if (!key || key === looked) return;
   looked = key;
   const answer = await ask("GET", `/v1/operator/runs/${encodeURIComponent(run.run_id)}/devices?limit=200`).catch(() => null);

@@ -170,6 +170,9 @@ def test_the_page_is_whole_and_legible(
     check_legible(page)
     page.locator("#rounds-details summary").click()
     said(page, "#rounds tbody", "3")
+    page.locator("#members-details summary").click()
+    said(page, "#members tbody", HOSTILE)
+    check_legible(page)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert found.complaints == []
     assert {urlsplit(url).netloc for url in found.requests} == {urlsplit(served.url).netloc}
