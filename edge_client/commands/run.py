@@ -151,4 +151,4 @@ def _table(found: Diagnosis) -> Table:
         Column("what to do", "text"),
     ]
     rows = [[one.check, one.state, one.found, one.todo] for one in found.findings]
-    return Table(columns, rows, notes=[f"Looked at in {seconds(found.elapsed_s)}."])
+    return Table(columns, rows, notes=[f"Checked in {seconds(found.elapsed_s)}."])

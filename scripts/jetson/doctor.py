@@ -113,7 +113,7 @@ MODULES = {
     "p3767-0005": "Jetson Orin Nano 8 GB",
 }
 SMALL = ("Jetson Nano 2 GB", "Jetson TX2 4 GB", "Jetson TX2 NX")
-GO_ON = "go on if nothing below is an error; nobody has tried smidgen on it"
+GO_ON = "continue if nothing below is an error; smidgen has not been tried on this board"
 ONNX_ALONE = "take the onnx engine: there is too little memory for PyTorch beside a base"
 UPDATE = "flash the newest release of NVIDIA's that is for this board"
 
@@ -141,10 +141,10 @@ def board(root, host):
         return finding("board", OK, shown, ONNX_ALONE if found[1] in SMALL else NOTHING)
     if "raspberrypi," in compatible:
         return finding("board", OK, shown)
-    told = "which is not known here"
+    told = "which is not in our list"
     for tegra, kind in (("210", "TX1 or Nano"), ("186", "TX2"), ("194", "Xavier"), ("234", "Orin")):
         if "tegra" + tegra in compatible:
-            told = "of the {} kind, with a part number that is not known here".format(kind)
+            told = "of the {} kind, with an unlisted part number".format(kind)
     return finding("board", UNKNOWN, "{}, {}".format(shown, told), GO_ON)
 
 
@@ -173,7 +173,7 @@ def release(root):
     shown = "L4T {}.{}".format(major, rest)
     jetpack = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}.get(major)
     if jetpack is None:
-        return finding("JetPack", UNKNOWN, shown + ", which is not known here", GO_ON)
+        return finding("JetPack", UNKNOWN, shown + ", which is not in our list", GO_ON)
     shown = "{} (JetPack {})".format(shown, jetpack)
     if jetpack > 6:
         return finding("JetPack", UNKNOWN, shown, GO_ON)
@@ -229,7 +229,7 @@ def processor(root, host):
     cores = [set(said.split()) for name, _, said in rows if name.strip() in ("flags", "Features")]
     flags = set.intersection(*cores) if cores else set()
     if not flags or (host.machine == "aarch64" and "asimd" not in flags):
-        told = "{}; /proc/cpuinfo does not say what it can".format(host.machine)
+        told = "{}; /proc/cpuinfo does not list its features".format(host.machine)
         closed = unreadable("processor", root, "proc/cpuinfo")
         todo = "avoid {} until it does".format(DYING)
         return closed or finding("processor", UNKNOWN, told, todo)
@@ -246,7 +246,7 @@ def clock(host):
     try:
         now = datetime.fromtimestamp(host.now_s, timezone.utc)
     except (ValueError, OverflowError, OSError):
-        return finding("clock", ERROR, "the clock says no date at all", todo)
+        return finding("clock", ERROR, "the clock has no date", todo)
     shown = "{:%Y-%m-%d %H:%M} UTC".format(now)
     if not 2026 <= now.year < 2051:
         return finding("clock", ERROR, shown + ", which cannot be", todo)
@@ -270,9 +270,9 @@ def memory(root):
         told = finding("memory", UNKNOWN, "/proc/meminfo does not say how much", "mount /proc")
         return [closed or told, memory_limit(root)]
     if available is None:
-        shown = size(total) + "; how much is available is not told"
+        shown = size(total) + "; available memory is unknown"
         return [finding("memory", UNKNOWN, shown, MAKE_ROOM), swap(root, known), memory_limit(root)]
-    shown = "{}, of which {} can be had now".format(size(total), size(available))
+    shown = "{}, of which {} is available".format(size(total), size(available))
     found = finding("memory", OK, shown)
     if available < LITTLE_BYTES:
         found = finding("memory", WARNING, shown, MAKE_ROOM)
@@ -289,7 +289,7 @@ def swap(root, known):
     zram = sum(number(disk / "disksize") or 0 for disk in disks)
     if not zram:
         return finding("swap", OK, size(total))
-    todo = "nothing to do; what is swapped to zram still takes memory"
+    todo = "nothing to do; pages swapped to zram still use memory"
     return finding("swap", OK, "{}, zram of {}".format(size(total), size(zram)), todo)
 
 
@@ -357,10 +357,10 @@ def limit_and_room(group):
 CPUS, THERMAL, I2C = "sys/devices/system/cpu", "sys/class/thermal", "sys/bus/i2c/devices"
 HWMON, PROCESSOR_CHIPS = "sys/class/hwmon", ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 SLOWS_THE_PROCESSOR = re.compile(r"cpu(?!.*fan)|^Processor$")
-OWNERS = "nothing to do; modes are yours to change, with `sudo nvpmodel -m NUMBER`"
+OWNERS = "nothing to do; change the mode with `sudo nvpmodel -m NUMBER`"
 COOL = "give it air or a fan, or a lower power mode"
-NO_NUMBER = "nothing to do; steps may be slow without smidgen knowing why"
-MEASURE = "nothing to do; without it a round's energy is not told"
+NO_NUMBER = "nothing to do; throttling cannot be detected"
+MEASURE = "nothing to do; energy per round is not measured"
 RULE = "install 70-smidgen-power.rules, and let the client's user be of group smidgen"
 
 
@@ -404,7 +404,7 @@ def asked_mode(root):
 
 def clocks(root):
     online, present = text(root / CPUS / "online"), text(root / CPUS / "present")
-    on = "which cores is not told"
+    on = "online cores unknown"
     if online and present:
         on = "cores {} of {} are on".format(online, present)
     cores = [
@@ -419,7 +419,7 @@ def clocks(root):
     if not now:
         first = CPUS + "/cpu0/cpufreq"
         closed = unreadable("clocks", root, first, first + "/scaling_cur_freq")
-        told = "the kernel tells no clock; " + on
+        told = "the kernel reports no clock rate; " + on
         return closed or finding("clocks", UNKNOWN, told, NO_NUMBER)
     governors = ",".join(sorted({text(core / "scaling_governor") for core in cores} - {""}))
     shown = "up to {:.2f} GHz now".format(max(now) * 1e3 / 1e9)
@@ -446,11 +446,11 @@ def temperature(root):
     if not zones:
         first = THERMAL + "/thermal_zone0"
         closed = unreadable("temperature", root, THERMAL, first + "/type", first + "/temp")
-        return closed or finding("temperature", UNKNOWN, "no sensor tells it", NO_NUMBER)
+        return closed or finding("temperature", UNKNOWN, "no sensor can be read", NO_NUMBER)
     name, hottest = max(zones, key=lambda zone: zone[1])
     shown = "{:.1f} degrees Celsius ({})".format(hottest, name)
     if max(steps, default=0):
-        told = shown + ", and the processor is slowed down"
+        told = shown + ", and the processor is throttled"
         return finding("temperature", WARNING, told, COOL)
     if hottest >= 85:
         return finding("temperature", WARNING, shown, COOL)

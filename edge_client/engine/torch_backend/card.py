@@ -60,7 +60,7 @@ def find_card(bits: int) -> Accelerator:
     _try_product(properties.name)
     if bits == 4:
         _try_nf4(properties.name)
-    with _in_one_line(properties.name, f"the memory of {properties.name} is not told"):
+    with _in_one_line(properties.name, f"the memory of {properties.name} is unknown"):
         free_bytes, total_bytes = torch.cuda.mem_get_info(0)
     return Accelerator(
         name=properties.name,

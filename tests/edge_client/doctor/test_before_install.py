@@ -61,7 +61,7 @@ def agrees(root: Path) -> None:
     said = {check: one.found for check, one in found_on(root, JETPACK_4).items()}
     known, groups, heat = meminfo(root), list(cgroup_memory(root)), read_heat(root)
     if "MemAvailable" in known:
-        both = f"{size(known['MemTotal'])}, of which {size(known['MemAvailable'])} can be had now"
+        both = f"{size(known['MemTotal'])}, of which {size(known['MemAvailable'])} is available"
         assert said["memory"] == both
     if groups:
         limit = min(group.limit_bytes for group in groups)

@@ -29,7 +29,7 @@ SAID = {  # by board: what is found, by check
         "kernel": "4.9.253-tegra",
         "python": "3.6.9; smidgen needs 3.10 to 3.14",
         "processor": "aarch64, an ARMv8.0 without LSE atomics",
-        "memory": "7.50 GiB, of which 3.75 GiB can be had now",
+        "memory": "7.50 GiB, of which 3.75 GiB is available",
         "swap": "3.75 GiB, zram of 3.75 GiB",
         "memory limit": "5.00 GiB by its control group, of which 4.80 GiB is left",
         "power mode": "1 MAXQ",
@@ -41,7 +41,7 @@ SAID = {  # by board: what is found, by check
     "Nano": {
         "board": "NVIDIA Jetson Nano Developer Kit: Jetson Nano 4 GB (p3448-0000)",
         "JetPack": "L4T 32.7.6 (JetPack 4)",
-        "memory": "3.87 GiB, of which 1.94 GiB can be had now",
+        "memory": "3.87 GiB, of which 1.94 GiB is available",
         "memory limit": "no control group limits this process",
         "power mode": "0 MAXN",
     },
@@ -98,7 +98,7 @@ def test_a_processor_that_is_slowed_down_is_told(tmp_path: Path) -> None:
     put(tmp_path, {"sys/class/thermal/cooling_device1/type": "cpu-balanced"})
     put(tmp_path, {"sys/class/thermal/cooling_device1/cur_state": 2})
     found = found_on(tmp_path, JETPACK_4)["temperature"]
-    assert found.state == WARNING and found.found.endswith("and the processor is slowed down")
+    assert found.state == WARNING and found.found.endswith("and the processor is throttled")
 
 
 CLOSED = {  # what may not be read: the check that says so
@@ -139,9 +139,13 @@ def test_an_empty_root_is_unknown_and_nothing_is_guessed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("model", "names", "said"),
     [
-        ("Rock 5", ("radxa,rock-5",), "Rock 5, which is not known here"),
-        ("", ("x,y",), "a board without a model line, which is not known here"),
-        ("New", ("nvidia,p9999-0000", "nvidia,tegra234"), "New, of the Orin kind, with a part"),
+        ("Rock 5", ("radxa,rock-5",), "Rock 5, which is not in our list"),
+        ("", ("x,y",), "a board without a model line, which is not in our list"),
+        (
+            "New",
+            ("nvidia,p9999-0000", "nvidia,tegra234"),
+            "New, of the Orin kind, with an unlisted part",
+        ),
     ],
 )
 def test_a_board_that_nobody_knows_is_not_guessed(
@@ -174,7 +178,7 @@ def test_a_system_without_wheels_is_an_error(tmp_path: Path, host: Host, check: 
     [
         ("# R32 (release), REVISION: 5.2, GCID: 1", WARNING, "older than JetPack 4.6"),
         ("# R38 (release), REVISION: 2.0, GCID: 1", UNKNOWN, "L4T 38.2.0 (JetPack 7)"),
-        ("# R99 (release), REVISION: 1, GCID: 1", UNKNOWN, "which is not known here"),
+        ("# R99 (release), REVISION: 1, GCID: 1", UNKNOWN, "which is not in our list"),
         ("garbage \udcff", UNKNOWN, "neither /etc/nv_tegra_release nor dpkg"),
     ],
 )

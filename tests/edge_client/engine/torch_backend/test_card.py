@@ -155,7 +155,7 @@ def test_a_card_that_does_not_tell_its_memory_is_told_in_one_line(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
     monkeypatch.setattr(torch, "ones", lambda *_size, **_more: ones)
     monkeypatch.setattr(torch.cuda, "mem_get_info", fails(RuntimeError(BUSY)))
-    with pytest.raises(EngineError, match="the memory of A card is not told: CUDA error"):
+    with pytest.raises(EngineError, match="the memory of A card is unknown: CUDA error"):
         card.find_card(8)
 
 
