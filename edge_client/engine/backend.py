@@ -82,6 +82,9 @@ def going_on(watch: ExitMonitor, layer: int, rows: np.ndarray, states: np.ndarra
     return np.flatnonzero(~watch.see(layer, rows.tolist(), states))
 
 
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # of every AdamW here; torch.optim.AdamW's defaults
+
+
 class Optimizer(Protocol):
     """What moves an adapter's numbers by their gradients."""
 

@@ -71,9 +71,6 @@ class Sgd:
         self._velocities.load(moments.means)
 
 
-BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8  # torch.optim.AdamW's defaults
-
-
 class AdamW:
     """Loshchilov and Hutter 2019 (arXiv:1711.05101), Algorithm 2.
 
@@ -108,17 +105,17 @@ class AdamW:
             tensor *= np.float32(1 - self._lr * self._weight_decay)
         spare = self._spare[: tensor.size].reshape(tensor.shape)
         np.subtract(gradient, mean, out=spare)
-        spare *= np.float32(1 - BETA_1)
+        spare *= np.float32(1 - backend.BETA_1)
         mean += spare
         gradient *= gradient
-        gradient *= np.float32(1 - BETA_2)
-        square *= np.float32(BETA_2)
+        gradient *= np.float32(1 - backend.BETA_2)
+        square *= np.float32(backend.BETA_2)
         square += gradient
         scale = np.sqrt(square, out=spare)
-        scale /= np.float32(math.sqrt(1 - BETA_2**step))
-        scale += np.float32(EPS)
+        scale /= np.float32(math.sqrt(1 - backend.BETA_2**step))
+        scale += np.float32(backend.EPS)
         np.divide(mean, scale, out=gradient)
-        gradient *= np.float32(self._lr / (1 - BETA_1**step))
+        gradient *= np.float32(self._lr / (1 - backend.BETA_1**step))
         self._means.put(name, mean)
         self._squares.put(name, square)
         tensor -= gradient

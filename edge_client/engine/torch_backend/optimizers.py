@@ -64,9 +64,6 @@ class Sgd:
             velocity.copy_(torch.from_numpy(moments.means[name]))
 
 
-BETAS, EPS = (0.9, 0.999), 1e-8  # torch.optim.AdamW's defaults
-
-
 class AdamW:
     """torch's fused AdamW without `torch.optim`, which loads the compiler (70 MB).
 
@@ -104,10 +101,10 @@ class AdamW:
             [],
             steps,
             lr=self._lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
+            beta1=backend.BETA_1,
+            beta2=backend.BETA_2,
             weight_decay=self._weight_decay,
-            eps=EPS,
+            eps=backend.EPS,
             amsgrad=False,
             maximize=False,
         )
