@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.outputs import check_out_folder, new_folder
@@ -78,9 +79,7 @@ def data(
     out: Annotated[
         Path | None, typer.Option(help="Write train.csv, test.csv, task.toml and README.md to it.")
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
-    ] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Show a data set: rows per label and language, licence, checksum, and known differences."""
     hub_only = {"--text": text != "text", "--text-b": text_b, "--label": label != "label"}
@@ -250,9 +249,7 @@ def split(
     picture: Annotated[
         Path | None, typer.Option(help="PNG to draw. Default: OUT/partition.png.")
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
-    ] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Partition labelled texts into client folders: few labels, skewed, or a silo per language."""
     _check_deal(by, labelled_clients, mixture, gamma=gamma, alpha=alpha, beta=beta)

@@ -16,6 +16,7 @@ from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.api.labeller import training_of
 from smidgen.edge_client.bases.base import EMBEDDED, open_base
 from smidgen.edge_client.bases.tokenizer import open_tokens
+from smidgen.edge_client.commands.console import JsonOption
 from smidgen.edge_client.engine.opening import installed_engine
 from smidgen.edge_client.errors import Stopped, demand
 from smidgen.edge_client.options import Commands
@@ -96,9 +97,7 @@ def demo(
         bool,
         typer.Option("--personal", help="Then also train a personal adapter on each device."),
     ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
-    ] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Start a coordinator and four devices on this machine and train one adapter together.
 
