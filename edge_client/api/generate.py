@@ -41,7 +41,6 @@ from smidgen.edge_client.texts.tokens import Tokens
 from smidgen.edge_client.wire.tensors import Seed
 
 HALF = "\ufffd"  # what the first bytes of a letter decode to
-OnPiece = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def generate(
     stop: Sequence[str] = (),
     seed: Seed = 0,
     tell: Tell = lambda line: None,
-    on_piece: OnPiece = lambda number, piece: None,
+    on_piece: Callable[[int, str], None] = lambda number, piece: None,
 ) -> list[GeneratedText]:
     """Answer or continue texts with a causal language model and an adapter of it.
 
