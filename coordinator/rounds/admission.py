@@ -3,6 +3,8 @@
 Pure: a body, its headers and the work asked for go in; an update or a `Refusal` comes out.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from smidgen.coordinator.rounds.bounds import bounds_of
@@ -53,6 +55,7 @@ def check_update(
     adapter: AdapterState,
     schedule: Schedule | None = None,
     round_index: int = 0,
+    steps: Sequence[str] | None = None,
 ) -> Update:
     """Decode an update and check that it can be folded into the adapter it answers.
 
@@ -63,12 +66,14 @@ def check_update(
         schedule: The run, whose settings say how many steps are possible; None: they are not
             looked at.
         round_index: The round that it was trained in.
+        steps: What the round's updates go through; None: what the run's usually do.
 
     Raises:
         Refusal: 422; says what is wrong with it.
     """
     try:
-        steps = () if schedule is None else schedule.update_steps
+        if steps is None:
+            steps = () if schedule is None else schedule.update_steps
         shapes = sent_shapes(steps, shapes_of(adapter), round_index)
         update = decode_update(body, shapes)
         check_same_parameters(update.delta, shapes)
@@ -77,8 +82,10 @@ def check_update(
     if update.work_id != work_id:
         raise Refusal(422, f"the update is for work {update.work_id[:64]!r}, sent for {work_id!r}")
     if schedule is not None:
-        _check_by_steps(update, schedule)
+        _check_by_steps(update, steps, schedule, shapes_of(adapter))
     for name, tensor in update.delta.items():
+        if name not in adapter:
+            continue  # added to nothing; a step of the run has looked at it
         # A mean of states inside float32's range is inside it: no infinity can reach the adapter.
         if _largest(adapter[name]) + _largest(tensor) <= FLOAT32_MAX:
             continue  # nearly always, and a tenth of the work of adding them up
@@ -137,15 +144,18 @@ def check_shares(body: bytes, work_id: str, ring: Ring, place: int, included: li
         raise Refusal(422, f"the shares are for work {update.work_id[:64]!r}, not for {work_id!r}")
 
 
-def _check_by_steps(update: Update, schedule: Schedule) -> None:
+def _check_by_steps(
+    update: Update, steps: Sequence[str], schedule: Schedule, shapes: Shapes
+) -> None:
     """Refuse what a run's update steps say no honest device sends.
 
     Raises:
         Refusal: 422.
     """
-    context = ServerContext(schedule.training, is_labelling=schedule.labelling is not None)
+    is_labelling = schedule.labelling is not None
+    context = ServerContext(schedule.training, is_labelling=is_labelling, shapes=shapes)
     try:
-        for step in made(schedule.update_steps):
+        for step in made(steps):
             with naming(step):
                 step.check(update, context)
     except (WrongInput, Failed) as error:

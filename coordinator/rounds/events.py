@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from smidgen.edge_client.tasks.counts import Entities
+from smidgen.edge_client.updates.forms import OF_MOMENTS
 from smidgen.edge_client.wire.reports import Confidences, Failure
 
 Kind = Literal["train", "label", "evaluate", "unmask"]
@@ -90,6 +91,11 @@ class StepOpened:
     def brings_files(self) -> bool:
         """Whether it is answered by an upload, and not by a report alone."""
         return self.kind in ("train", "unmask")
+
+    @property
+    def is_of_moments(self) -> bool:
+        """Whether its updates are moments of states (`updates.ridge`), which move no tensor."""
+        return OF_MOMENTS in self.updates
 
     def handed(self, device_id: str) -> str:
         """SHA-256 of what a member of a secure aggregation is handed; empty: nothing."""

@@ -51,8 +51,10 @@ from smidgen.coordinator.rounds.selection import (
 )
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
+from smidgen.edge_client.updates.forms import OF_MOMENTS, RIDGE
 from smidgen.edge_client.updates.masks import MOST as MOST_MASKED
 from smidgen.edge_client.updates.masks import fewest_of
+from smidgen.edge_client.updates.secure_sum import SecureSum, widest_for
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.tensors import AdapterState
 from smidgen.edge_client.wire.training import Labelling, keep_in
@@ -226,7 +228,7 @@ def bounded(
     if opened.kind != "train" or is_bounded_by_noise(config):
         return opened
     least = thresholds_before(config, state, opened.round_index)
-    told = trainable(state.texts, state.confidences, least)
+    told = trainable(state.texts, {} if opened.is_of_moments else state.confidences, least)
     most = config.max_examples
     if config.updates.secured:
         return _secured(opened, config, told)
@@ -252,8 +254,11 @@ def _secured(opened: StepOpened, config: Schedule, told: Sequence[float]) -> Ste
     heaviest = max(1, math.ceil(max(told, default=1)))
     if most == "adaptive":
         most = next_most_examples(told)
-    clip_range = wide_bound(config.training, told, 1)
-    spec = f"{config.updates.secured[0]}:{clip_range!r}:{most or heaviest}"
+    coded, clip_range = config.updates.secured[0], wide_bound(config.training, told, 1)
+    if opened.is_of_moments:  # which are 1 at most, and of which most are far smaller
+        coded = f"{SecureSum.name}:int{widest_for(len(opened.members))}"
+        clip_range = 1.0
+    spec = f"{coded}:{clip_range!r}:{most or heaviest}"
     others = [one for one in opened.updates if one not in config.updates.secured]
     return replace(opened, updates=(*others, spec))
 
@@ -272,7 +277,7 @@ def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
     opened, answers = step.opened, [answer for _, answer in step.updates()]
     norms = [one.norm for one in answers if one.norm is not None]
     is_fixed = config.training.scaffold or is_bounded_by_noise(config)
-    is_fixed = is_fixed or bool(config.updates.secured)
+    is_fixed = is_fixed or bool(config.updates.secured) or opened.is_of_moments
     if state.medians.norms or is_fixed or not norms:
         return opened
     bound, most = opened.norm_bound, opened.most_examples
@@ -533,15 +538,21 @@ def _train(
     if config.updates.secured:  # that a ring has room for
         room = int(MOST_MASKED / config.over_selection)
         most = min(most or room, room)
-    at = round_index, attempt
+    at, steps, fraction = (round_index, attempt), config.update_steps, config.fraction
+    over_selection, confidences = config.over_selection, state.confidences
+    if RIDGE in steps and not state.solved and any(state.texts.get(name) != 0 for name in alive):
+        # Moments go once, of texts labelled by hand, and cost little more than reading these.
+        fraction, over_selection, confidences = 1.0, 1.0, {}
+        most = MOST_MASKED if config.updates.secured else 0
+        steps = (OF_MOMENTS, *config.updates.secured)
     for there in (awake(alive, state.silences, state.steps + 1), alive):
-        names = candidates(there, state.texts, state.confidences, least)
-        able, size = names, counted_size(config.fraction, len(names), most)
+        names = candidates(there, state.texts, confidences, least)
+        able, size = names, counted_size(fraction, len(names), most)
         if account is not None:
             # So many that others are left for the rounds in which these rest.
             size = min(size, len({*state.heard, *names}) // account.privacy.separation)
             names = account.eligible(state.heard, names, round_index)
-        asked = asked_size(size, config.over_selection)
+        asked = asked_size(size, over_selection)
         chosen, why_not = choose(config, state, names, asked, secret, at, least, facts)
         if min(size, len(chosen)) >= config.min_updates:
             key = work_secret(state, secret)
@@ -551,7 +562,6 @@ def _train(
             passed = passed_over(state, alive, able, chosen, why_not)
             enough = size if size < len(chosen) else 0
             opened = replace(opened, enough=enough, passed=passed)
-            steps = config.update_steps
             opened = replace(opened, updates=steps, population=len(names) if steps else 0)
             return _timed(config, state, opened)
     return None

@@ -21,7 +21,7 @@ from smidgen.edge_client.adapters.spec import Net, parse_adapter
 from smidgen.edge_client.codecs import TOPK
 from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.tasks.kind import kind_named
-from smidgen.edge_client.updates.forms import steps_of
+from smidgen.edge_client.updates.forms import RIDGE, steps_of
 from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.settings import Updates, steps_of_run
 from smidgen.edge_client.wire.training import ADAMW, Labelling, Training
@@ -446,6 +446,16 @@ class RunSpec:
             "round 1, of which top-k would leave most out; int8 or int4 is expected",
             kind,
         )
+        if RIDGE in self.adapter.split("+"):
+            wrong = {
+                f"mean = {self.learning.mean}": self.learning.mean != "fedavg",
+                f"lora_mean = {self.learning.lora_mean}": self.learning.lora_mean != LORA_MEANS[0],
+                "scaffold": self.training.scaffold,
+                f"steps = {', '.join(self.updates.steps)}": bool(self.updates.steps),
+                "privacy": self.privacy is not None,
+            }
+            found = [name for name, is_there in wrong.items() if is_there]
+            demand(not found, f"adapter +{RIDGE}: leave out {', '.join(found)}", kind)
 
 
 @dataclass(frozen=True, kw_only=True)

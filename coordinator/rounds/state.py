@@ -105,6 +105,8 @@ class State:
         masked: The training step whose sum the open step unmasks.
         shut_out: Devices that dealt inconsistent shares in a secure aggregation.
         lost: Rounds in a row that secure aggregation gave no sum of.
+        solved: The round whose moments the adapter's ridge regression is of (`updates.ridge`); 0:
+            none yet.
     """
 
     adapter_sha256: str
@@ -148,6 +150,7 @@ class State:
     masked: Step | None = None
     shut_out: frozenset[str] = frozenset()
     lost: int = 0
+    solved: int = 0
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -390,6 +393,8 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         asked=0,
         dropped=max(state.dropped, state.asked),
         rollbacks=0 if event.is_ordered else state.rollbacks + 1,
+        # A run that went back by itself has found that it does harm.
+        solved=state.solved * (event.round_index >= state.solved or not event.is_ordered),
         lost=0 if event.is_ordered else state.lost,
         trouble=f"back to round {event.round_index}: {event.reason}",
     )
@@ -424,6 +429,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         if event.refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, step.updates())
+        solved = round_index if step.opened.is_of_moments else state.solved
         adapter_sha256 = event.adapter_sha256 or closed.adapter_sha256
         return replace(
             closed,
@@ -432,6 +438,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             shared=event.shared,
             kept=kept_after(state.kept, step, event),
             medians=medians,
+            solved=solved,
         )
     if step.opened.kind == "label":
         # All at once: who answers first sees what who answers last does.

@@ -41,6 +41,7 @@ from smidgen.coordinator.watch.logs import about
 from smidgen.edge_client.adapters.spec import parse_adapter
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.masks import is_key, ring_in, shares_bytes_of
+from smidgen.edge_client.updates.ridge import bytes_of_moments
 from smidgen.edge_client.wire.fleet import Membership
 from smidgen.edge_client.wire.messages import Receipt, Report
 from smidgen.edge_client.wire.reports import SAID, Failure
@@ -138,7 +139,7 @@ def lack_of_rank(live: Live, told: Membership) -> str:
     needed = parse_adapter(spec)
     said = f"run {live.config.name} needs rank {needed.largest_rank} of every device, "
     said += f"this one takes {rank} at most"
-    return said if needed.net else f"{said}; lora_mean = product takes any"
+    return said if needed.net or needed.ridge else f"{said}; lora_mean = product takes any"
 
 
 def lack_of_key(live: Live, members: Members, device_id: str, told: Membership) -> str:
@@ -247,8 +248,11 @@ class AnswerIntake:
                 422, f"work {work_id} asks to {asked.opened.kind}; a report alone is expected"
             )
         known, accept = partial(self._known, asked, work_id), partial(self._accept, asked, work_id)
+        name = asked.opened.given(asked.device_id)[1]
         try:
-            size = self._store.blobs.size(asked.opened.given(asked.device_id)[1])
+            size = self._store.blobs.size(name)
+            if asked.opened.is_of_moments:
+                size = bytes_of_moments(shapes_of(self._adapter(name)))
         except BlobDamaged:
             if known("") is None:
                 raise
@@ -281,7 +285,8 @@ class AnswerIntake:
         config = self._live(asked).config
         rank, _ = asked.opened.given(asked.device_id)
         given = handed(adapter, spec_at_rank(config.adapter, rank)) if rank else adapter
-        update = check_update(path.read_bytes(), work_id, given, config, asked.opened.round_index)
+        known = asked.opened.round_index, asked.opened.updates
+        update = check_update(path.read_bytes(), work_id, given, config, *known)
         norm = length_of(config.learning, adapter)(update.delta)
         answer = Answered(
             work_id,

@@ -122,7 +122,7 @@ def export_from(
 def _lacks(run: Run, spec: AdapterSpec, task: Task) -> str:
     if spec.net:
         return ""
-    has_lora = spec.rank and not spec.prompt_tokens
+    has_lora = spec.rank and not (spec.prompt_tokens or spec.ridge)
     has_gguf = has_lora and run.architecture in ARCHITECTURES.values()
     parts = {"adapter.gguf": has_gguf, "tokens of label words": task.labels and not spec.head}
     named = " and ".join(name for name, is_had in parts.items() if is_had)

@@ -151,7 +151,8 @@ def check_beneath(shared: AdapterSpec) -> None:
     Raises:
         AdapterError: It is not LoRA alone.
     """
-    is_plain = not (shared.prompt_tokens or shared.head or shared.bias or shared.net)
+    others = shared.prompt_tokens or shared.head or shared.bias or shared.net or shared.ridge
+    is_plain = not others
     demand(
         is_plain and shared.largest_rank > 0,
         f"shared adapter {shared}: LoRA alone is expected below one's own",

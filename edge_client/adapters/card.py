@@ -462,7 +462,8 @@ def _note(spec: AdapterSpec, base_name: str, task: Task, *, is_causal: bool) -> 
     if spec.prompt_tokens and not is_causal:
         notes.append("PEFT's auto classes have none for soft prompts of masked language models.")
     else:
-        notes.append(f'Where the base is found, `{auto}.from_pretrained(".")` loads it, too.')
+        less = ", without its ridge regression" if spec.ridge else ""
+        notes.append(f'Where the base is found, `{auto}.from_pretrained(".")` loads it, too{less}.')
     return " ".join(notes) + "\n"
 
 

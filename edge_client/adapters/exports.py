@@ -56,9 +56,14 @@ def check_mergeable(spec: AdapterSpec, base: Base) -> None:
     """Refuse what is no change of a base's weights, and a base that has no folder of its own.
 
     Raises:
-        AdapterError: A soft prompt, a head or a net; a GGUF file.
+        AdapterError: A soft prompt, a head, a net or a ridge regression; a GGUF file.
     """
-    parts = {"a soft prompt": spec.prompt_tokens, "a head": spec.head, "a net": spec.net}
+    parts = {
+        "a soft prompt": spec.prompt_tokens,
+        "a head": spec.head,
+        "a net": spec.net,
+        "a ridge regression": spec.ridge,
+    }
     named = next((part for part, is_there in parts.items() if is_there), "")
     said = f"--with-base {MERGED}: adapter {spec} has {named}, which is in no matrix of the base"
     demand(not named, f"{said}; take --with-base copied", AdapterError)
@@ -159,8 +164,8 @@ F32 = 0  # ggml's number of it
 
 def has_gguf_form(spec: AdapterSpec, shape: Shape) -> bool:
     """Whether llama.cpp loads such an adapter: LoRA alone, of linears that it knows."""
-    is_lora = bool(spec.rank) and not (spec.head or spec.prompt_tokens or spec.bias or spec.net)
-    return is_lora and shape.architecture in ARCHITECTURES.values()
+    more = spec.head or spec.prompt_tokens or spec.bias or spec.net or spec.ridge
+    return bool(spec.rank and not more) and shape.architecture in ARCHITECTURES.values()
 
 
 def write_gguf_adapter(path: Path, spec: AdapterSpec, shape: Shape, state: AdapterState) -> None:

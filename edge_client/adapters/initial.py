@@ -24,10 +24,12 @@ from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.families import family_of
 from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.bases.weights import Weights
+from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import TaskKind, kind_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.forms import first_of
+from smidgen.edge_client.updates.ridge import WEIGHT, WIDEST
 from smidgen.edge_client.wire.tensors import AdapterState, derive_seed
 
 NAMELESS = 1000  # tokens at a vocabulary's beginning, special ones and single letters
@@ -79,6 +81,8 @@ def initial_adapter(
     if spec.head:
         linears = head_sizes(base.architecture, is_of_words=is_of_words)
         state |= _initial_head(linears, base.hidden, num_labels, generator)
+    if spec.ridge:
+        state[WEIGHT] = np.zeros((num_labels, base.hidden + 1), np.float32)
     return first_of(spec.form, state) if spec.form else state
 
 
@@ -239,6 +243,14 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
             f"language-model head{family_of(base.architecture).headless}; take {instead}"
         )
+    if spec.ridge:
+        what = f"adapter {name}: +ridge"
+        is_fit = kind.is_one_label and not task.ensemble
+        said = f"{what} is for tasks that give each text one label by one pattern"
+        demand(is_fit, f"{said}; leave it out for task {task.name!r}", AdapterError)
+        wide = base.hidden + len(task.labels)
+        said = f"{what} is for {WIDEST} numbers at most of a state and its label; base {base.name}"
+        demand(wide <= WIDEST, f"{said} and task {task.name!r} have {wide}", AdapterError)
     if spec.net and not takes_net(spec, kind):
         raise AdapterError(
             f"adapter {name}: +{spec.net} is for tasks of labels, +generator also for those of "

@@ -7,6 +7,8 @@ Python (`with_peft.py.txt`) answers texts with these files alone. LoRA of a caus
 there once more as `adapter.gguf`, which llama.cpp loads. On request the base lies beside it, as it
 is or with the adapter in its weights.
 
+Ridge regression (`lora:8+ridge`) lies in `ridge.safetensors`, which PEFT does not look for.
+
 One adapter has no PEFT form: a soft prompt whose head reads the text's first token, where PEFT's
 reads the prompt's. Its folder has `smidgen_adapter.safetensors` instead.
 """
@@ -62,14 +64,16 @@ from smidgen.edge_client.tables import plain
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.forms import LORA_A, LORA_B, Core, is_lora
+from smidgen.edge_client.updates.ridge import WEIGHT
 from smidgen.edge_client.wire.messages import WireError
 from smidgen.edge_client.wire.tensors import AdapterState, decode_adapter, encode_adapter
 from smidgen.edge_client.wire.training import Training
 
 CONFIG, WEIGHTS, ORIGIN = "adapter_config.json", "adapter_model.safetensors", "smidgen.json"
 OWN_WEIGHTS = "smidgen_adapter.safetensors"  # of what PEFT has no form for
+RIDGE_WEIGHTS = "ridge.safetensors"
 COPY = "base"  # folder of a base that is copied beside its adapter
-MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, ADAPTER, README, COPY, MERGED)
+MINE = (CONFIG, WEIGHTS, OWN_WEIGHTS, RIDGE_WEIGHTS, ADAPTER, README, COPY, MERGED)
 WithBase = Literal["copied", "merged"]
 COPIED = (*HUB_FILES, README, "LICENSE", "NOTICE")
 FORMAT = 2  # of `smidgen.json`; adapters of format 1 were asked by prompts of other ids
@@ -269,6 +273,9 @@ def write_peft_folder(
     if spec.form:
         spec, state = as_lora(spec, base, state)
         exported, body = replace(exported, adapter=str(spec)), encode_adapter(state)
+    ridge = {WEIGHT: state.pop(WEIGHT)} if spec.ridge else {}
+    if ridge:
+        body = encode_adapter(state)
     known = replace(exported, base_name=portable_name(exported.base_name))
     if base is not None:
         known = _asked_of(known, spec, base)
@@ -310,6 +317,8 @@ def write_peft_folder(
         (part / ORIGIN).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
         (part / README).write_text(text, encoding="utf-8")
         (part / weights_name(spec, task)).write_bytes(body)
+        if ridge:
+            (part / RIDGE_WEIGHTS).write_bytes(encode_adapter(ridge))
         if base is not None and has_gguf:
             write_gguf_adapter(part / ADAPTER, spec, base.shape, state)
         if with_base == MERGED and base is not None:
@@ -391,12 +400,14 @@ def read_peft_folder(folder: Path, base: Base | None = None) -> tuple[Exported, 
     """
     origin = read_origin(folder)
     spec = parse_adapter(origin.adapter)
-    weights = weights_name(spec, origin.task)
-    try:
-        body = (folder / weights).read_bytes()
-    except OSError as error:
-        raise _not_exported(folder, weights) from error
-    state = decode_weights(folder / weights, body)
+    names = [weights_name(spec, origin.task), *([RIDGE_WEIGHTS] if spec.ridge else [])]
+    state: AdapterState = {}
+    for name in names:
+        try:
+            body = (folder / name).read_bytes()
+        except OSError as error:
+            raise _not_exported(folder, name) from error
+        state |= decode_weights(folder / name, body)
     if has_peft_form(spec, origin.task):
         state = adapter_state(spec, state)
     if base is None:

@@ -23,7 +23,7 @@ from smidgen.edge_client.bases.layout import module_size
 from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.updates.forms import FORMS
+from smidgen.edge_client.updates.forms import FORMS, RIDGE
 from smidgen.edge_client.wire.tensors import AdapterState
 
 LORA_ALPHA = 16
@@ -138,6 +138,8 @@ class AdapterSpec:
             its own: `generator`, which ranks of a bank; `rates`, how fast each tensor; or nothing.
         form: How LoRA is written by the numbers that are trained, of `linear.FORMS`; empty: by A
             and B.
+        ridge: Whether ridge regression on the base's states reads each text too
+            (`smidgen.edge_client.updates.ridge`).
     """
 
     rank: int = 0
@@ -149,6 +151,7 @@ class AdapterSpec:
     ranks: tuple[ModuleRank, ...] = ()
     net: Net = ""
     form: str = ""
+    ridge: bool = False
 
     @property
     def scaling(self) -> float:
@@ -201,7 +204,7 @@ class AdapterSpec:
             parts[-1] += rank_parts(self.ranks, self.targets)
         if self.head:
             parts.append("head")
-        parts += [name for name in (self.net, self.form) if name]
+        parts += [name for name in (self.net, self.form, RIDGE * self.ridge) if name]
         return "+".join(parts)
 
 
@@ -236,7 +239,7 @@ def parse_adapter(text: str) -> AdapterSpec:
     targets = tuple(dict.fromkeys((match["targets"] or "q,v").split(","))) if match else ()
     net: Net = next((one for one in NETS if one in more), "")
     form = next((one for one in FORMS if one in more), "")
-    known = {one for one in ("head", net, form) if one}
+    known = {one for one in ("head", net, form, RIDGE) if one}
     is_known = sorted(known & {*more}) == sorted(more) and not (match and match["head"] and more)
     if not match or not is_known or not set(targets) <= set(TARGETS):
         raise _unknown(text)
@@ -253,6 +256,10 @@ def parse_adapter(text: str) -> AdapterSpec:
         )
     if form and (not rank or net):
         raise AdapterError(f"adapter {text!r}: +{form} is for LoRA, such as lora:8+{form}")
+    if RIDGE in more and (net or form or not rank):
+        raise AdapterError(
+            f"adapter {text!r}: +{RIDGE} is for LoRA by A and B, such as lora:8+{RIDGE}"
+        )
     return AdapterSpec(
         rank=rank,
         targets=targets if match["rank"] else (),
@@ -263,6 +270,7 @@ def parse_adapter(text: str) -> AdapterSpec:
         ranks=_ranks(text, match["ranks"] or "", targets, rank, top),
         net=net,
         form=form,
+        ridge=RIDGE in more,
     )
 
 
@@ -275,7 +283,7 @@ def _unknown(text: str) -> AdapterError:
         prompt,
         "bias",
         "head",
-        *(f"{lora}+{one}" for one in (*NETS, *FORMS)),
+        *(f"{lora}+{one}" for one in (*NETS, *FORMS, RIDGE)),
     ]
     names += [f"{one}+head" for one in (lora, prompt, "bias")]
     near = get_close_matches(text.strip().lower()[:40], names, 1)

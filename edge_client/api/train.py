@@ -46,6 +46,7 @@ from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.examples import ClientData, read_folder
 from smidgen.edge_client.updates.forms import steps_of
 from smidgen.edge_client.updates.registry import made
+from smidgen.edge_client.updates.ridge import WEIGHT, solved
 from smidgen.edge_client.updates.states import local_correction
 from smidgen.edge_client.updates.step import ServerContext
 from smidgen.edge_client.wire.tensors import Seed, derive_seed, encode_adapter
@@ -251,6 +252,10 @@ def _train(engine: Engine, alone: _Alone, tell: Tell) -> tuple[Trained, dict[int
     """What the last round gave, and by round the scores before the first and after the last."""
     test = alone.texts.test
     scores = {0: evaluate(engine, test)} if test else {}
+    if WEIGHT in (start := engine.adapter()):
+        texts = alone.texts.labelled
+        weight = solved(engine.second_moments(texts), len(texts), start[WEIGHT].shape)
+        engine.load_adapter(start | {WEIGHT: weight})
     for round_index in range(1, alone.rounds + 1):
         engine.load_adapter(engine.adapter())
         seed = derive_seed(alone.seed, "train", "alone", round_index)

@@ -5,6 +5,7 @@ network: equal work gives equal bytes.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,8 +25,10 @@ from smidgen.edge_client.labelling.label_work import (
 from smidgen.edge_client.labelling.pseudo_labels import OwnTexts, capped, sampled, tests_of
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.personal.generator import teach
-from smidgen.edge_client.texts.examples import ClientData
-from smidgen.edge_client.updates.states import StepInputs, is_private, steps_of
+from smidgen.edge_client.texts.examples import ClientData, Example
+from smidgen.edge_client.updates.forms import OF_MOMENTS
+from smidgen.edge_client.updates.ridge import MOMENTS
+from smidgen.edge_client.updates.states import DeviceSteps, StepInputs, is_private, steps_of
 from smidgen.edge_client.updates.step import DeviceContext
 from smidgen.edge_client.wire.messages import Report, Work
 from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed, encode_update
@@ -89,6 +92,9 @@ def _train(
     Where a round draws its texts the update still weighs what all of them do: devices that draw
     equally many count by what they hold.
     """
+    steps, context = steps_of(work, inputs), _context(work, inputs)
+    if any(order.step == OF_MOMENTS for order in work.updates):
+        return _moments(engine, own.data.labelled, work, steps, context)
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     gold, terms = own.data.labelled, None if work.labelling is None else terms_of(work)
     pseudo, weights = pseudo_texts(own, terms, notes)
@@ -98,7 +104,6 @@ def _train(
         rows = sampled(len(texts), work.training, seed)
     else:
         rows = capped([text.label for text in texts], len(gold), work.most, seed)
-    steps, context = steps_of(work, inputs), _context(work, inputs)
     trained = train(
         engine,
         [texts[row] for row in rows],
@@ -129,6 +134,21 @@ def _train(
         context = replace(context, optimizer_steps=trained.steps)
         body = encode_update(steps.outgoing(update, context))
     return FinishedWork(report, body, states=steps.states())
+
+
+def _moments(
+    engine: Engine,
+    texts: Sequence[Example],
+    work: Work,
+    steps: DeviceSteps,
+    context: DeviceContext,
+) -> FinishedWork:
+    """Moments of the states of the texts labelled by hand, in an update's place."""
+    moments = engine.second_moments(texts)
+    with phase("encode"):
+        update = Update(work.work_id, len(texts), {MOMENTS: moments})
+        body = encode_update(steps.outgoing(update, context))
+    return FinishedWork(Report(work.work_id, "done", len(texts)), body, states=steps.states())
 
 
 def _note(notes: Notes, done: TrainingDone) -> None:

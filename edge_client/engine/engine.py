@@ -24,7 +24,7 @@ from smidgen.edge_client.engine.activation_cache import ActivationCache
 from smidgen.edge_client.engine.backend import Backend, BatchWatch, ExitMonitor
 from smidgen.edge_client.engine.ensemble import averaged
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
-from smidgen.edge_client.errors import WrongInput
+from smidgen.edge_client.errors import WrongInput, demand
 from smidgen.edge_client.guest.steps import Moments, ResumePoint, Steps
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.planning.allocator import trim
@@ -34,9 +34,11 @@ from smidgen.edge_client.planning.plan import Plan
 from smidgen.edge_client.planning.planner import Option
 from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import kind_of
+from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.batches import Batch
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.texts.tokens import Prompt
+from smidgen.edge_client.updates.ridge import moments_of
 from smidgen.edge_client.updates.step import Correction
 from smidgen.edge_client.wire.tensors import AdapterState
 
@@ -366,6 +368,17 @@ class Engine:
             rows[chosen] = out[:, 0]
             self.on_texts(0)  # they are read again
         return rows
+
+    def second_moments(self, examples: Sequence[Example]) -> np.ndarray:
+        """Moments of labelled texts' states, of an adapter with `+ridge`; see `moments_of`.
+
+        Raises:
+            TrainingError: No texts, or a state that is not finite.
+        """
+        demand(bool(examples), "no labelled texts to train on", TrainingError)
+        states, labels = self.features(examples, self.layers), self.encoder.labels(examples)
+        demand(bool(np.isfinite(states).all()), "a text's state is not finite", TrainingError)
+        return moments_of(states, labels, len(self.encoder.task.labels))
 
     def spread(self, examples: Sequence[Example]) -> np.ndarray:
         """Mean and standard deviation of what each layer gets, (layers, 2), float64.

@@ -22,10 +22,14 @@ def averaged(answers: Sequence[np.ndarray], *, is_normalized: bool = True) -> np
         return answers[0]
     if not is_normalized:
         return _of_odds(answers)
-    mean = np.mean(answers, axis=0, dtype=np.float64)
-    highest = mean.max(axis=1, keepdims=True, initial=-np.inf)
-    total = np.exp(mean - highest).sum(axis=1, keepdims=True)
-    found: np.ndarray = (mean - highest - np.log(total)).astype(np.float32)
+    return normalized(np.asarray(answers, np.float64).mean(axis=0))
+
+
+def normalized(scores: np.ndarray) -> np.ndarray:
+    """Log-probabilities of scores, float64 to float32, (texts, labels)."""
+    highest = scores.max(axis=1, keepdims=True, initial=-np.inf)
+    total = np.exp(scores - highest).sum(axis=1, keepdims=True)
+    found: np.ndarray = (scores - highest - np.log(total)).astype(np.float32)
     return found
 
 

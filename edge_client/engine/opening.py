@@ -17,7 +17,7 @@ from smidgen.edge_client.bases.architectures import Shape
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.engine.engine import Engine, EngineError
-from smidgen.edge_client.engine.linear import with_core
+from smidgen.edge_client.engine.linear import with_core, with_ridge
 from smidgen.edge_client.errors import demand, installing
 from smidgen.edge_client.metering.memory import sizes
 from smidgen.edge_client.planning.allocator import (
@@ -33,6 +33,7 @@ from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.updates.forms import is_lora
+from smidgen.edge_client.updates.ridge import WEIGHT
 from smidgen.edge_client.wire.training import Training
 
 DEVICE_HELP = "cpu or cuda; cuda is the first CUDA device that torch sees."
@@ -179,8 +180,10 @@ def open_engine(
     if head.answers == "label words" and not spec.head:
         words = tokens.label_word_ids(task)
     elsewhere = {} if device == CPU else {"device": device}
+    weight = state.pop(WEIGHT, None)
     backend = module.open_backend(base, spec, state, words, training, loss=head.loss, **elsewhere)
     backend = backend if is_lora(form) else with_core(backend, state, training)
+    backend = backend if weight is None else with_ridge(backend, weight, base.shape.layers)
     cut = frozen_layers(spec, base.shape.layers)
     by = plan or unplanned(base.shape, training, base.shape.layers - cut)
     return Engine(backend, encoder, base.shape, by, cut, budget)

@@ -101,8 +101,8 @@ class Seat:
         has_form = has_peft_form(self._spec, task) and not self._spec.net
         demand(has_form, f"adapter {self._spec}: PEFT has no form for it", AdapterError)
         demand(
-            not self._spec.form,
-            f"adapter {self._spec}: A and B take turns in rounds of smidgen's coordinator alone",
+            not (self._spec.form or self._spec.ridge),
+            f"adapter {self._spec}: only smidgen's coordinator has rounds that differ",
             AdapterError,
         )
         self._texts = labelled_texts(texts, task, Dialect())

@@ -161,17 +161,18 @@ def terms_of(work: Work) -> LabelTerms:
     """The terms of a piece of work of a run that labels.
 
     Thresholds are those the work brings, or else the run's settings. An ensemble's patterns are
-    always read in full, and so are texts that may have several labels.
+    always read in full, and so are texts that may have several labels or get a second reading.
     """
-    said, labels = work.labelling, work.task.labels
+    said, labels, spec = work.labelling, work.task.labels, parse_adapter(work.adapter_spec)
     assert said is not None, "a run that labels sends its settings with all its work"
     least = work.thresholds or [as_bin(said.least(label)) for label in labels]
+    is_one_read = not (work.task.ensemble or spec.ridge) and kind_of(work.task).is_one_label
     return LabelTerms(
         work,
-        parse_adapter(work.adapter_spec),
+        spec,
         said,
         dict(zip(labels, least, strict=True)),
-        exits_early=said.early_exit and not work.task.ensemble and kind_of(work.task).is_one_label,
+        exits_early=said.early_exit and is_one_read,
     )
 
 

@@ -36,6 +36,8 @@ from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed, 
 
 LORA_A, LORA_B, CORE = ".lora_A.weight", ".lora_B.weight", ".lora_core.weight"
 FORMS = ("ffa", "rolora", "core")  # as they stand in an adapter's name
+RIDGE = "ridge"  # likewise
+OF_MOMENTS = f"{RIDGE}:moments"  # the step of a round in which ridge regression is solved
 
 
 def is_lora(name: str) -> bool:
@@ -44,12 +46,14 @@ def is_lora(name: str) -> bool:
 
 
 def steps_of(adapter: str) -> tuple[str, ...]:
-    """The update steps that a run of an adapter goes through because of its form.
+    """The update steps that a run of an adapter goes through because of its name.
 
     Args:
         adapter: Its name; of one that is outside the grammar too, such as `full`.
     """
-    return tuple(f"turns:{form}" for form in FORMS if form in adapter.split("+"))
+    parts = adapter.split("+")
+    turns = tuple(f"turns:{form}" for form in FORMS if form in parts)
+    return (*turns, RIDGE) if RIDGE in parts else turns
 
 
 def first_of(form: str, lora: AdapterState) -> AdapterState:

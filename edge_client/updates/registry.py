@@ -20,6 +20,7 @@ from smidgen.edge_client.tables import plain
 from smidgen.edge_client.updates.codec import Codec
 from smidgen.edge_client.updates.forms import Turns
 from smidgen.edge_client.updates.privacy import DeviceNoise, TextNoise
+from smidgen.edge_client.updates.ridge import Ridge
 from smidgen.edge_client.updates.scaffold import Scaffold
 from smidgen.edge_client.updates.secure_sum import SecureSum
 from smidgen.edge_client.updates.step import Correction, DeviceContext, UpdateStep
@@ -44,7 +45,8 @@ class Proximal(UpdateStep):
 
 GROUP = "smidgen.update_steps"
 OURS: Mapping[str, type[UpdateStep]] = {
-    one.name: one for one in (Proximal, Scaffold, Turns, DeviceNoise, TextNoise, SecureSum, Codec)
+    one.name: one
+    for one in (Proximal, Scaffold, Turns, Ridge, DeviceNoise, TextNoise, SecureSum, Codec)
 }
 SPEC = re.compile(r"[a-z][a-z0-9_-]{0,63}(:[^\s:]{1,64}){0,8}")
 

@@ -30,6 +30,7 @@ from smidgen.edge_client.updates.masks import (
     fewest_of,
     ring_in,
 )
+from smidgen.edge_client.updates.ridge import MOMENTS
 from smidgen.edge_client.updates.step import (
     Correction,
     DeviceContext,
@@ -39,7 +40,8 @@ from smidgen.edge_client.updates.step import (
 from smidgen.edge_client.wire.messages import WireError
 from smidgen.edge_client.wire.tensors import MASKED, AdapterState, Update, shapes_of
 
-BITS = {"int4": 4, "int8": 8, "int16": 16}
+BITS = {"int4": 4, "int8": 8, "int16": 16}  # as runs name them
+WIDEST = 25  # bits of whole numbers that float32 holds
 NUMBERS, SHARES, SEALS = "y", "shares", "seals"  # tensors of an update
 PACKED_AT_ONCE = 1 << 16  # numbers
 log = logging.getLogger(__name__)
@@ -52,6 +54,11 @@ def levels_of(bits: int) -> int:
 def lane_of(bits: int, devices: int) -> int:
     """Bits of each number on its way: the sum of all devices fits, whatever they send."""
     return (2 * devices * levels_of(bits)).bit_length()
+
+
+def widest_for(devices: int) -> int:
+    """The most bits of a number whose sum over so many devices travels in 32."""
+    return max(bits for bits in range(4, WIDEST + 1) if lane_of(bits, devices) <= 32)
 
 
 def share_of(num_examples: int, most: int) -> float:
@@ -68,7 +75,7 @@ class SecureSum(UpdateStep):
     """See the module; it is the last step of a run that has it.
 
     Args:
-        bits: One of `BITS`.
+        bits: `int4` to `int25`; runs name those of `BITS`.
         clip_range: R, as a text: numbers are clipped to -R to R; 0 before a step is open. With
             noise: clip, the Euclidean norm that an update is scaled down to.
         most: Largest weight, likewise; with noise 1.
@@ -91,8 +98,9 @@ class SecureSum(UpdateStep):
         delta: str = "0",
     ) -> None:
         super().__init__()
-        demand(bits in BITS, f"secure: one of {', '.join(BITS)} is expected")
-        self.bits, self.clip_range, self.most = BITS[bits], float(clip_range), int(most)
+        width = int(bits.removeprefix("int"))
+        demand(4 <= width <= WIDEST, f"secure: int4 to int{WIDEST} is expected")
+        self.bits, self.clip_range, self.most = width, float(clip_range), int(most)
         self.multiplier, self._least = float(multiplier), int(least)
         self._budget = float(epsilon), float(delta)
         is_fit = self.multiplier == 0.0 or (self.multiplier > 0.0 and self.most == 1)
@@ -180,8 +188,9 @@ class SecureSum(UpdateStep):
         reached = largest_level(most, share)
         whole = np.clip(np.rint(exact * (share * most / self.clip_range)), -reached, reached)
         left = exact - whole * (self.clip_range / (share * most))
-        kept = shaped(left.astype(np.float32), shapes)
-        self.state = {**(self.state or {}), **kept}
+        if MOMENTS not in shapes:  # which no other update follows
+            kept = shaped(left.astype(np.float32), shapes)
+            self.state = {**(self.state or {}), **kept}
         return whole
 
     def _left_out(self, shapes: Shapes) -> np.ndarray:

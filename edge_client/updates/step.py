@@ -98,6 +98,7 @@ class ServerContext:
         holders: Devices whose state of a step counts, by the step's name.
         shapes: Of the run's adapter.
         key: That no device knows, to draw noise by; empty where nothing is aggregated.
+        most_examples: Largest weight of a device in a mean; 0: whatever it says.
     """
 
     training: Training
@@ -107,6 +108,7 @@ class ServerContext:
     holders: Mapping[str, Collection[str]] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
     key: bytes = b""
+    most_examples: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ import pytest
 from smidgen.coordinator.rounds.events import StepOpened
 from smidgen.coordinator.rounds.extensions import apart
 from smidgen.coordinator.storage.store import Store
+from smidgen.edge_client.adapters.peft_folder import RIDGE_WEIGHTS
+from smidgen.edge_client.updates.ridge import WEIGHT
+from smidgen.edge_client.wire.tensors import decode_adapter
 from tests.breadth import first_fast
 from tests.end_to_end.conftest import CLIENTS, EPOCHS, Scene, wait_for
 
@@ -63,6 +66,28 @@ def test_kill_9_changes_no_byte_of_a_run_with_control_variates(
     scene.serve(int(url.rsplit(":", 1)[1]))
     scene.finish()
     assert scene.adapter() == other_scene.adapter()
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_kill_9_in_the_round_of_moments_changes_no_byte(scene: Scene, other_scene: Scene) -> None:
+    for one in (other_scene, scene):
+        said = ("--adapter", "lora:4+ridge", one.fixed_deadlines())
+        one.create(2, len(CLIENTS), EPOCHS, *said)
+        url = one.serve()
+        for name in CLIENTS:
+            one.client(name, url, "--engine", "onnx")
+        if one is scene:
+            wait_for(lambda: "round 1 of 2: train" in scene.log("a"), scene.fleet.check)
+            for victim in ("a", "b"):
+                scene.kill(victim)
+                scene.client(victim, url, "--engine", "onnx")
+            scene.kill("coordinator")
+            scene.serve(int(url.rsplit(":", 1)[1]))
+        one.finish()
+    assert scene.adapter() == other_scene.adapter()
+    solved = [(one.folder / "adapter" / RIDGE_WEIGHTS).read_bytes() for one in (scene, other_scene)]
+    assert solved[0] == solved[1] and decode_adapter(solved[0])[WEIGHT].any()
 
 
 @pytest.mark.fault

@@ -40,6 +40,7 @@ from smidgen.edge_client.updates.clip import Clip
 from smidgen.edge_client.updates.forms import Turns
 from smidgen.edge_client.updates.privacy import DeviceNoise
 from smidgen.edge_client.updates.registry import OURS, made, naming, sent_shapes
+from smidgen.edge_client.updates.ridge import NoSolution, Ridge
 from smidgen.edge_client.updates.step import Contribution, ServerContext, UpdateStep
 from smidgen.edge_client.wire.tensors import AdapterState, Update, encode_step, shapes_of
 from smidgen.edge_client.wire.training import Training
@@ -226,7 +227,8 @@ def learn(
     """
     length, steps = length_of(learning, adapter), made(opened.updates)
     shapes = shapes_of(adapter)
-    context = replace(context or ServerContext(Training(), opened.round_index), shapes=shapes)
+    context = context or ServerContext(Training(), opened.round_index)
+    context = replace(context, shapes=shapes, most_examples=opened.most_examples)
     for step in steps:
         step.state = part_of(memory, f"{STEPS}{step.name}")
     cohort = incoming(steps, contributions(answers, length), adapter, length, context)
@@ -240,14 +242,15 @@ def learn(
             after, kept = optimizer.step(adapter, mean, kept, opened.round_index, rounds)
             held = mean if is_scale_free(optimizer) else None
             # What rests stays, whatever an optimizer remembers of it.
-            turns = [spec for spec in opened.updates if spec.startswith(f"{Turns.name}:")]
+            resting = (Turns.name, Ridge.name)
+            turns = [spec for spec in opened.updates if spec.partition(":")[0] in resting]
             moving = sent_shapes(turns, shapes, opened.round_index)
             after = {name: one if name in moving else adapter[name] for name, one in after.items()}
         elif learning.lora_mean == "product":
             after, lost = product_mean(cohort, adapter)
         else:
             after = factors_mean(cohort, adapter, is_padded=learning.lora_mean == "padded")
-    except TooFewError as error:
+    except (TooFewError, NoSolution) as error:
         return Learned(adapter, memory, str(error))
     learned = with_part(memory, OPTIMIZER, kept)
     for one in steps:

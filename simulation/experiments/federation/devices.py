@@ -103,9 +103,9 @@ def admitted(
     try:
         if schedule.updates.secured:
             return finished, decode_update(finished.update)
-        return finished, check_update(
-            finished.update, work.work_id, reference, schedule, work.round_index
-        )
+        steps = [order.step for order in work.updates]
+        known = schedule, work.round_index, steps
+        return finished, check_update(finished.update, work.work_id, reference, *known)
     except Refusal as refusal:
         failed = Report(work.work_id, "failed", failure="internal")
         return FinishedWork(failed, None, refusal.detail), None

@@ -105,9 +105,9 @@ def test_what_peft_has_no_form_for_is_refused(folder: Path, adapter: str) -> Non
         seat(folder, adapter)
 
 
-@pytest.mark.parametrize("form", ["ffa", "rolora", "core"])
+@pytest.mark.parametrize("form", ["ffa", "rolora", "core", "ridge"])
 def test_factors_take_no_turns_in_flower_s_rounds(folder: Path, form: str) -> None:
-    with pytest.raises(AdapterError, match="A and B take turns in rounds of smidgen's coordinator"):
+    with pytest.raises(AdapterError, match="only smidgen's coordinator has rounds that differ"):
         seat(folder, f"lora:2+{form}")
 
 

@@ -81,6 +81,7 @@ SCENES = {
     "words of several tokens": Scene("lora:4", ONE),
     "words that the tokenizer is asked for": Scene("lora:4", ONE, knows_base=False),
     "several patterns": Scene("lora:4", MANY),
+    "ridge regression": Scene("lora:4+ridge", ONE),
     "signs beside the mask": Scene("lora:4", TIGHT),
     "a pair in a pattern": Scene("lora:4", PAIR, PAIRS),
     "a soft prompt": Scene("prompt:5", ONE),
@@ -98,6 +99,8 @@ SCENES = {
 PROMPTS = {  # as prompts are since they have the ids of the written sentence
     "a head, pairs": Scene("lora:4+head", ONE, PAIRS, "segments"),
     "a head, long pairs": Scene("lora:4+head", ONE, LONG_PAIRS, "segments"),
+    "ridge regression, a head, pairs": Scene("lora:4+head+ridge", ONE, PAIRS, "segments"),
+    "ridge regression, a decoder": Scene("lora:4+ridge", ENDING, TEXTS, "causal"),
     "typed control words": Scene("lora:4", ONE, TYPED),
     "typed control words, a head": Scene("lora:4+head", ONE, TYPED),
     "typed control words, tags": Scene("lora:4+head", DRUGS, TYPED),

@@ -75,9 +75,11 @@ def over_http(on: Stage, folder: Path) -> Ended:
 def in_process(on: Stage, devices: InProcess, secret: str, seen: list[Round]) -> None:
     names = [client.name for client in on.population]
     known = schedule_of(on.experiment, len(names)), on.template(), devices.start(), names
-    federate(*known, devices, seen.append, secret=secret)
+    texts = {client.name: len(client.labelled) for client in on.population}
+    told = texts if on.experiment.updates.secured else None
+    federate(*known, devices, seen.append, secret=secret, texts=told)
     halfway = seen[2].standing
-    again = federate(*known[:2], halfway, names, devices, secret=secret)
+    again = federate(*known[:2], halfway, names, devices, secret=secret, texts=told)
     assert again.adapter == seen[-1].standing.adapter and again.memory == seen[-1].standing.memory
 
 
@@ -196,6 +198,8 @@ FORMS = [
     pytest.param("lora:4+core", Updates("int8", "int8"), marks=SLOW),
     pytest.param("lora:4+ffa", Updates("int4:128", "int4:128"), marks=SLOW),
     pytest.param("lora:4+rolora", Updates(), marks=SLOW),
+    pytest.param("lora:4+ridge", Updates("int8", "int8")),
+    pytest.param("lora:4+ridge", Updates(secure_aggregation="int8"), marks=SLOW),
 ]
 
 
@@ -206,6 +210,7 @@ def test_adapters_with_exact_means_are_the_same_over_http(
 ) -> None:
     """And so they are from any round on; what is left out of A waits for A's next turn."""
     said = {"adapter": adapter, "updates": updates, "evaluate_every": 0}
+    said |= {"cohort": 3} if updates.secured else {}
     on, seen = asked(tiny_base, hub_task, "float32", **said), list[Round]()
     with closing(InProcess(on)) as devices:
         ended = over_http(on, tmp_path)
