@@ -21,10 +21,12 @@ from smidgen.edge_client.updates.secure_sum import NUMBERS, SecureSum
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.updates.states import multiplier_of
 from smidgen.edge_client.updates.step import DeviceContext
+from smidgen.edge_client.wire.messages import Report
 from smidgen.edge_client.wire.tensors import Update, decode_adapter, decode_update, shapes_of
 from smidgen.edge_client.wire.training import Training
 from tests.command_line import smidgen as command
 from tests.coordinator.conftest import Live
+from tests.coordinator.devices import wait_for
 from tests.coordinator.secure.members import MaskedDevice, members_of
 from tests.coordinator.secure.test_secure_rounds import NAMES, rounds_of, through
 from tests.edge_client.updates.masked import asked
@@ -150,6 +152,27 @@ def test_a_run_has_one_step_that_clips_adds_noise_and_masks(start: Start) -> Non
     assert (
         multiplier_of(config.update_steps) == account.multiplier
     )  # what `--limits noise` is held against
+
+
+def test_a_round_of_fewer_devices_whose_noise_has_no_room_pauses_the_run(start: Start) -> None:
+    """int8 has room for the noise of nine devices' rounds, and not for that of five."""
+    privacy = replace(PRIVACY, noise_multiplier=5.0)
+    updates = Updates(secure_aggregation="int8")
+    live = start(rounds=2, min_clients=9, min_updates=3, privacy=privacy, updates=updates)
+    members = members_of(live.enrol(*"abcdefghi"))
+    for one in members:
+        one.join()
+    for kind in ("evaluate", "train", "unmask"):
+        for index, one in enumerate(members):
+            work = one.work()
+            if kind == "unmask" and index >= 5:
+                one.report(Report(work.work_id, "failed", failure="internal", is_leaving=True))
+            else:
+                one.do(work)
+    for one in members[:5]:
+        one.do(one.work())  # the evaluation between the rounds
+    wait_for(lambda: live.service.run(live.run_id).state.is_paused)
+    assert "does not fit in 127 levels" in live.service.run(live.run_id).state.trouble
 
 
 def test_create_says_what_it_comes_to_and_refuses_what_has_no_room(tmp_path: Path) -> None:
