@@ -199,7 +199,8 @@ def test_a_toml_file_is_read_by_what_takes_it(block: Block, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("docs/examples/*.toml")), ids=lambda p: p.name)
 def test_an_example_is_read_by_the_command_that_takes_it(file: Path) -> None:
-    experiments = dict.fromkeys(("skewed", "mnli1024", "private"), read_experiment)
+    names = ("skewed", "mnli1024", "private", "private-devices")
+    experiments = dict.fromkeys(names, read_experiment)
     readers: dict[str, Any] = {"agnews": read_task, **experiments}
     reader: Any = readers.get(file.stem, lambda path: read_run_config(path, {}))
     assert reader(file)
