@@ -19,6 +19,7 @@ from smidgen.edge_client.client import enrolment, worker
 from smidgen.edge_client.client.answers import answer
 from smidgen.edge_client.engine.budgeted import workload
 from smidgen.edge_client.engine.engine import Engine
+from smidgen.edge_client.engine.linear import with_ridge
 from smidgen.edge_client.engine.onnx_backend.optimizers import add_correction
 from smidgen.edge_client.guest.steps import Moments
 from smidgen.edge_client.metering import memory
@@ -30,6 +31,7 @@ from smidgen.edge_client.planning.resources import read_facts
 from smidgen.edge_client.tasks.encoder import Encoder
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.batches import Batch
+from smidgen.edge_client.updates.ridge import WEIGHT
 from smidgen.edge_client.updates.step import Correction
 from smidgen.edge_client.wire.messages import Work
 from smidgen.edge_client.wire.tensors import AdapterState, check_same_parameters
@@ -45,9 +47,9 @@ class StandIn:
 
     layer_forwards = 0
 
-    def __init__(self, state: AdapterState, labels: int, lr: float) -> None:
+    def __init__(self, state: AdapterState, labels: int, lr: float, width: int) -> None:
         self._state = {name: tensor.copy() for name, tensor in state.items()}
-        self._labels, self._lr = labels, lr
+        self._labels, self._lr, self._width = labels, lr, width
         self.correction: Correction | None = None
 
     def step(self, batch: Batch, plan: object) -> float:
@@ -68,6 +70,13 @@ class StandIn:
         time.sleep(step_s[0] / 4)
         rows = np.full((len(batch.ids), self._labels), -np.log(self._labels), np.float32)
         return np.arange(len(rows)), rows
+
+    def means(self, batch: Batch, layer: int, plan: object) -> np.ndarray:
+        """States that follow from each text's tokens, (texts, 1, width)."""
+        seeds = [zlib.crc32(ids[ids > 0].tobytes()) % 997 for ids in batch.ids]
+        waves = np.sin(np.arange(1, self._width + 1) * np.array(seeds)[:, None])
+        states: np.ndarray = waves[:, None].astype(np.float32)
+        return states
 
     def predict(self, examples: Sequence[Any], answer: Any) -> np.ndarray:
         found: np.ndarray = answer(examples, False)
@@ -139,8 +148,10 @@ def stood_in() -> None:
         if str(work) not in plans:
             plans[str(work)] = list(options(work, 80 << 20, read_facts(runtime=80 << 20).nominal))
         found = plans[str(work)]
-        state = first(spec, base, len(task.labels), seed=0)
-        backend: Any = StandIn(state, len(task.labels), training.lr)
+        state = dict(first(spec, base, len(task.labels), seed=0))
+        weight = state.pop(WEIGHT, None)
+        backend: Any = StandIn(state, len(task.labels), training.lr, base.shape.hidden)
+        backend = backend if weight is None else with_ridge(backend, weight, base.shape.layers)
         budget = Budget(found, found[0], NoGuard(), None, base.base_id)
         cut = frozen_layers(spec, base.shape.layers)
         encoder = Encoder(tokens(base), task, True, training.tokens, 0)

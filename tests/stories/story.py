@@ -77,6 +77,11 @@ STEPS: Mapping[
     "scaffold": {"training": {"scaffold": True}},
     "coded": {"updates": Updates(up="int8", down="int8")},
     "secure": {"updates": Updates(secure_aggregation="int16")},
+    "ridge": {"adapter": "lora:2+ridge", "updates": Updates(up="int8", down="int8")},
+    "secure ridge": {
+        "adapter": "lora:2+ridge",
+        "updates": Updates(secure_aggregation="int16"),
+    },
 }
 
 
@@ -141,7 +146,7 @@ def shape_of(seed: int, devices: int = 3, rounds: int = 3, steps: str | None = N
     drawn_steps, step_s = draw.choice(DRAWN), draw.choice([0.1, 5.0, 40.0])
     steps = steps or drawn_steps
     trouble = draw.choice(["", "", "", "orders", "lies"])
-    trouble = "" if steps == "secure" else trouble  # three devices are the fewest of a sum
+    trouble = "" if "secure" in steps else trouble  # three devices are the fewest of a sum
     return Shape(seed, devices, rounds, "plain" if trouble == "lies" else steps, step_s, trouble)
 
 
@@ -221,14 +226,13 @@ def texts(number: int) -> Path:
 def prepared(devices: int, rounds: int, steps: str, trouble: str) -> tuple[Path, str, str]:
     """A store with its run, not served yet; the run's id, and the token."""
     folder = ground() / "stores" / f"{devices}-{rounds}-{steps}-{trouble}"
-    more = dict(STEPS[steps])
+    more = {"adapter": "lora:2", **STEPS[steps]}
     training = Training(epochs=2, batch=2, lr=0.01, tokens=32, optimizer="sgd")
     training = replace(training, **more.pop("training", {}))
     config = RunConfig(
         "mail",
         TASK,
         base=str(base().folder),
-        adapter="lora:2",
         rounds=rounds,
         min_clients=devices,
         min_updates=1 if trouble else devices,

@@ -46,8 +46,11 @@ def test_stories_that_once_failed_end_well(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
-def test_stories_of_masked_updates_end_well() -> None:
-    said = told("--seed", "1", "--stories", "40", "--steps", "secure")
+@pytest.mark.parametrize(
+    ("steps", "stories"), [("secure", 40), ("ridge", 40), ("secure ridge", 20)]
+)
+def test_stories_of_other_steps_end_well(steps: str, stories: int) -> None:
+    said = told("--seed", "1", "--stories", str(stories), "--steps", steps)
     assert "failed: none" in said
     print(said)
 
