@@ -189,7 +189,7 @@ class RunConfig(Schedule):
             _demand(self.updates.is_plain, f"updates: {said} in asynchronous rounds")
             _demand(
                 not steps_of(self.adapter),
-                f"asynchronous: adapter {spec}: its rounds differ and cannot overlap",
+                f"asynchronous: adapter {spec}: rounds send different tensors and cannot overlap",
             )
             _demand(
                 not self.training.scaffold,

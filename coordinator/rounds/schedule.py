@@ -455,7 +455,8 @@ class RunSpec:
                 "privacy": self.privacy is not None,
             }
             found = [name for name, is_there in wrong.items() if is_there]
-            demand(not found, f"adapter +{RIDGE}: leave out {', '.join(found)}", kind)
+            said = f"adapter +{RIDGE}: its moments are averaged as they are"
+            demand(not found, f"{said}: leave out {', '.join(found)}", kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from smidgen.coordinator.rounds.events import (
 from smidgen.coordinator.rounds.machine import devices_needed, kept_of
 from smidgen.coordinator.rounds.scheduling.participation import Silence, rest_after
 from smidgen.coordinator.rounds.scheduling.step import Step
-from smidgen.coordinator.rounds.scoring import scored
+from smidgen.coordinator.rounds.scoring import has_tests, ratio_of, scored
 from smidgen.coordinator.rounds.state import State
 from smidgen.coordinator.serving.device_messages import MOST_NAMES, Names, missing_of
 from smidgen.coordinator.serving.ledger import Live
@@ -33,6 +33,7 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tables import size
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.tasks.scores import perplexity
+from smidgen.edge_client.updates.forms import SOLVING
 from smidgen.edge_client.wire.messages import DOING, ENDED, Report
 from smidgen.edge_client.wire.reports import SAID
 
@@ -109,7 +110,10 @@ def _version_text(live: Live, step: Step, event: StepClosed, names_of: Names) ->
 
 
 def _score(step: Step, kind: str) -> str:
-    """What an evaluation found over all texts; empty where nobody evaluated."""
+    """What an evaluation found over all texts; empty where nobody evaluated.
+
+    Where a run goes by another figure than all texts' it is named, too (`scored`).
+    """
     done, measure = [answer for _, answer in step.updates()], kind_named(kind).measure
     score = scored(step.opened, done)
     if not score.texts:
@@ -121,13 +125,18 @@ def _score(step: Step, kind: str) -> str:
     on = f" on {asked} {measure.asked}"
     words = perplexity(score.loss) if measure.has_perplexity else None
     beside = "" if words is None else f", perplexity {words:.2f}"
-    return f", {measure.word} {score.accuracy:.3f}{within}{on}{beside}"
+    ratios = [ratio_of(one) for one in done if has_tests(one)]
+    plain = f"{sum(right for right, _ in ratios) / sum(texts for _, texts in ratios):.3f}"
+    by = f"{score.accuracy:.3f}"
+    less = "" if by == plain else f"; without outliers {by}, which decides"
+    return f", {measure.word} {plain}{within}{on}{beside}{less}"
 
 
 def round_text(live: Live, opened: StepOpened) -> str:
     if opened.round_index == 0:
         return "before round 1, evaluation"
-    return f"round {opened.round_index} of {live.rounds}, {DOING[opened.kind]}"
+    doing = SOLVING if opened.is_of_moments else DOING[opened.kind]
+    return f"round {opened.round_index} of {live.rounds}, {doing}"
 
 
 def answer_text(

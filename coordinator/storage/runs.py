@@ -242,7 +242,8 @@ def _of_kind(config: RunConfig, spec: AdapterSpec) -> RunConfig:
     Raises:
         AdapterError: It says another kind.
     """
-    if config.adapter not in (usual_adapter(config.task, RunConfig.adapter), str(spec)):
+    usual = usual_adapter(config.task, RunConfig.adapter)
+    if config.adapter != usual and parse_adapter(config.adapter) != spec:
         raise AdapterError(
             f"the run trains {config.adapter}, --from is {spec}; leave --adapter out"
         )

@@ -50,6 +50,10 @@ file's architecture, name the Hugging Face folder of the same model as `base_mod
 words and the space before a text otherwise.
 """
 FROM_FOLDER = """AutoConfig.from_pretrained("the model's Hugging Face folder")"""
+RIDGE_NOTE = """Beside LoRA there is ridge regression on the base's mean token states
+(`ridge.safetensors`), whose scores are added to LoRA's; PEFT alone does not read it. Its round is
+one of the run's, in which LoRA was not trained.
+"""
 LLAMA = f"""With llama.cpp, beside the base's GGUF file, here `base.gguf`:
 
     llama-cli -m base.gguf --lora {ADAPTER}
@@ -184,6 +188,7 @@ def model_card(
         "With smidgen, which finds task and adapter in this folder:\n",
         _listed([_command(base_name, task)]),
         *_with_peft(spec, base_name, task, is_causal=is_causal, config=config),
+        RIDGE_NOTE if spec.ridge else "",
         "In PEFT, ask texts one by one, or in batches of one length: padding on the left comes "
         "between the soft prompt and a shorter text, which is answered otherwise then.\n"
         if spec.prompt_tokens and is_causal

@@ -215,6 +215,14 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
     """
     name, kind = str(spec), kind_of(task)
     head, is_decoder = kind.head(task), base.shape.is_decoder
+    if spec.ridge:
+        is_fit = kind.is_one_label and not task.ensemble
+        said = f"adapter {name}: ridge regression is for tasks with one label per text, without "
+        demand(is_fit, f"{said}`ensemble`; leave +ridge out for task {task.name!r}", AdapterError)
+        wide = base.hidden + len(task.labels)
+        said = f"adapter {name}: base {base.name} and task {task.name!r} have {wide} numbers of a "
+        said += f"state and its label, ridge regression takes {WIDEST} at most; leave +ridge out"
+        demand(wide <= WIDEST, said, AdapterError)
     if head.answers != "label words" and kind.is_causal != is_decoder:
         has, asked = ("causal", "masked") if is_decoder else ("masked", "causal")
         such = "roberta" if is_decoder else "llama"
@@ -243,14 +251,6 @@ def check_asked(spec: AdapterSpec, task: Task, base: Base) -> None:
             f"adapter {name}: base {base.name} cannot answer by words, since its checkpoint has no "
             f"language-model head{family_of(base.architecture).headless}; take {instead}"
         )
-    if spec.ridge:
-        what = f"adapter {name}: +ridge"
-        is_fit = kind.is_one_label and not task.ensemble
-        said = f"{what} is for tasks that give each text one label by one pattern"
-        demand(is_fit, f"{said}; leave it out for task {task.name!r}", AdapterError)
-        wide = base.hidden + len(task.labels)
-        said = f"{what} is for {WIDEST} numbers at most of a state and its label; base {base.name}"
-        demand(wide <= WIDEST, f"{said} and task {task.name!r} have {wide}", AdapterError)
     if spec.net and not takes_net(spec, kind):
         raise AdapterError(
             f"adapter {name}: +{spec.net} is for tasks of labels, +generator also for those of "

@@ -258,7 +258,8 @@ def parse_adapter(text: str) -> AdapterSpec:
         raise AdapterError(f"adapter {text!r}: +{form} is for LoRA, such as lora:8+{form}")
     if RIDGE in more and (net or form or not rank):
         raise AdapterError(
-            f"adapter {text!r}: +{RIDGE} is for LoRA by A and B, such as lora:8+{RIDGE}"
+            f"adapter {text!r}: +{RIDGE} goes with LoRA and a head alone: lora:8+{RIDGE}, "
+            f"lora:8+head+{RIDGE}"
         )
     return AdapterSpec(
         rank=rank,

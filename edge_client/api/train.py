@@ -152,7 +152,7 @@ def train(
         memory_budget: Such as `512M` or `1.5G`; `auto`: 60 % of what is available, with `cuda` on a
             discrete card of its memory.
         adapter: `lora:8`, `prompt:8`, `bias`, any of them with `+head`, or `head`; `lora:8` also
-            with a variant such as `+dora`. The default is `lora:8`, for tagging `lora:8+head`.
+            with a variant such as `+ridge`. The default is `lora:8`, for tagging `lora:8+head`.
         prompt_init: Text that a soft prompt is initialized from.
         rounds: Rounds of training on this device; the optimizer is reset in each.
         epochs: Passes over the texts per round.

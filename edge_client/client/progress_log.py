@@ -12,6 +12,7 @@ from smidgen.edge_client.tables import size
 from smidgen.edge_client.tasks.counts import scores_of
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.updates.forms import OF_MOMENTS, SOLVING
 from smidgen.edge_client.wire.fleet import Terms
 from smidgen.edge_client.wire.messages import DOING, Waiting, Work
 from smidgen.edge_client.wire.tensors import codec_of
@@ -19,6 +20,11 @@ from smidgen.edge_client.wire.tensors import codec_of
 log = logging.getLogger(__name__)
 
 SILENCE_S = 10.0
+
+
+def _what(work: Work) -> str:
+    is_solved = any(order.step == OF_MOMENTS for order in work.updates)
+    return f"round {work.round_index}: {SOLVING if is_solved else DOING[work.kind]}"
 
 
 class Teller:
@@ -107,7 +113,7 @@ class Progress:
     def __init__(
         self, work: Work, total: int | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._what = f"round {work.round_index}: {DOING[work.kind]}"
+        self._what = _what(work)
         self._total, self._clock, self._done = total, clock, 0
         self._began_s = self._told_s = clock()
 
@@ -141,7 +147,7 @@ def in_short(work: Work | None, finished: FinishedWork, is_counted: bool) -> str
         is_counted: Whether it counts for its round.
     """
     report = finished.report
-    what = f"round {work.round_index}: {DOING[work.kind]}" if work else "work done earlier"
+    what = _what(work) if work else "work done earlier"
     if report.outcome == "failed":
         return f"{what} failed ({report.failure}){finished.reason and f': {finished.reason}'}"
     seconds = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")

@@ -38,6 +38,7 @@ LORA_A, LORA_B, CORE = ".lora_A.weight", ".lora_B.weight", ".lora_core.weight"
 FORMS = ("ffa", "rolora", "core")  # as they stand in an adapter's name
 RIDGE = "ridge"  # likewise
 OF_MOMENTS = f"{RIDGE}:moments"  # the step of a round in which ridge regression is solved
+SOLVING = "ridge regression"  # such a round, for people
 
 
 def is_lora(name: str) -> bool:

@@ -354,7 +354,7 @@ TWO_PATTERNS = replace(ABC, patterns=("{text} [MASK]", "[MASK] {text}"), ensembl
 
 @pytest.mark.parametrize("task", [TWO_PATTERNS, replace(ABC, kind="multilabel")])
 def test_a_task_that_it_is_not_for_is_refused(tiny_base: Base, task: Task) -> None:
-    with pytest.raises(AdapterError, match="one label by one pattern"):
+    with pytest.raises(AdapterError, match="one label per text"):
         engine_of(KINDS[0], tiny_base, task, "lora:2+head+ridge")
 
 
