@@ -24,7 +24,7 @@ from smidgen.coordinator.rounds.machine import (
     rounds_of,
 )
 from smidgen.coordinator.rounds.scoring import Score
-from smidgen.coordinator.rounds.state import State
+from smidgen.coordinator.rounds.state import State, heard_so_far
 from smidgen.coordinator.serving.ledger import Live
 from smidgen.coordinator.storage.credentials import Token
 from smidgen.coordinator.storage.devices import Device, Member
@@ -143,7 +143,7 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
     """
     run, config = standing.run, standing.config
     kept_round, kept = kept_of(config, standing.state)
-    privacy = config.account and config.account.spent(standing.state.heard)
+    privacy = config.account and config.account.spent(heard_so_far(standing.state))
     return run_told(standing, rounds) | {
         "base": config.base,
         "base_id": run.base_id,

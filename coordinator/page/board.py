@@ -26,6 +26,7 @@ from smidgen.coordinator.rounds.history import KNOWN_ROUNDS
 from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.scheduling.step import Step
 from smidgen.coordinator.rounds.scoring import Score
+from smidgen.coordinator.rounds.state import heard_so_far
 from smidgen.coordinator.serving.device_messages import base_name_of
 from smidgen.coordinator.serving.ledger import Live
 from smidgen.coordinator.serving.service import Service
@@ -205,7 +206,7 @@ class PageState:
         devices = devices if history.took_part is None else history.took_part
         here = self._service.alive(run_id, now_s) - state.left.keys()
         rounds = [one for _, one in sorted(history.rounds.items())]
-        privacy = config.account and config.account.spent(state.heard)
+        privacy = config.account and config.account.spent(heard_so_far(state))
         told = run_told(Standing(live.run, config, state, devices, here), rounds)
         if told["step"] is not None and state.step is not None:
             told["step"] |= self._missing(state.step)

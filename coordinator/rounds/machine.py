@@ -29,6 +29,7 @@ from smidgen.coordinator.rounds.events import (
 )
 from smidgen.coordinator.rounds.extensions import PluginError
 from smidgen.coordinator.rounds.learning.server_update import gain_of
+from smidgen.coordinator.rounds.learning.unmasking import step_in
 from smidgen.coordinator.rounds.policies import FOR_PRIVACY, choose, passed_over
 from smidgen.coordinator.rounds.schedule import Schedule
 from smidgen.coordinator.rounds.scheduling.asking import (
@@ -53,7 +54,6 @@ from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.updates.forms import OF_MOMENTS, RIDGE
 from smidgen.edge_client.updates.masks import MOST as MOST_MASKED
-from smidgen.edge_client.updates.masks import fewest_of
 from smidgen.edge_client.updates.secure_sum import SecureSum, widest_for
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.tensors import AdapterState
@@ -447,9 +447,9 @@ def _evaluate(
 
 def _least_updates(config: Schedule, opened: StepOpened) -> int:
     """Updates without which a training step is not closed; masked ones are to hide each other."""
-    if not config.updates.secured:
-        return config.min_updates
-    return fewest_of(len(opened.members), config.min_updates)
+    secured = step_in(opened.updates)
+    least = 0 if secured is None else secured.fewest(len(opened.members))
+    return max(config.min_updates, least)
 
 
 def _unmask(config: Schedule, state: State, step: Step, secret: str, now_s: float) -> StepOpened:

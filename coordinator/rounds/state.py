@@ -217,7 +217,7 @@ def evolve(state: State, event: Event) -> State:
             asked=0,
             dropped=dropped,
             round_index=index,
-            heard=_heard_unmasked(state),
+            heard=heard_so_far(state),
         )
         ended = replace(ended, is_finished=True, is_stopped=event.is_stopped)
         trouble = event.reason or state.trouble
@@ -379,7 +379,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         step=None,
         masked=None,
         round_index=_round_used(state),
-        heard=_heard_unmasked(state),
+        heard=heard_so_far(state),
         underway={},  # it starts from what was left
         adapter_sha256=event.adapter_sha256,
         evaluated_sha256=event.adapter_sha256,
@@ -409,8 +409,8 @@ def _round_used(state: State) -> int:
     return state.round_index if state.masked is None else state.masked.opened.round_index
 
 
-def _heard_unmasked(state: State) -> Mapping[str, Heard]:
-    """Histories, where the open step ends without a sum that somebody may have seen."""
+def heard_so_far(state: State) -> Mapping[str, Heard]:
+    """What asking devices to train gave, a round included whose sum somebody may have seen."""
     if state.masked is None:
         return state.heard
     return after_training(state.heard, _round_used(state), state.masked.updates())

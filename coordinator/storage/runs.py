@@ -26,7 +26,7 @@ from smidgen.coordinator.rounds.machine import (
 from smidgen.coordinator.rounds.orders import OrderError, OrderKind, event_of
 from smidgen.coordinator.rounds.scheduling.step import Step
 from smidgen.coordinator.rounds.selection import asked_size, counted_size, lack_of_tags
-from smidgen.coordinator.rounds.state import State, evolve, replay
+from smidgen.coordinator.rounds.state import State, evolve, heard_so_far, replay
 from smidgen.coordinator.storage.credentials import draw_secret, insert_token, tokens
 from smidgen.coordinator.storage.database import Statement, StoreError
 from smidgen.coordinator.storage.devices import Device, Member, devices, members, who_joined
@@ -47,7 +47,6 @@ from smidgen.edge_client.texts.prompts.patterns import TaskError
 from smidgen.edge_client.updates.masks import (
     COMPLETE,
     CORRUPT,
-    fewest_of,
     graph_of,
     shares_bytes_of,
 )
@@ -139,14 +138,15 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
 
 
 def _masks_planned(config: RunConfig) -> str:
-    if not config.updates.secured:
+    if (secured := step_in(config.update_steps)) is None:
         return ""
     asked = _ring_planned(config)
+    fewest = max(config.min_updates, secured.fewest(asked))
     graph, lane = graph_of(asked), lane_of(BITS[config.updates.secure_aggregation], asked)
     colluders = graph.threshold - 1 if asked <= COMPLETE else int(CORRUPT * asked)
     return (
         f"secure aggregation: of {asked} devices asked the coordinator learns the sum of "
-        f"{fewest_of(asked, config.min_updates)} updates or more, {lane} bits a number and "
+        f"{fewest} updates or more, {lane} bits a number and "
         f"{shares_bytes_of(asked):,} bytes of shares each; {colluders} of them may collude with it"
     )
 
@@ -174,7 +174,7 @@ def _privacy_planned(config: RunConfig, adapter: AdapterState) -> str:
         grid = masked.grid(count, parameters)
         ratio = grid.steps * math.sqrt(count / (grid.variance * parameters))
         of = (
-            f"updates, the noise of {masked.fewest(count) - math.floor(CORRUPT * count)} of which "
+            f"updates, the noise of {masked.fewest(count) - masked.colluding(count)} of which "
             "is counted on,"
         )
     more = "larger batches" if is_of_texts else "more devices"
@@ -327,7 +327,7 @@ def status_of(store: Store, run: Run) -> dict[str, Any]:
     told = members(store.database, run.run_id)
     names = {device_id: device.name for device_id, device in fleet.items()}
     kept_round, kept = kept_of(config, state)
-    privacy = config.account and config.account.spent(state.heard)
+    privacy = config.account and config.account.spent(heard_so_far(state))
     return {
         "run_id": run.run_id,
         "name": config.name,

@@ -10,6 +10,7 @@ from smidgen import __version__
 from smidgen.coordinator.rounds.bounds import is_computable
 from smidgen.coordinator.rounds.history import Past, history_of
 from smidgen.coordinator.rounds.machine import kept_of
+from smidgen.coordinator.rounds.state import heard_so_far
 from smidgen.coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
 from smidgen.coordinator.storage.runs import config_of, find_run
 from smidgen.coordinator.storage.store import Run, Store
@@ -99,7 +100,7 @@ def export_from(
         architecture=chosen.architecture,
         task=config.task,
     )
-    privacy = config.account and config.account.spent(state.heard)
+    privacy = config.account and config.account.spent(heard_so_far(state))
     card = replace(_card(store, chosen, index), privacy=str(privacy or ""))
     card = replace(card, secure_aggregation=config.updates.secure_aggregation)
     card = replace(card, licence=licence_of(opened_base) if opened_base else "")

@@ -65,7 +65,7 @@ def answer(
     if net_in(work.adapter_spec):
         finished = _of_net(engine, start, own, work, device_id, inputs)
         spent = engine.layer_forwards - before
-        return replace(finished, report=replace(finished.report, layer_forwards=spent))
+        return _told(work, finished, spent)
     engine.load_adapter(start)
     if work.kind == "train":
         finished = _train(engine, start, own, work, device_id, notes, keeper, inputs)
@@ -74,7 +74,15 @@ def answer(
     else:
         finished = _evaluate(engine, own.data, work, device_id)
     spent = finished.report.layer_forwards + engine.layer_forwards - before
-    return replace(finished, report=replace(finished.report, layer_forwards=spent))
+    return _told(work, finished, spent)
+
+
+def _told(work: Work, finished: FinishedWork, spent: int) -> FinishedWork:
+    """With its layer-forwards, and without a loss of training that no noise was added to."""
+    is_told = not (work.kind == "train" and is_private(work))
+    loss = finished.report.loss if is_told else None
+    report = replace(finished.report, layer_forwards=spent, loss=loss)
+    return replace(finished, report=report)
 
 
 def _train(
@@ -126,7 +134,7 @@ def _train(
         work.work_id,
         "done",
         num_examples,
-        None if is_private(work) else trained.loss,  # which no noise was added to
+        trained.loss,
         pseudo_labels=len(pseudo),
         layer_forwards=trained.earlier_forwards,
     )

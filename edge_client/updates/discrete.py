@@ -75,6 +75,13 @@ def grid_of(
         WrongInput: There is none.
     """
 
+    demand(
+        fewest > colluding,
+        f"privacy: {fewest} updates of {devices} devices may make a sum, and {colluding} of them "
+        "may collude: no noise is left",
+        WrongInput,
+    )
+
     def grid(steps: int) -> Grid:
         squared = int(steps * steps + numbers / 4 + steps + math.sqrt(numbers) / 2)
         least = multiplier * multiplier * squared / (fewest - colluding) * (1.0 + SLACK)

@@ -24,6 +24,7 @@ from smidgen.edge_client.errors import Failed, demand
 from smidgen.edge_client.updates.discrete import Grid, Words, discrete_gaussians, grid_of, rounded
 from smidgen.edge_client.updates.masks import (
     CORRUPT,
+    GONE,
     SEAL_BYTES,
     Member,
     Ring,
@@ -108,8 +109,13 @@ class SecureSum(UpdateStep):
         self._ring: Ring | None = None
 
     def fewest(self, devices: int) -> int:
-        """Updates in the sum of a ring of so many devices."""
-        return fewest_of(devices, self._least)
+        """Updates in the sum of a ring of so many devices; with noise, as many as bear it."""
+        staying = math.ceil((1.0 - GONE) * devices) if self.multiplier else 0
+        return max(staying, fewest_of(devices, self._least))
+
+    def colluding(self, devices: int) -> int:
+        """Devices of a ring whose noise somebody knows: at least the one that looks at the sum."""
+        return max(1, math.floor(CORRUPT * devices))
 
     def grid(self, devices: int, numbers: int) -> Grid:
         """How updates of a ring of so many devices get their noise.
@@ -117,8 +123,8 @@ class SecureSum(UpdateStep):
         Raises:
             WrongInput: It does not fit in these bits.
         """
-        fewest, colluding = self.fewest(devices), math.floor(CORRUPT * devices)
-        return grid_of(levels_of(self.bits), numbers, self.multiplier, fewest, colluding, devices)
+        known = levels_of(self.bits), numbers, self.multiplier
+        return grid_of(*known, self.fewest(devices), self.colluding(devices), devices)
 
     def steps(self, devices: int, numbers: int) -> int:
         """Into how many steps R is divided."""

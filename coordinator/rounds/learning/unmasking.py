@@ -196,6 +196,8 @@ def sum_of(
         share = share_of(update.num_examples, step.most)
         weight, furthest = weight + share, furthest + largest_level(most, share)
         seals[place] = coded[SEALS]
+    if step.multiplier and len(seals) < step.fewest(len(ring.keys)):
+        raise LostSum(f"{len(seals)} updates have less noise than the run promises")
     recovery = _Recovery(ring, frozenset(seals), _by_dealer(ring, seals, answers))
     lost, blamed = "", list[int]()
     for place in sorted(seals):
@@ -209,8 +211,6 @@ def sum_of(
             add_mask(total, own, -1)
             for other, seed in pairs.items():
                 add_mask(total, seed, -sign_of(ring, place, other))
-    if step.multiplier and len(seals) < step.fewest(len(ring.keys)):
-        lost = f"{len(seals)} updates have less noise than the run promises"
     if lost:  # of many at once it is those who answered
         raise LostSum(lost, blamed if len(blamed) <= max(1, CORRUPT * len(ring.keys)) else ())
     shift = 32 - lane

@@ -459,13 +459,14 @@ def _unmasked(
     coded = {at: one.coded or {} for at, one in updates.items()}
     shares = {at: one[SHARES] for at, one in coded.items()}
     seals = {at: one[SEALS][0].tobytes() for at, one in coded.items()}
+    secured = step_in(opened.updates)
+    assert secured is not None
+    fewest = secured.fewest(len(ring.keys))
     answers = {
-        at: Member(ring, name.encode()).answer(asked_of(ring, at, shares, seals))
+        at: Member(ring, name.encode()).answer(asked_of(ring, at, shares, seals), fewest)
         for name, at in places.items()
         if at in updates
     }
-    secured = step_in(opened.updates)
-    assert secured is not None
     sent = sent_shapes(opened.updates, shapes, opened.round_index)
     try:
         mean = sum_of(secured, ring, sorted(updates.items()), answers, sent)

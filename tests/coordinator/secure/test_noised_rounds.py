@@ -192,7 +192,7 @@ clip = 0.5
     done = command("coordinator", "create", "--store", store, str(run_file))
     assert done.exit_code == 0, done.stderr
     assert "added by the devices under secure aggregation" in done.stdout
-    assert "of 60 updates, the noise of 24 of which is counted on, with" in done.stdout
+    assert "of 60 updates, the noise of 36 of which is counted on, with" in done.stdout
     assert "times as long as its noise" in done.stdout
     run_file.write_text(said.format(5, 3, "int4"))
     done = command("coordinator", "create", "--store", store, "--name", "other", str(run_file))

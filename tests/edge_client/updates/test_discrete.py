@@ -199,7 +199,7 @@ def test_a_sum_is_that_of_clipped_updates_and_the_promised_noise(
     assert abs(noise.mean()) < 4.0 / math.sqrt(exact.size)
     assert abs(np.corrcoef(noise, exact)[0, 1]) < 5.0 / math.sqrt(exact.size)
     least = MULTIPLIER * CLIP / here  # of the mean, whoever of those promised is left
-    honest = step.fewest(12) - 1
+    honest = step.fewest(12) - step.colluding(12)
     assert math.sqrt(honest * grid.variance) / grid.steps * CLIP / here >= least
 
 
@@ -239,3 +239,19 @@ def test_nothing_is_kept_from_one_update_to_the_next() -> None:
 def test_noise_beside_weights_is_refused(wrong: tuple[str, ...]) -> None:
     with pytest.raises(WrongInput, match="noise is of updates that weigh the same"):
         SecureSum(*wrong)
+
+
+@pytest.mark.parametrize("min_updates", [3, 30, 100])
+def test_enough_devices_bear_the_noise_of_a_ring_of_any_size(min_updates: int) -> None:
+    """More than half of the ring, whoever drops out and colludes."""
+    step = SecureSum("int16", repr(CLIP), "1", repr(MULTIPLIER), str(min_updates))
+    for devices in range(3, 1025):
+        fewest, colluding = step.fewest(devices), step.colluding(devices)
+        assert 1 <= colluding < fewest and fewest >= min_updates
+        assert 2 * (fewest - colluding) >= devices
+
+
+def test_noise_that_nobody_is_left_to_bear_is_refused() -> None:
+    for fewest, colluding in ((31, 31), (31, 50)):
+        with pytest.raises(WrongInput, match="no noise is left"):
+            grid_of(32767, 1000, MULTIPLIER, fewest, colluding, 500)
