@@ -83,7 +83,7 @@ def test_a_store_that_may_only_be_read_is_read(
         for command in (*READING, ("tokens", "new"))
     ]
     given = json.dumps([[*line, "--store", str(seen)] for line in lines])
-    with server(tmp_path) if is_served else nullcontext():
+    with server(tmp_path, "--port", "0") if is_served else nullcontext():
         before = sorted(path.name for path in store.rglob("*"))
         done = subprocess.run(
             [*alone, sys.executable, "-c", READ, given], capture_output=True, text=True, cwd=ROOT
