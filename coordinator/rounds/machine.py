@@ -540,8 +540,10 @@ def _train(
         most = min(most or room, room)
     at, steps, fraction = (round_index, attempt), config.update_steps, config.fraction
     over_selection, confidences = config.over_selection, state.confidences
-    if RIDGE in steps and not state.solved and any(state.texts.get(name) != 0 for name in alive):
-        # Moments go once, of texts labelled by hand, and cost little more than reading these.
+    is_due = RIDGE in steps and not state.solved
+    if is_due and sum(state.texts.get(name) != 0 for name in alive) >= config.min_updates:
+        # Moments go once, of texts labelled by hand, and cost little more than reading these. With
+        # too few holders of such texts rounds go on without, until there are enough.
         fraction, over_selection, confidences = 1.0, 1.0, {}
         most = MOST_MASKED if config.updates.secured else 0
         steps = (OF_MOMENTS, *config.updates.secured)
@@ -560,8 +562,7 @@ def _train(
             if account is not None:
                 why_not = {**why_not, **dict.fromkeys(set(able) - set(names), FOR_PRIVACY)}
             passed = passed_over(state, alive, able, chosen, why_not)
-            enough = size if size < len(chosen) else 0
+            enough, population = size if size < len(chosen) else 0, len(names) if steps else 0
             opened = replace(opened, enough=enough, passed=passed)
-            opened = replace(opened, updates=steps, population=len(names) if steps else 0)
-            return _timed(config, state, opened)
+            return _timed(config, state, replace(opened, updates=steps, population=population))
     return None

@@ -282,8 +282,10 @@ def test_who_holds_no_label_of_its_own_is_not_asked_for_moments() -> None:
     state = State("sha", texts=dict.fromkeys(ALIVE, 0) | {"d03": 2}, **known)
     opened = asked_in(config, state)
     assert [name for _, name in opened.members] == ["d03"] and opened.updates == (OF_MOMENTS,)
-    nobody = asked_in(config, State("sha", texts=dict.fromkeys(ALIVE, 0), **known))
-    assert len(nobody.members) == len(ALIVE) and nobody.updates == ("ridge",)
+    for least, texts in ((1, {}), (2, {"d03": 2})):
+        asking = replace(config, min_updates=least)
+        few = asked_in(asking, State("sha", texts=dict.fromkeys(ALIVE, 0) | texts, **known))
+        assert len(few.members) == len(ALIVE) and few.updates == ("ridge",)
 
 
 def summed(parts: Sequence[tuple[np.ndarray, list[int]]], lie: float = 0.0) -> np.ndarray:

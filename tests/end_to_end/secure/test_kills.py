@@ -47,11 +47,8 @@ def begun(scene: Scene) -> str:
     return url
 
 
-@pytest.mark.fault
-def test_kill_9_changes_no_byte_of_a_masked_sum(scene: Scene, other_scene: Scene) -> None:
-    begun(other_scene)
-    other_scene.finish()
-    url = begun(scene)
+def killed(scene: Scene, url: str) -> None:
+    """Two clients and the coordinator die, each in another round, and come back."""
     for said, victim in (("round 1 of 3: train", "a"), ("round 2 of 3: unmask", "c")):
         wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
         scene.kill(victim)
@@ -60,6 +57,14 @@ def test_kill_9_changes_no_byte_of_a_masked_sum(scene: Scene, other_scene: Scene
     scene.kill("coordinator")
     scene.serve(int(url.rsplit(":", 1)[1]))
     scene.finish()
+
+
+@pytest.mark.fault
+def test_kill_9_changes_no_byte_of_a_masked_sum(scene: Scene, other_scene: Scene) -> None:
+    begun(other_scene)
+    other_scene.finish()
+    url = begun(scene)
+    killed(scene, url)
     assert scene.adapter() == other_scene.adapter()
     known = {Path(scene.folder / "state" / name / "noise.key").read_bytes() for name in NAMES}
     assert len(known) == len(NAMES)  # masks of which nothing is left in the sum
@@ -78,14 +83,7 @@ def test_after_kill_9_nobody_adds_other_noise_to_the_same_round(scene: Scene) ->
     watch.start()
     for name in NAMES:
         scene.client(name, url, "--engine", ENGINES.get(name, "onnx"))
-    for said, victim in (("round 1 of 3: train", "a"), ("round 2 of 3: unmask", "c")):
-        wait_for(partial(lambda name, said: said in scene.log(name), victim, said))
-        scene.kill(victim)
-        scene.client(victim, url, "--engine", ENGINES.get(victim, "onnx"))
-    wait_for(lambda: "round 3 of 3: unmask" in scene.log("d"))
-    scene.kill("coordinator")
-    scene.serve(int(url.rsplit(":", 1)[1]))
-    scene.finish()
+    killed(scene, url)
     watch.end()
     assert len(watch.hidden) == 3 * len(NAMES)  # one update a device and round, masked once
     assert {len(numbers) for numbers in watch.hidden.values()} == {1}
