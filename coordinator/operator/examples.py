@@ -164,6 +164,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "min_clients": 2,
         "is_labelling": False,
         "privacy": None,
+        "secure_aggregation": "",
         "choice": {
             "tags": {"site": "kitchen"},
             "least_memory_bytes": 0,

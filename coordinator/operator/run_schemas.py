@@ -152,6 +152,8 @@ class RunDetail(Run):
         min_clients: Devices that the first round waits for.
         is_labelling: Whether devices label texts of their own.
         privacy: Where its differential privacy stands; None without.
+        secure_aggregation: Bits of each number under secure aggregation, such as `int8`; empty:
+            the coordinator sees each update.
         choice: Which devices it wants.
         failing: Set while nobody can do what is asked.
         totals: Of all rounds; its `round_index` is the newest, its accuracy and loss the newest
@@ -170,6 +172,7 @@ class RunDetail(Run):
     min_clients: int
     is_labelling: bool
     privacy: PrivacySpent | None
+    secure_aggregation: str
     choice: DeviceFilter
     failing: Failing | None
     totals: Round | None

@@ -157,6 +157,7 @@ def detail_told(standing: Standing, rounds: Sequence[Told], failing: Told | None
         "min_clients": config.min_clients,
         "is_labelling": config.labelling is not None,
         "privacy": privacy and asdict(privacy),
+        "secure_aggregation": config.updates.secure_aggregation,
         "choice": asdict(config.devices),
         "failing": failing,
         "totals": totals_told(rounds),

@@ -217,6 +217,7 @@ class PageState:
             "is_failing": _is_failing(state.step),
             "kept_round": kept_of(config, state)[0],
             "privacy": privacy and str(privacy),
+            "secure_aggregation": config.updates.secure_aggregation,
             "best_round": live.past.best_round,
             "trouble": self._trouble(live, history),
         }

@@ -70,6 +70,7 @@ export function showRun(run, rounds, now_s, isOperator) {
   const best = rounds.find((one) => one.round_index === run.best_round);
   if (best && best[measureOf(run).key] !== null) facts.push(`best ${scored(best, measureOf(run))} after round ${best.round_index}`);
   if (run.privacy) facts.push(`privacy: ${run.privacy}`);
+  if (run.secure_aggregation) facts.push(`secure aggregation (${run.secure_aggregation}): only sums of updates are seen`);
   say(find("run-facts"), facts.join(" · "));
   find("run-adapter").hidden = run.round_index === 0;
   find("run-adapter").href = `/v1/operator/runs/${run.run_id}/adapter`;

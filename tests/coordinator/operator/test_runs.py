@@ -25,9 +25,13 @@ from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.messages import Report
+from tests.command_line import smidgen as command
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 from tests.coordinator.operator.operators import person
+from tests.coordinator.secure.members import members_of
+from tests.coordinator.secure.test_noised_rounds import NOISED
+from tests.coordinator.secure.test_secure_rounds import NAMES, through
 
 Start = Callable[..., Live]
 
@@ -48,6 +52,22 @@ def test_a_run_says_where_it_stands_and_what_it_gave(start: Start) -> None:
     (member,) = viewer.get(f"/runs/{live.run_id}/devices")["devices"]
     assert (member["name"], member["membership"]) == ("a", "home")
     assert (member["last"]["kind"], member["last"]["round_index"]) == ("evaluate", 1)
+
+
+def test_a_run_says_that_updates_are_masked_and_how_much_epsilon_is_spent(start: Start) -> None:
+    live = start(rounds=1, **NOISED)
+    through(live, members_of(live.enrol(*NAMES)))
+    told = person(live.http, live.store, "viewer").get(f"/runs/{live.run_id}")
+    assert told["secure_aggregation"] == "int16"
+    privacy = told["privacy"]
+    assert (privacy["unit"], privacy["is_distributed"]) == ("device", True)
+    assert privacy["epsilon"] == pytest.approx(8.0, abs=1e-3) and privacy["budget"] == 8.0
+    board = PageState(live.service)
+    board.update(live.service.now_s())
+    assert '"secure_aggregation":"int16"' in board.since(0, 0.0)[0].replace('": "', '":"')
+    by_file = command("coordinator", "status", "--store", str(live.store.folder), "--json").stdout
+    known = json.loads(by_file)
+    assert (known["secure_aggregation"], known["privacy"]["unit"]) == ("int16", "device")
 
 
 def test_the_list_tells_the_accuracy_of_the_rounds_and_not_what_decisions_go_by(
