@@ -1,5 +1,6 @@
 """Runs with secure aggregation over HTTP: sums to the bit, and who is told what."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -101,6 +102,18 @@ def test_the_same_bytes_again_after_a_crash(start: Start) -> None:
             live.store.put(body)  # a store drops updates once a round is closed
     again = aggregate(live.store, LiveRun(run, config_of(run), state), state.step, 0.0)  # type: ignore[arg-type]
     assert again == replace(event, closed_at_s=0.0)
+
+
+def test_masks_come_off_in_a_thread_beside_the_event_loop(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    live = start(rounds=1, **SECURE)
+    through(live, members_of(live.enrol(*NAMES)))
+    threads = dict[str, set[int | None]]()
+    for one in caplog.records:
+        threads.setdefault(one.name.rpartition(".")[2], set()).add(one.thread)
+    assert threads["executor"] and not threads["executor"] & threads["server"]
 
 
 def test_a_round_in_which_too_few_unmask_is_not_taken_and_the_run_goes_on(start: Start) -> None:
