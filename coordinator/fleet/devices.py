@@ -27,6 +27,7 @@ from smidgen.coordinator.storage.devices import (
     changed,
     device_of_key,
     free_name,
+    held,
     members,
     memberships_of,
     newer,
@@ -186,9 +187,14 @@ class Members:
                         self._take(run_id, device_id, member)
 
     def put(self, run_id: str, device_id: str, told: Membership, at_s: float) -> None:
-        """Note how a device stands to a run; on disk when this returns."""
+        """Note how a device stands to a run; on disk when this returns.
+
+        Raises:
+            Refusal: 401, it was forgotten meanwhile.
+        """
         member = Member(told, at_s)
-        put_member(self._store.database, run_id, device_id, member)
+        if not put_member(self._store.database, run_id, device_id, member):
+            raise Refusal(401, REVOKED)
         with self._lock:
             self._take(run_id, device_id, member)
 
@@ -339,6 +345,7 @@ def _let_in(
     connection: Connection, message: Enrol, key: str, now_s: float, wall_s: float
 ) -> Device:
     key_sha256 = hash_secret(key)
+    connection.execute(held(device_id_of(key)))  # SQLite lets nobody else write from then on
     known = device_of_key(connection, key_sha256)
     if known is not None:
         if known.revoked_at_s is not None:

@@ -6,6 +6,7 @@ A member that cannot continue counts as having left, and as returned when it joi
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from smidgen.coordinator.serving.log import answer_text
 from smidgen.coordinator.serving.packs import LatePacks
 from smidgen.coordinator.storage.blobs import BlobDamaged
 from smidgen.coordinator.storage.database import Conflict
-from smidgen.coordinator.storage.devices import Device
+from smidgen.coordinator.storage.devices import Device, held
 from smidgen.coordinator.storage.reports import add_report, inserted
 from smidgen.coordinator.storage.store import Store
 from smidgen.coordinator.watch.logs import about
@@ -123,11 +124,11 @@ def answer_invitation(
         members.put(run_id, device_id, Membership("declined", "budget"), at_s)
         LOG.info("%s: %s takes no part: %s", run, device.name, lack, extra=whom)
         return Receipt(False, lack)
+    members.put(run_id, device_id, told, at_s)
     if _returned(ledger, run_id, device_id, now_s):
         LOG.info("%s: device %s is back", run, device.name, extra=whom)
     elif not is_joined:
         LOG.info("%s: device %s joined", run, device.name, extra=whom)
-    members.put(run_id, device_id, told, at_s)
     return Receipt(True)
 
 
@@ -163,13 +164,19 @@ def lack_of_key(live: Live, members: Members, device_id: str, told: Membership) 
 def leave(
     ledger: Ledger, members: Members, run_id: str, device: Device, failure: Failure, now_s: float
 ) -> None:
-    """A device takes no part for now; once, however often it is said."""
+    """A device takes no part for now; once, however often it is said.
+
+    Raises:
+        Refusal: 401, it was forgotten meanwhile.
+    """
     event = Left(device.device_id, failure, now_s)
-    while (live := ledger.run(run_id)) is not None and not _has_left(live, event):
-        if live.state.is_finished or ledger.append(live, event):
-            break
-    at_s = max(now_s, device.started_at_s)
-    members.put(run_id, device.device_id, Membership("declined", failure), at_s)
+    try:
+        while (live := ledger.run(run_id)) is not None and not _has_left(live, event):
+            if live.state.is_finished or ledger.append(live, event, held(device.device_id)):
+                break
+    finally:
+        at_s = max(now_s, device.started_at_s)
+        members.put(run_id, device.device_id, Membership("declined", failure), at_s)
 
 
 def _has_left(live: Live, event: Left) -> bool:
@@ -194,7 +201,8 @@ def dismiss_revoked(ledger: Ledger, members: Members, fleet: Fleet, now_s: float
         for device_id in sorted(gone.union(members.joined_of(live.run.run_id, revoked))):
             device = fleet.get(device_id)
             if device is not None:
-                leave(ledger, members, live.run.run_id, device, "revoked", now_s)
+                with suppress(Refusal):  # it was forgotten meanwhile
+                    leave(ledger, members, live.run.run_id, device, "revoked", now_s)
                 run = live.config.name
                 told = about(run, device.name)
                 LOG.info("%s: device %s was revoked", run, device.name, extra=told)
@@ -204,7 +212,7 @@ def _returned(ledger: Ledger, run_id: str, device_id: str, now_s: float) -> bool
     while (live := ledger.run(run_id)) is not None and device_id in live.state.left:
         if live.state.is_finished:
             break
-        if ledger.append(live, Returned(device_id, now_s)):
+        if ledger.append(live, Returned(device_id, now_s), held(device_id)):
             return True
     return False
 

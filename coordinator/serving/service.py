@@ -400,6 +400,8 @@ class Service:
         with self._troubles.trying("what operators ordered"):
             for live, event in carry_out(self.store, self._ledger, now_s):
                 woken |= self._ordered(live.run.run_id, event)
+            self.neighbours.devices()  # whom an order took out is asked no more
+            self.members.drop(self.fleet.forgotten())
         for live in self._ledger.open():
             by_limit = calling_by(self.limit.call)
             with self._troubles.trying(live.config.name), suppress(LetGo), by_limit:

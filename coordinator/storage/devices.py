@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import sqlalchemy as sql
 
-from smidgen.coordinator.storage.database import Database
+from smidgen.coordinator.storage.database import Database, Statement
 from smidgen.coordinator.storage.schema import DEVICES, MEMBERSHIPS, REPORTS
 from smidgen.edge_client.wire.fleet import DeviceFacts, Membership
 
 NUMBERED = re.compile(r"(.+)-([2-9]|[1-9][0-9]{1,5})")  # a name that says its number itself
+KNOWN = DEVICES.c.forgotten_at_s.is_(None)
 UNKNOWN = {"machine": "", "cores": 0, "memory_bytes": 0, "python": "", "smidgen": ""}
 
 
@@ -176,7 +177,7 @@ def tag(
         merged = {key: value for key, value in {**before, **changes}.items() if value}
         if check and len(merged) > len(before):
             check(merged)
-        changed = sql.update(DEVICES).where(here)
+        changed = sql.update(DEVICES).where(here, KNOWN)
         connection.execute(changed.values(tags=merged, **_revised(DEVICES)))
     return merged
 
@@ -201,19 +202,34 @@ def forget(connection: sql.Connection, device_id: str, now_s: float) -> None:
     connection.execute(here.values(**nothing, **gone, **_revised(DEVICES)))
 
 
+def of_known(table: sql.Table, row: Mapping[str, Any]) -> Statement:
+    """What adds a row about a device; it adds none about one that was forgotten.
+
+    A request may have come before that, and ends after it.
+    """
+    told = [sql.type_coerce(one, table.c[name].type) for name, one in row.items()]
+    gone = sql.exists().where(DEVICES.c.device_id == row["device_id"], ~KNOWN)
+    return sql.insert(table).from_select(list(row), sql.select(*told).where(~gone))
+
+
+def held(device_id: str) -> Statement:
+    """What an event of a device is written beside: it finds none that was forgotten."""
+    here = sql.update(DEVICES).where(DEVICES.c.device_id == device_id, KNOWN)
+    return here.values(last_seen_s=DEVICES.c.last_seen_s)
+
+
 def forgotten(database: Database) -> set[str]:
     """Ids of the devices that were forgotten."""
-    here = DEVICES.c.forgotten_at_s.is_not(None)
-    return {row["device_id"] for row in database.rows(sql.select(DEVICES).where(here))}
+    return {row["device_id"] for row in database.rows(sql.select(DEVICES).where(~KNOWN))}
 
 
 def note_cloned(database: Database, device_id: str, now_s: float) -> None:
-    here = DEVICES.c.device_id == device_id
+    here = (DEVICES.c.device_id == device_id) & KNOWN
     database.write(sql.update(DEVICES).where(here).values(cloned_at_s=now_s, **_revised(DEVICES)))
 
 
 def saw(database: Database, seen: Mapping[str, float]) -> None:
-    here = DEVICES.c.device_id == sql.bindparam("id")
+    here = (DEVICES.c.device_id == sql.bindparam("id")) & KNOWN
     statement = sql.update(DEVICES).where(here).values(last_seen_s=sql.bindparam("at_s"))
     rows = [{"id": device_id, "at_s": at_s} for device_id, at_s in seen.items()]
     database.write_many(statement, rows)
@@ -246,9 +262,6 @@ def _device(row: Mapping[Any, Any]) -> Device:
 def _facts(told: tuple[tuple[str, Any], ...]) -> DeviceFacts:
     """What devices say of themselves, held once for all that say the same."""
     return msgspec.convert(dict(told), DeviceFacts)
-
-
-MOST_ANSWERS = 4096  # of what is said that are held once for all who say it
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +315,8 @@ def said_at_s(connection: sql.Connection, device_id: str) -> float:
     return 0.0 if found is None else float(found)
 
 
-def put_member(database: Database, run_id: str, device_id: str, member: Member) -> None:
-    """Note how a device stands to a run; durable when this returns."""
+def put_member(database: Database, run_id: str, device_id: str, member: Member) -> bool:
+    """Note how a device stands to a run, if it was not forgotten; durable when this returns."""
     told = member.membership
     values = {
         "state": told.state,
@@ -316,12 +329,12 @@ def put_member(database: Database, run_id: str, device_id: str, member: Member) 
     }
     here = (MEMBERSHIPS.c.run_id == run_id) & (MEMBERSHIPS.c.device_id == device_id)
 
-    def put(connection: sql.Connection) -> None:
-        if not connection.execute(sql.update(MEMBERSHIPS).where(here).values(**values)).rowcount:
-            new = {"run_id": run_id, "device_id": device_id} | values
-            connection.execute(sql.insert(MEMBERSHIPS).values(**new))
+    def put(connection: sql.Connection) -> bool:
+        new = of_known(MEMBERSHIPS, {"run_id": run_id, "device_id": device_id} | values)
+        is_there = connection.execute(sql.update(MEMBERSHIPS).where(here).values(**values)).rowcount
+        return bool(is_there or connection.execute(new).rowcount)
 
-    database.share(put)
+    return database.share(put)
 
 
 TOLD = ("state", "failure", "peak_bytes", "most_rank", "mask_key")
@@ -331,7 +344,7 @@ def _member(row: Mapping[str, Any]) -> Member:
     return Member(_told(*(row[name] for name in TOLD)), row["at_s"])
 
 
-@lru_cache(MOST_ANSWERS)
+@lru_cache(4096)
 def _told(*told: Any) -> Membership:
     """What devices said, held once for all that said the same."""
     return msgspec.convert(dict(zip(TOLD, told, strict=True)), Membership)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from smidgen.coordinator.rounds.bounds import next_most_examples
 from smidgen.coordinator.rounds.scoring import Score, entity_scores, mean_loss
 from smidgen.coordinator.storage.database import Database, Statement
+from smidgen.coordinator.storage.devices import of_known
 from smidgen.coordinator.storage.schema import DEVICES, REPORTS, RUNS
 from smidgen.coordinator.storage.store import Store
 from smidgen.edge_client.outputs import new_file
@@ -36,14 +37,13 @@ LATER = (REPORTS.c.round_index, PLACE, REPORTS.c.attempt, REPORTS.c.work_id)
 
 def inserted(row: Mapping[str, Any]) -> Statement:
     """What adds a report's row beside an event of its run; it fails where its work has one."""
-    return sql.insert(REPORTS).values(**row)
+    return of_known(REPORTS, row)
 
 
 def add_report(database: Database, row: Mapping[str, Any]) -> bool:
-    """Add a report's row; False if its work has one, which is left as it is."""
+    """Add a report's row; False if its work has one, which is left, or its device was forgotten."""
     with suppress(IntegrityError):
-        database.share(lambda connection: connection.execute(sql.insert(REPORTS), [row]))
-        return True
+        return database.share(lambda open_: bool(open_.execute(inserted(row)).rowcount))
     return False
 
 

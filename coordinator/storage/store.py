@@ -298,7 +298,7 @@ class Store:
 
         Args:
             events: Run, place in its journal, and what happened.
-            statements: What goes with them. An update that finds no row writes nothing at all.
+            statements: What goes with them. Where one touches no row nothing is written at all.
 
         Raises:
             Conflict: Somebody else wrote such a place, or what goes with it.
@@ -311,7 +311,7 @@ class Store:
                 connection.execute(sql.insert(EVENTS), rows)
                 for statement in statements:
                     touched = connection.execute(statement).rowcount
-                    if isinstance(statement, sql.Update) and not touched:
+                    if isinstance(statement, sql.Update | sql.Insert) and not touched:
                         raise Conflict("another process has done so")
         except IntegrityError as error:
             runs = ", ".join(sorted({run_id for run_id, _, _ in events}))

@@ -8,6 +8,7 @@ Law: `recover` of any `threshold` true shares gives the secret.
 """
 
 import hashlib
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -51,7 +52,8 @@ def weights_of(holders: Sequence[int]) -> list[int]:
     found = []
     for at in holders:
         others = [other for other in holders if other != at]
-        found.append(_product(others) * pow(_product(x - at for x in others), -1, PRIME) % PRIME)
+        scale = pow(math.prod(x - at for x in others), -1, PRIME)
+        found.append(math.prod(others) * scale % PRIME)
     return found
 
 
@@ -95,13 +97,6 @@ def correct(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, set[int
 
 def _secret(number: int) -> bytes | None:
     return number.to_bytes(SECRET_BYTES, "big") if number < 2 ** (8 * SECRET_BYTES) else None
-
-
-def _product(numbers: Iterable[int]) -> int:
-    found = 1
-    for number in numbers:
-        found = found * number % PRIME
-    return found
 
 
 def _through(points: Mapping[int, int], zero: Polynomial) -> Polynomial:

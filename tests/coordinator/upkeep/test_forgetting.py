@@ -1,9 +1,12 @@
 """A device is forgotten: what it gave is in no adapter any more, to the last bit."""
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,16 @@ import pytest
 
 from smidgen.coordinator.config import RunConfig
 from smidgen.coordinator.operator.routes import add_operator_routes
-from smidgen.coordinator.rounds.events import Folded, encode_event
+from smidgen.coordinator.rounds.events import Folded, Left, encode_event
 from smidgen.coordinator.rounds.schedule import Learning
 from smidgen.coordinator.serving.server import Part
-from smidgen.coordinator.storage.database import DATABASE
+from smidgen.coordinator.storage.database import DATABASE, Conflict
+from smidgen.coordinator.storage.devices import held
+from smidgen.coordinator.storage.reports import add_report
 from smidgen.coordinator.storage.runs import open_orders, status_of
 from smidgen.coordinator.storage.store import Store
-from smidgen.edge_client.wire.messages import Work
+from smidgen.edge_client.wire.fleet import Membership
+from smidgen.edge_client.wire.messages import Report, Work, encode
 from smidgen.edge_client.wire.tensors import decode_update, encode_update, shapes_of
 from smidgen.edge_client.wire.training import Training
 from tests.coordinator.conftest import Live, serving
@@ -141,6 +147,7 @@ def _row(store: Store, device: Device) -> str:
     rows = [dict(one) for one in store.database.rows(_all("devices"))]
     (row,) = (one for one in rows if one["device_id"] == device.device_id)
     assert (row["name"], row["facts"], row["tags"]) == (device.device_id, {}, {})
+    assert (row["own_tags"], row["life"], row["last_seen_s"]) == ({}, "", None)
     known = {key: str(one) for key, one in row.items() if key != "key_sha256"}
     return f"devices {json.dumps(known)}"
 
@@ -316,3 +323,63 @@ def test_a_share_that_cannot_be_taken_out_exactly_stays_and_says_so(
         assert refused.status_code == 409
         assert said in refused.json()["detail"] and "devices revoke" in refused.json()["detail"]
         assert a.poll().status_code == 200
+
+
+@contextmanager
+def half_sent(live: Live, device: Device, path: str, body: bytes) -> Iterator[Callable[[], str]]:
+    """A request whose device the coordinator knows by now, and whose body has half come.
+
+    Yields:
+        Sends the rest; the answer's first line.
+    """
+    url = live.http.base_url
+    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {device.key}\r\n"
+    head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=60) as wire:
+        wire.sendall(head.encode() + body[:5])
+        time.sleep(0.3)  # it waits for the body
+
+        def rest() -> str:
+            wire.sendall(body[5:])
+            return b"".join(iter(partial(wire.recv, 4096), b"")).decode().partition("\r\n")[0]
+
+        yield rest
+
+
+@pytest.mark.parametrize("what", ["membership", "leaving", "report", "last report"])
+def test_a_request_under_way_while_its_device_is_forgotten_leaves_nothing_of_it(
+    tmp_path: Path, config: RunConfig, what: str
+) -> None:
+    with run(tmp_path / "with", config, **(SETTINGS | {"min_clients": 3})) as live:
+        a, b, c = (learner(live, name) for name in "abc")
+        work = c.work()
+        path = f"/v1/runs/{live.run_id}/membership"
+        if "report" in what:
+            path = f"/v1/work/{work.work_id}/report"
+        failed = Report(work.work_id, "failed", failure="internal")
+        told = {
+            "membership": Membership("joined"),
+            "leaving": Membership("declined", "engine"),
+            "report": failed,
+            "last report": replace(failed, is_leaving=True),
+        }
+        with half_sent(live, c, path, encode(told[what])) as rest:
+            c.poll()
+            forget(live, c)
+            assert rest().split()[1] in ("200", "401")
+        live.service.presence.save(live.service.now_s(), is_last=True)
+        to_end(live, [a, b])
+        assert traces(live.store, c) == [_row(live.store, c)]
+
+
+def test_a_report_that_comes_to_be_written_late_is_not(tmp_path: Path, config: RunConfig) -> None:
+    with run(tmp_path / "with", config, **SETTINGS) as live:
+        a, c = live.join("a", "c")
+        told = {"work_id": "x", "run_id": live.run_id, "round_index": 1, "attempt": 1}
+        told |= {"kind": "train", "is_late": False, "report": {"outcome": "done"}}
+        forget(live, c)
+        assert add_report(live.store.database, told | {"device_id": a.device_id})
+        told["work_id"] = "y"
+        assert not add_report(live.store.database, told | {"device_id": c.device_id})
+        with pytest.raises(Conflict):
+            live.store.append("r", 0, Left(c.device_id, "engine", 1.0), held(c.device_id))
