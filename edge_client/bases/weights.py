@@ -9,8 +9,12 @@ of a pack has its scales beside it as `X.scale`; they belong to it and are not l
 """
 
 import mmap
+import os
+import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -56,8 +60,10 @@ class Weights:
                 if not is_gguf(path):
                     entries = read_header(file, path)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._file = os.dup(file.fileno())
         except OSError as error:
             raise WeightsError(f"cannot read weights {path}: {error.strerror}") from error
+        self._closed = weakref.finalize(self, os.close, self._file)
         full_name = family.full_name if family else modern_name
         self._entries = {full_name(name): entry for name, entry in entries.items()}
         if len(self._entries) < len(entries):
@@ -134,21 +140,19 @@ class Weights:
         return wide[self._orders[name]] if name in self._orders else wide
 
     def rows(self, name: str, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Rows of a matrix as float32 (indices, columns); no other row is touched.
+        """Rows of a matrix as float32 (indices, columns).
 
-        The kernel reads their pages and not what lies around them, which it otherwise takes for the
-        beginning of a file that is read in one piece.
+        They are read, not mapped: around a mapped row a kernel may map two megabytes.
 
         Raises:
-            WeightsError: No such matrix.
+            WeightsError: No such matrix, or a file that was cut short since it was opened.
         """
         stored = self.stored(name)
-        spans = [(entry.start, entry.end) for entry in self._parts(name)]
-        self._advise(mmap.MADV_RANDOM, spans)
-        try:
-            return dequantize(stored, indices)
-        finally:
-            self._advise(mmap.MADV_NORMAL, spans)
+        places = stored.places(np.asarray(indices, np.int64))
+        data = self._read(name, stored.data, places)
+        scale = None if stored.scale is None else self._read(name + SCALE, stored.scale, places)
+        shape = len(places), stored.shape[1]
+        return dequantize(replace(stored, shape=shape, data=data, scale=scale, order=None))
 
     def spans(self, stored: Stored) -> Spans:
         """From and to which bytes of the file a matrix lies, its scales too; or a part of one."""
@@ -188,6 +192,19 @@ class Weights:
         """Unmap the file, once no view of it is left."""
         with suppress(BufferError):  # somebody holds a view; the map goes with the last one
             self._map.close()
+        self._closed()
+        self._file = -1
+
+    def _read(self, name: str, view: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Rows of a tensor as they lie in the file, those in sequence at once."""
+        found = np.empty((len(rows), view.shape[1]), view.dtype)
+        ends = np.flatnonzero(np.diff(rows) != 1) + 1
+        for first, end in pairwise(sorted({0, *ends.tolist(), len(rows)})):
+            part = found[first:end]
+            start = self._entry(name).start + int(rows[first]) * view.strides[0]
+            if os.preadv(self._file, [part.data], start) < part.nbytes:
+                raise WeightsError(f"{self.path} was cut short since it was opened: {name}")
+        return found
 
     def _parts(self, name: str) -> list[TensorEntry]:
         scale = self._entries.get(name + SCALE)

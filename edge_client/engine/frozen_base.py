@@ -97,11 +97,7 @@ class FrozenBase:
         return self.weights.vector(f"{module}.{part}")
 
     def words(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Rows of the word table, (B, T, embedding), into `out` if given.
-
-        A few words at a time, since the kernel maps up to a megabyte around each row's codes and
-        its scales.
-        """
+        """Rows of the word table, (B, T, embedding), into `out` if given."""
         name, size = f"{self.family.words}.weight", (*ids.shape, self.shape.embedding)
         found = np.empty(size, np.float32) if out is None else out
         words, number, counts = np.unique(ids, return_inverse=True, return_counts=True)
@@ -112,7 +108,6 @@ class FrozenBase:
             table = self.weights.rows(name, words[start : start + TABLE_ROWS])
             here = places[ends[start] : ends[start + len(table)]]
             rows[here] = table[number[here] - start]
-            self.weights.release([name])
         if self.family.is_embedding_scaled:
             found *= np.float32(math.sqrt(self.shape.embedding))
         return found
@@ -223,7 +218,6 @@ class FrozenBase:
         for start in range(0, len(words), TABLE_ROWS):
             part = slice(start, start + TABLE_ROWS)
             yield part, self.weights.rows(self.decoder, words[part])
-            self.weights.release([self.decoder])
 
     def release_layer(self, index: int) -> None:
         """Give a layer's pages of the map back; they stay in the page cache while there is room.

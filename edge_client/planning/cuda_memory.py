@@ -23,7 +23,6 @@ from smidgen.edge_client.planning.torch_memory import (
     layer_pages,
     moments,
     stored_bytes,
-    table_pages,
     vector_elements,
 )
 
@@ -132,7 +131,7 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 def host_bytes(work: Workload) -> int:
     """Estimated bytes that the process adds to its libraries: the tokenizer and mapped pages."""
     found = work.tokenizer_bytes
-    return max(found.held + max(layer_pages(work), table_pages(work)), found.loading)
+    return max(found.held + layer_pages(work), found.loading)
 
 
 def other_matrices(work: Workload) -> list[tuple[int, int]]:

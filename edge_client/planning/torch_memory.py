@@ -21,7 +21,6 @@ from smidgen.edge_client.bases.layout import module_size
 from smidgen.edge_client.bases.quantization import BLOCK
 from smidgen.edge_client.planning.layer_cost import (
     SCORES,
-    TABLE_ROWS,
     adapted_linears,
     answers_together,
     autograd_keeps,
@@ -39,7 +38,6 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FIXED_BYTES = 72 << 20  # code, threads and buffers that only a first step brings in
 HOLES = 0.15  # freed memory lying between what is held, as a share of it; more is trimmed
 GROWTH_BYTES = 16 << 20  # what one layer may add to the heap beside what it holds
-ROW_WINDOW_BYTES = 2 << 20  # what the kernel maps around a row at most, scales included
 
 
 @dataclass(frozen=True)
@@ -230,12 +228,6 @@ def layer_pages(work: Workload) -> int:
     return layer + has_head * stored_bytes((shape.embedding, shape.hidden), work.bits)
 
 
-def table_pages(work: Workload) -> int:
-    """Bytes of the pages around a few words' rows; given back before the next few are read."""
-    table = stored_bytes((work.shape.vocabulary, work.shape.embedding), work.bits)
-    return min(table, TABLE_ROWS * ROW_WINDOW_BYTES)
-
-
 # A step, moment by moment
 
 
@@ -299,7 +291,7 @@ def moments(work: Workload, plan: Plan) -> Iterator[Moment]:
     """
     sizes, pages, top = _sizes(work, plan), layer_pages(work), work.shape.layers - 1
     lowest, kept = lowest_trained(work, plan), 0
-    yield Moment(0, _embedding_bytes(work, plan), table_pages(work))
+    yield Moment(0, _embedding_bytes(work, plan), 0)
     for index in range(top + 1):
         is_short = index == top and work.is_top_short
         is_graph = index >= lowest and index not in plan.recompute

@@ -376,9 +376,8 @@ class Network:
         return loss, x.grad
 
     def _head_rows(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
-        """Rows [start, end) of every word's, whose pages go back before the next are read."""
+        """Rows [start, end) of every word's."""
         rows = self.frozen.weights.rows(self.frozen.decoder, np.arange(start, end))
-        self.frozen.weights.release([self.frozen.decoder])
         return self._tensor(rows).to(dtype)
 
     def stream(self, is_streamed: bool) -> None:

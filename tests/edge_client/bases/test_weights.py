@@ -120,7 +120,7 @@ def test_release_gives_pages_back(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "w")
     weights = Weights(tmp_path / "w")
     for name in weights.names:
-        weights.rows(name, range(1024))
+        assert weights.stored(name).data.sum() == 1024 * 1024
     before = resident_file_bytes()
     weights.release(["t0", "t2"])
     given_back = before - resident_file_bytes()
@@ -153,9 +153,18 @@ def cold(tmp_path: Path) -> Path:
 
 def test_rows_read_their_own_pages_alone(cold: Path) -> None:
     weights = Weights(cold)
-    before = cached(cold).sum()  # those around the header
-    assert (weights.rows("b", [3, 700]) == 1).all()
-    assert cached(cold).sum() - before <= 4
+    before, mapped = cached(cold).sum(), resident_file_bytes()  # pages around the header
+    assert (weights.rows("b", [3, 700, 701]) == 1).all()
+    assert cached(cold).sum() - before <= 5
+    assert resident_file_bytes() - mapped < 8 * mmap.PAGESIZE
+
+
+def test_rows_of_a_file_cut_short_since_are_refused(cold: Path) -> None:
+    weights = Weights(cold)
+    os.truncate(cold, cold.stat().st_size - 4096)
+    assert (weights.rows("c", [3]) == 1).all()
+    with pytest.raises(WeightsError, match="cut short since it was opened"):
+        weights.rows("c", [1023])
 
 
 def test_what_was_used_next_before_is_read_ahead(cold: Path) -> None:
