@@ -111,11 +111,13 @@ def estimate(work: Workload, plan: Plan, runtime_bytes: int) -> MemoryEstimate:
 def while_loading(work: Workload, step: MemoryEstimate) -> MemoryEstimate:
     """A step's estimate, or with so much slack that the tokenizer can be read.
 
-    One that is let go is read between two steps, where what a first one brings in is there.
+    One that is let go is read between two steps, where what a first one brings in is there; what
+    is left of the last reading is part of the next.
     """
-    slack = step.slack if work.is_vocabulary_let_go else 0
+    tokenizer = work.tokenizer_bytes
+    slack = step.slack - tokenizer.held if work.is_vocabulary_let_go else 0
     held = step.runtime + step.adapter + step.vectors + slack
-    short = held + work.tokenizer_bytes.loading - step.total
+    short = held + tokenizer.loading - step.total
     return replace(step, slack=step.slack + max(0, short))
 
 
