@@ -176,7 +176,8 @@ class Shape:
         window: Tokens that a local layer sees on either side of each.
         local_layers: Numbers of the layers whose attention is local.
         local_rope_theta: Base of the rotary angles in local layers.
-        rope_scaling: Of Llama 3's frequencies: factor, low_freq_factor, high_freq_factor and
+        rope_scaling: Of rotary frequencies, but for those of local layers: a factor that divides
+            all (linear), or Llama 3's factor, low_freq_factor, high_freq_factor and
             original_max_position_embeddings; empty: they are not scaled.
         rope_divisors: What each rotary frequency is divided by (LongRoPE); empty: by 1.
         rope_magnitude: What turned queries and keys are multiplied by.
@@ -223,11 +224,15 @@ class Shape:
         """Tokens that a layer sees on either side of each; None: all."""
         return self.window if layer in self.local_layers else None
 
-    def theta_of(self, layer: int) -> float:
-        """Base of a layer's rotary angles; 0 where nothing is turned."""
-        if layer in self.unrotated_layers:
-            return 0.0
-        return self.local_rope_theta if layer in self.local_layers else self.rope_theta
+    def is_turned(self, layer: int) -> bool:
+        """Whether a layer has rotary positions."""
+        return bool(self.rope_theta) and layer not in self.unrotated_layers
+
+    @property
+    def turned_kinds(self) -> tuple[bool, ...]:
+        """Which angles there are, by whether they are of local layers."""
+        has_global = bool(self.rope_theta) and len(self.local_layers) < self.layers
+        return (*([False] if has_global else []), *([True] if self.local_layers else []))
 
 
 BUCKETS, FURTHEST = 32, 128  # of distances, and the distance from which all share the last

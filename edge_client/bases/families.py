@@ -165,7 +165,7 @@ def rope_theta(architecture: str, config: Mapping[str, Any], default: float = RO
 
 
 def rope_scaling(architecture: str, config: Mapping[str, Any]) -> tuple[float, ...]:
-    """How Llama 3's rotary frequencies are scaled, see `Shape`; empty where they are not.
+    """How rotary frequencies are scaled to longer texts, see `Shape`; empty where they are not.
 
     Raises:
         ArchitectureError: Angles of another kind, or a number that is missing or not above 0.
@@ -176,16 +176,16 @@ def rope_scaling(architecture: str, config: Mapping[str, Any]) -> tuple[float, .
     kind = rope.get("rope_type", rope.get("type", "default")) if is_flat else rope
     if kind == "default":
         return ()
-    if kind == "llama3":
+    if kind in ("linear", "llama3"):
         part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1
-        scales: list[Any] = [rope.get(name) for name in SCALES]
+        scales: list[Any] = [rope.get(name) for name in SCALES[: 4 if kind == "llama3" else 1]]
         numbers = [float(one) for one in scales if type(one) in (int, float) and one > 0]
-        if part == 1 and len(numbers) == len(SCALES):
+        if part == 1 and len(numbers) == len(scales):
             return tuple(numbers)
     raise ArchitectureError(
         f"config.json of this {architecture} has {key} of rope_type {as_json(kind)}; the types "
-        f"default and llama3 are computed here, the latter of whole heads and by numbers above 0, "
-        f"{', '.join(SCALES)}"
+        f"default, linear and llama3 are computed here, of whole heads and by numbers above 0: "
+        f"factor, and of llama3 also {', '.join(SCALES[1:])}"
     )
 
 
@@ -269,12 +269,18 @@ def _phi3(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) ->
 
 
 def _theta(
-    architecture: str, config: Mapping[str, Any], kind: str, old: str, default: float
+    architecture: str,
+    config: Mapping[str, Any],
+    kind: str,
+    old: str,
+    default: float,
+    is_scaled: bool = False,
 ) -> float:
     """A kind of layer's base of rotary angles, by today's key or the one before version 5."""
     rope = config.get("rope_parameters") or {}
     own = rope.get(kind) or {}
-    if not isinstance(own, Mapping) or own.get("rope_type", "default") != "default":
+    is_known = isinstance(own, Mapping) and (is_scaled or own.get("rope_type") in (None, "default"))
+    if not is_known:
         raise ArchitectureError(
             f"config.json of this {architecture} has rope_parameters {as_json(rope)}; angles that "
             f"are not scaled, for {GLOBAL} and {LOCAL}, are expected"
@@ -309,12 +315,14 @@ def _gemma3(shape: Shape, values: Mapping[str, Any], config: Mapping[str, Any]) 
     kinds = values["layer_types"] or [
         LOCAL if (index + 1) % every else GLOBAL for index in range(shape.layers)
     ]
+    rope = config.get("rope_scaling") or (config.get("rope_parameters") or {}).get(GLOBAL)
     return replace(
         shape,
         is_decoder=True,
         window=window - 1,
         local_layers=_local_layers(shape, kinds),
-        rope_theta=_theta(name, config, GLOBAL, "rope_theta", 1e6),
+        rope_scaling=rope_scaling(name, {"rope_scaling": rope}),
+        rope_theta=_theta(name, config, GLOBAL, "rope_theta", 1e6, is_scaled=True),
         local_rope_theta=_theta(name, config, LOCAL, "rope_local_base_freq", ROPE_THETA),
     )
 
@@ -653,7 +661,7 @@ FAMILIES: dict[str, Family] = {
             "layer_types": None,
         },
         fixed=_DECODER
-        | dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping", "rope_scaling"), None)
+        | dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), None)
         | {"attention_bias": False, "use_bidirectional_attention": False},
         read=_gemma3,
     ),

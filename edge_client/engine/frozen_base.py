@@ -21,10 +21,11 @@ from smidgen.edge_client.planning.allocator import trim_above
 from smidgen.edge_client.planning.layer_cost import TABLE_ROWS, word_rows
 
 
-def scaled_frequencies(frequencies: np.ndarray, shape: Shape) -> np.ndarray:
+def scaled_frequencies(frequencies: np.ndarray, shape: Shape, is_local: bool) -> np.ndarray:
     """Rotary frequencies as a model scales them to longer texts; as they are without a scaling.
 
-    LongRoPE divides each by a number of its own (Ding et al. 2024, arXiv:2402.13753). Llama 3.1:
+    LongRoPE divides each by a number of its own (Ding et al. 2024, arXiv:2402.13753), linear
+    scaling all by one (Chen et al. 2023, arXiv:2306.15595). Llama 3.1:
     those whose wave is longer than original / low are divided by the factor, those whose wave is
     shorter than original / high stay, and those between are mixed (Llama Team 2024,
     arXiv:2407.21783; the numbers as transformers reads them).
@@ -32,11 +33,14 @@ def scaled_frequencies(frequencies: np.ndarray, shape: Shape) -> np.ndarray:
     Args:
         frequencies: Radians from one position to the next, float32, (D / 2,), D turned columns.
         shape: The model's.
+        is_local: Whether they are of layers with a window, which are not scaled.
     """
     if shape.rope_divisors:
         return frequencies / np.array(shape.rope_divisors, np.float32)
-    if not shape.rope_scaling:
+    if not shape.rope_scaling or is_local:
         return frequencies
+    if len(shape.rope_scaling) == 1:
+        return frequencies / np.float32(shape.rope_scaling[0])
     factor, low, high, original = shape.rope_scaling
     turns = original * frequencies.astype(np.float64) / (2 * np.pi)  # within the original length
     kept = np.clip((turns - low) / (high - low), 0, 1)

@@ -84,6 +84,14 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     if architecture == "phi3":  # whose windows llama.cpp does not compute
         known += ["attention.sliding_window", "rope.dimension_count"]
         config |= _phi3(file, config)
+    elif file.value(f"{architecture}.rope.scaling.type") == "linear" and (
+        _FREQUENCIES not in file.tensors
+    ):
+        known += (names := ["rope.scaling.type", "rope.scaling.factor"])
+        config["rope_scaling"] = {
+            "rope_type": "linear",
+            "factor": file.value(f"{architecture}.{names[1]}"),
+        }
     _refuse_variants(file, architecture, known, config["head_dim"])
     words = file.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:

@@ -50,7 +50,7 @@ class Pass:
         places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
         segments: See `Batch`; read before the first layer.
-        rotary: Cosine and sine, each (T, D / 2), by the base of their angles.
+        rotary: Cosine and sine, each (T, D / 2), by whether they are of local layers.
         shares: Each token's share of the mean of its text's states that the head reads, (B, T);
             None: it reads rows.
         cache: Keys and values of the one text's tokens before these; None: all are here.
@@ -63,7 +63,7 @@ class Pass:
     places: np.ndarray | None = None
     is_quick: bool = False
     segments: np.ndarray | None = None
-    rotary: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    rotary: Mapping[bool, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     shares: np.ndarray | None = None
     cache: KeyValueCache | None = None
 
@@ -162,7 +162,7 @@ class PlacedLayer:
         short: Those where only the answers' rows go on after keys and values.
         sliced: Both, where large matrices are in slices.
         below: The layer below; None for the lowest.
-        theta: Base of its rotary angles.
+        is_turned: Whether it has rotary positions.
         window: Tokens that it sees on either side of each; None: all.
         index: Its number.
     """
@@ -172,7 +172,7 @@ class PlacedLayer:
     short: Block
     sliced: tuple[Block, Block]
     below: Layer | None
-    theta: float
+    is_turned: bool
     window: int | None = None
     index: int = 0
 
@@ -282,10 +282,10 @@ class PlacedLayer:
         return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
 
     def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
-        """Turn queries or keys, (L, H), by their positions; -1: back; not in a layer of base 0."""
-        if not self.theta:
+        """Turn queries or keys, (L, H), by their positions, where a layer has any; -1: back."""
+        if not self.is_turned:
             return
-        cosine, sine = run.rotary[self.theta]  # (T, D / 2)
+        cosine, sine = run.rotary[self.window is not None]  # (T, D / 2)
         if len(x) < run.rows:
             assert run.answers is not None
             places = (run.answers % run.tokens)[:, None]  # (B, 1)

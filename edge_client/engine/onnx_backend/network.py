@@ -159,9 +159,9 @@ class Network:
         layer, below = (self._layers[self.frozen.stored_layer(i)] for i in (index, index - 1))
         is_top, family = index == self.shape.layers - 1, self.frozen.family
         block, short = (family.block_of(index, is_short) for is_short in (False, is_top))
-        theta, window = self.shape.theta_of(index), self.shape.window_of(index)
+        is_turned, window = self.shape.is_turned(index), self.shape.window_of(index)
         in_slices = sliced(self.shape, block), sliced(self.shape, short)
-        own = theta, window, index
+        own = is_turned, window, index
         return PlacedLayer(layer, block, short, in_slices, below if index else None, *own)
 
     def _transform(self) -> Transform | None:
@@ -222,8 +222,8 @@ class Network:
         if reads_mean(self.spec, shape, is_of_words=texts is not None):
             shares = (attention / attention.sum(axis=1, keepdims=True)).astype(np.float32)
             answers = None
-        thetas = {shape.rope_theta, shape.local_rope_theta} - {0.0}
-        rotary = {theta: rotary_angles(shape, theta, tokens, first) for theta in thetas}
+        kinds = shape.turned_kinds
+        rotary = {is_local: rotary_angles(shape, is_local, tokens, first) for is_local in kinds}
         rest = False, batch.segments, rotary, shares, cache
         return Pass(ids, tokens, mask, answers, several, *rest)
 

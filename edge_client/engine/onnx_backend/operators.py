@@ -513,14 +513,15 @@ class Rotary:
 
 
 def rotary_angles(
-    shape: Shape, theta: float, tokens: int, first: int = 0
+    shape: Shape, is_local: bool, tokens: int, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cosine and sine for so many positions from the first, each (tokens, D / 2), float32.
 
     Both times `Shape.rope_magnitude`; D columns of each head are turned.
     """
     steps = np.arange(0, shape.turned, 2, dtype=np.float32) / np.float32(shape.turned)
-    frequencies = scaled_frequencies(np.float32(theta) ** -steps, shape)
+    theta = np.float32(shape.local_rope_theta if is_local else shape.rope_theta)
+    frequencies = scaled_frequencies(theta**-steps, shape, is_local)
     angles = np.outer(np.arange(first, first + tokens, dtype=np.float32), frequencies)
     magnitude = np.float32(shape.rope_magnitude)
     return np.cos(angles) * magnitude, np.sin(angles) * magnitude

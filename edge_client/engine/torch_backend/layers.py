@@ -297,12 +297,12 @@ class Context:
     Attributes:
         mask: Added to the scores, (B or 1, A or 1, T or 1, T); None where nothing is.
         answers: (B,) positions where the top layer's result is read, or None for all.
-        rotary: Cosine and sine, each (T, D), by the base of their angles.
+        rotary: Cosine and sine, each (T, D), by whether they are of local layers.
     """
 
     mask: Tensor | None
     answers: Tensor | None = None
-    rotary: Mapping[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    rotary: Mapping[bool, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -313,14 +313,14 @@ class Place:
         block: Its operations.
         short: Those where only the rows at `Context.answers` go on after keys and values.
         below: The layer below; None for the lowest.
-        theta: Base of its rotary angles.
+        is_turned: Whether it has rotary positions.
         window: Tokens that it sees on either side of each; None: all.
     """
 
     block: Block
     short: Block
     below: Layer | None
-    theta: float
+    is_turned: bool
     window: int | None = None
 
 
@@ -354,7 +354,7 @@ def run_layer(
                 assert context.answers is not None
                 values[op.into] = at(values[op.of], context.answers)
             case ops.Rotary():
-                for name in op.of if place.theta else ():
+                for name in op.of if place.is_turned else ():
                     values[name] = rotate(values[name], _angles(values[name], place, context))
             case ops.Attend():
                 values["context"] = _run_attend(values, layer, place, context)
@@ -391,7 +391,7 @@ def _run_attend(values: dict[str, Tensor], layer: Layer, place: Place, context: 
 
 def _angles(x: Tensor, place: Place, context: Context) -> tuple[Tensor, Tensor]:
     """Those of a register's rows: all positions, or the answers' alone, (B, 1, 1, D)."""
-    cosine, sine = context.rotary[place.theta]
+    cosine, sine = context.rotary[place.window is not None]
     if x.shape[2] == len(cosine) or context.answers is None:
         return cosine, sine
     return cosine[context.answers, None, None], sine[context.answers, None, None]
@@ -413,11 +413,12 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def rotary_angles(
-    shape: Shape, theta: float, tokens: int, device: torch.device, dtype: torch.dtype
+    shape: Shape, is_local: bool, tokens: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine for positions 0 .. tokens - 1, times their magnitude, each (tokens, D)."""
     steps = torch.arange(0, shape.turned, 2, device=device, dtype=torch.float32) / shape.turned
-    scaled = scaled_frequencies((theta**-steps).cpu().numpy(), shape)
+    theta = shape.local_rope_theta if is_local else shape.rope_theta
+    scaled = scaled_frequencies((theta**-steps).cpu().numpy(), shape, is_local)
     frequencies = torch.from_numpy(scaled).to(device)
     angles = torch.outer(torch.arange(tokens, device=device).float(), frequencies)  # (T, D / 2)
     both = torch.cat((angles, angles), dim=-1)

@@ -74,8 +74,8 @@ def open_pass(
         added = torch.from_numpy(bias).to(device, dtype).expand(len(ids), *bias.shape)
         mask = added if mask is None else added + mask
     rotary = {
-        theta: rotary_angles(shape, theta, attention.shape[1], device, dtype)
-        for theta in {shape.rope_theta, shape.local_rope_theta} - {0.0}
+        is_local: rotary_angles(shape, is_local, attention.shape[1], device, dtype)
+        for is_local in shape.turned_kinds
     }
     answers = torch.from_numpy(batch.mask_positions).to(device) + prompt
     if batch.texts is None and base.family.has(Answers):

@@ -138,8 +138,8 @@ class Network:
         below = self.layer_of(index - 1) if index else None
         is_top = index == self.shape.layers - 1
         block, short = (self.family.block_of(index, is_short) for is_short in (False, is_top))
-        theta, window = self.shape.theta_of(index), self.shape.window_of(index)
-        return Place(block, short, below, theta, window)
+        is_turned, window = self.shape.is_turned(index), self.shape.window_of(index)
+        return Place(block, short, below, is_turned, window)
 
     def _transform(self) -> Transform | None:
         """What a masked model's head does before it compares; a decoder's compares at once."""

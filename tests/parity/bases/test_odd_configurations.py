@@ -50,6 +50,7 @@ LLAMA3 |= {"original_max_position_embeddings": 16.0, "rope_theta": 50.0}
 LONG: dict[str, Any] = {"short_factor": [1.0, 1.2, 2.0, 3.0], "long_factor": [9.0] * 4}
 LONG |= {"partial_rotary_factor": 0.5, "rope_theta": 50.0}
 ANGLES = (("full_attention", 50.0), ("sliding_attention", 9.0))
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 50.0}
 OWN_NAMES = {own: alias for alias, own in family_of("distilbert").aliases.items()}
 # What a file may lack while the model stays small enough to be computed here.
 LACKING = [
@@ -83,6 +84,7 @@ ODD: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"sliding_window": 2, "max_window_layers": 0}),
     ("llama", {"partial_rotary_factor": 0.5}),
     *((f, {"rope_parameters": LLAMA3 | {"rope_type": "llama3"}}) for f in PLAIN if f != "phi3"),
+    *((f, {"rope_parameters": LINEAR}) for f in PLAIN if f != "phi3"),
     *(("phi3", {"rope_parameters": LONG | {"rope_type": kind}}) for kind in ("longrope", "yarn")),
     ("phi3", {"rope_parameters": LONG | {"rope_type": "longrope", "attention_factor": 1.5}}),
     ("phi3", {"rope_parameters": LONG | {"rope_type": "longrope", "factor": 7.0}}),
@@ -96,6 +98,20 @@ ODD: list[tuple[str, dict[str, Any]]] = [
     ),
     ("gemma3_text", {"tie_word_embeddings": False, "hidden_activation": "silu"}),
     ("gemma3_text", {"rope_parameters": {kind: {"rope_theta": theta} for kind, theta in ANGLES}}),
+    *(
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    "full_attention": LINEAR,
+                    "sliding_attention": {"rope_theta": theta},
+                },
+                "layer_types": ["sliding_attention", "full_attention"],
+                "sliding_window": 4,
+            },
+        )
+        for theta in (9.0, 50.0)
+    ),
     ("smollm3", {"no_rope_layers": [0, 1]}),
     ("smollm3", {"no_rope_layer_interval": 2}),
 ]
@@ -129,6 +145,8 @@ def rewrite(folder: Path, family: str, lacks: str = "", **change: Any) -> dict[s
     if "full_attention" in rope:
         small["rope_theta"] = rope["full_attention"]["rope_theta"]
         small["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        if rope["full_attention"].get("rope_type", "default") != "default":
+            small["rope_scaling"] = rope["full_attention"]
     elif rope:
         theta, kind = rope.pop("rope_theta"), rope.get("rope_type", "default")
         small |= {"rope_theta": theta, "rope_scaling": None if kind == "default" else rope}

@@ -197,13 +197,20 @@ def write_pieces(path: Path, architecture: str, own: Mapping[str, Any], parts: A
 
 
 def write_gemma(path: Path) -> Any:
-    """A random Gemma 3 of transformers, written as llama.cpp's converter writes it."""
-    model, parts = random_model("gemma3_text", GEMMA, NAMES)
+    """A random Gemma 3 of transformers, written as llama.cpp's converter writes it.
+
+    From 4B on, layers without a window divide positions by 8.
+    """
+    angles = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4}
+    rope = {"full_attention": angles, "sliding_attention": {"rope_theta": 1e3}}
+    model, parts = random_model("gemma3_text", GEMMA | {"rope_parameters": rope}, NAMES)
     own: dict[str, Any] = {"block_count": 7, "context_length": 128, "embedding_length": 64}
     own |= {"feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2}
     own |= {f"attention.{name}_length": 32 for name in ("key", "value")}
     own |= {"attention.layer_norm_rms_epsilon": 1e-6, "attention.sliding_window": 8}
-    write_pieces(path, "gemma3", own | {"rope.freq_base": 1e6}, parts)
+    own |= {"rope.freq_base": 1e4, "rope.freq_base_swa": 1e3}
+    own |= {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+    write_pieces(path, "gemma3", own, parts)
     return model
 
 
@@ -237,6 +244,7 @@ def test_gemma_3_is_transformers_and_llama_cpps(tmp_path: Path, adapter: str) ->
     model, path = write_gemma(tmp_path / "model.gguf"), tmp_path / "model.gguf"
     base = open_base(str(path))
     assert base.shape.local_layers == (0, 1, 2, 3, 4, 6) and base.shape.is_tied
+    assert base.shape.rope_scaling == (8.0,)
     check_decoder(model, path, adapter, 3e-3)
 
 
