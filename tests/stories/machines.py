@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,12 @@ from smidgen.edge_client.client.runs.own import MISSED
 from smidgen.edge_client.client.settings import Settings, Summary
 from smidgen.edge_client.client.state import ClientState
 from smidgen.edge_client.errors import Failed, WrongInput
+from smidgen.edge_client.updates.masks import Ring, ring_in
+from smidgen.edge_client.updates.secure_sum import SEALS
 from smidgen.edge_client.wire.fleet import REVOKED
+from smidgen.edge_client.wire.messages import WireError
+from smidgen.edge_client.wire.tensors import decode_update
+from tests.coordinator.secure.draws import Sent, whole_requests
 from tests.stories.clock import Blocking, chance, now, put, unseen
 from tests.stories.disk import Disk
 from tests.stories.faults import Fault
@@ -150,6 +155,7 @@ class Device(Machine):
         summary: Of its last life, once it is done.
         said: Why its last life ended, where that was an error; in one line.
         receipts: SHA-256 of each update that the coordinator said counts, by work.
+        masked: What has left it under a mask.
         has_joined: Whether the run has taken it in; who comes after its end waits for another.
         lives: How often it was started.
     """
@@ -164,6 +170,9 @@ class Device(Machine):
         self.summary: Summary | None = None
         self.said, self.lives = "", 0
         self.receipts: dict[str, str] = {}
+        self.masked = list[Sent]()
+        self._ring: Ring | None = None  # the last that it was handed
+        self._rings: dict[str, Ring] = {}  # by work
         self.has_joined = False
         self._waits_for: Stream | None = None
         self._code: Blocking | None = None
@@ -223,6 +232,16 @@ class Device(Machine):
 
     # What the network asks
 
+    def sent(self, request: bytes) -> None:
+        """Note what leaves the device under a mask, on which ring, and by which secret."""
+        for body in whole_requests([request]):
+            with suppress(WireError), unseen():
+                update, key = decode_update(body), self.folder / "noise.key"
+                if SEALS in (update.coded or {}) and self._ring is not None and key.is_file():
+                    ring = self._rings.setdefault(update.work_id, self._ring)
+                    secret = ClientState(self.folder).secret(ring.run_id)
+                    self.masked.append(Sent(self.name, ring, secret, update))
+
     def fault_of_request(self) -> Fault | None:
         self.requests += 1
         return self._met(self._of_request.pop(self.requests, None))
@@ -260,6 +279,9 @@ class Device(Machine):
     def received(self, stream: Stream) -> None:
         """Note each receipt that has arrived whole: from then on its update must never be lost."""
         request, answer = stream.request, bytes(stream.answer)
+        if request.startswith(b"GET /v1/adapters/"):
+            with suppress(WireError):
+                self._ring = ring_in(answer.partition(b"\r\n\r\n")[2])
         if b'{"accepted":true' not in answer:
             return
         if request.startswith(b"PUT /v1/work/"):

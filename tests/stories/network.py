@@ -163,6 +163,7 @@ class Stream(httpcore.NetworkStream):
     def _send(self, request: bytes) -> None:
         """Let a request go on its way, and meet what is to happen to it."""
         self.request, self.answer = request, bytearray()
+        self._client.sent(request)
         self._cut_at, self._slow_s, link = None, 0.0, self._link
         fault = self._client.fault_of_request()
         kind, size, after_s = (fault.kind, fault.size, fault.seconds) if fault else ("", 0.0, 0.0)

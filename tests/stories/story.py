@@ -31,8 +31,11 @@ from smidgen.coordinator.rounds.events import (
     StepOpened,
     encode_event,
 )
+from smidgen.coordinator.rounds.learning.unmasking import step_in
 from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.orders import OrderKind
+from smidgen.coordinator.rounds.state import heard_so_far
+from smidgen.coordinator.serving.ledger import Live
 from smidgen.coordinator.serving.service import Service
 from smidgen.coordinator.storage.blobs import BlobDamaged
 from smidgen.coordinator.storage.database import StoreError
@@ -45,11 +48,13 @@ from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState, Identity
 from smidgen.edge_client.errors import Failed
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.fleet import device_id_of
 from smidgen.edge_client.wire.tensors import decode_adapter, digest_header
 from smidgen.edge_client.wire.training import Training
 from tests.coordinator.devices import key_of
+from tests.coordinator.secure.draws import reused
 from tests.stories import clock, disk, engine, machines
 from tests.stories.faults import OF_OP, OF_REQUEST, OF_RUN, Fault
 from tests.stories.lies import LIAR, LIES
@@ -66,6 +71,7 @@ ORDERS: Mapping[str, OrderKind] = {
     "extended": "extend",
     "rolled back": "rollback",
 }
+SIZE = 256  # numbers of the adapter
 CANARY = "grandma"  # in each device's texts, and nowhere else
 LABELS = ("weather", "family")
 TASK = Task("hub", LABELS, ("{text} . this is about [MASK] .",), {one: one for one in LABELS})
@@ -77,6 +83,10 @@ STEPS: Mapping[
     "scaffold": {"training": {"scaffold": True}},
     "coded": {"updates": Updates(up="int8", down="int8")},
     "secure": {"updates": Updates(secure_aggregation="int16")},
+    "secure noise": {
+        "updates": Updates(secure_aggregation="int16"),
+        "privacy": Privacy(epsilon=8.0, clip=0.05),
+    },
     "ridge": {"adapter": "lora:2+ridge", "updates": Updates(up="int8", down="int8")},
     "secure ridge": {
         "adapter": "lora:2+ridge",
@@ -112,6 +122,11 @@ class Shape:
     def names(self) -> list[str]:
         honest = [f"d{number}" for number in range(self.devices)]
         return [*honest, LIAR] if self.trouble == "lies" else honest
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether devices draw noise by what they keep to themselves and by when they are asked."""
+        return "noise" in self.steps
 
 
 @dataclass
@@ -432,6 +447,7 @@ class Story:
                 told.lacks.append("the run is not finished")
             self._look_at_journal(service.store.events(self.run_id))
             self._look_at_receipts(service)
+            self._look_at_draws(live)
         for device in self.devices:
             self._look_at_device(device)
         if not self._faults and not all(device.receipts for device in self.devices):
@@ -465,6 +481,17 @@ class Story:
             return
         if any(abs(tensor).max() > MOST for tensor in adapter.values()):
             self.told.wrong.append(f"the adapter has a number above {MOST}")
+
+    def _look_at_draws(self, live: Live) -> None:
+        """No mask and no noise hides two updates, and what is spent is as much as was released."""
+        step, account = step_in(live.config.update_steps), live.config.account
+        sent = [one for device in self.devices for one in device.masked]
+        if step is not None and sent:
+            self.told.wrong += reused(sent, step, SIZE)
+        if account is not None and not self.told.lacks:
+            spent = account.spent(heard_so_far(live.state))
+            if (spent.participations, spent.epsilon) != (self.shape.rounds, spent.budget):
+                self.told.lacks.append(f"privacy: {spent}")
 
     def _look_at_journal(self, events: Sequence[Event]) -> None:
         done = [e.work_id for e in events if isinstance(e, Answered) and e.update_sha256]
@@ -554,7 +581,8 @@ def calm(shape: Shape) -> Told:
 def judged(shape: Shape, faults: Sequence[Fault]) -> Told:
     """Play a story, and compare what came of it with the undisturbed run."""
     told = play(shape, faults)
-    if not (told.lacks or shape.trouble) and told.adapter != calm(shape).adapter:
+    is_exact = not (told.lacks or shape.trouble or shape.has_noise)
+    if is_exact and told.adapter != calm(shape).adapter:
         told.lacks.append(f"adapter {told.adapter[:12]}, undisturbed {calm(shape).adapter[:12]}")
     # A device that parted from a coordinator that was away keeps terms and states of its steps.
     if not (told.lacks or shape.trouble) and told.files > calm(shape).files + 4 * shape.devices:

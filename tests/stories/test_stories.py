@@ -47,7 +47,8 @@ def test_stories_that_once_failed_end_well(seed: int) -> None:
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("steps", "stories"), [("secure", 40), ("ridge", 40), ("secure ridge", 20)]
+    ("steps", "stories"),
+    [("secure", 40), ("secure noise", 20), ("ridge", 40), ("secure ridge", 20)],
 )
 def test_stories_of_other_steps_end_well(steps: str, stories: int) -> None:
     said = told("--seed", "1", "--stories", str(stories), "--steps", steps)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from smidgen.coordinator.rounds.state import State
 from smidgen.coordinator.serving.executor import aggregate
 from smidgen.coordinator.serving.ledger import Live as LiveRun
 from smidgen.coordinator.storage.runs import config_of, find_run, status_of
+from smidgen.edge_client.codecs import shaped
 from smidgen.edge_client.updates.masks import Member, Ring, public_key
 from smidgen.edge_client.updates.privacy import DeviceNoise, Privacy
 from smidgen.edge_client.updates.registry import made
@@ -27,6 +29,7 @@ from smidgen.edge_client.wire.training import Training
 from tests.command_line import smidgen as command
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
+from tests.coordinator.secure.draws import Sent, mean_of, opened
 from tests.coordinator.secure.members import MaskedDevice, members_of
 from tests.coordinator.secure.test_secure_rounds import NAMES, rounds_of, through
 from tests.edge_client.updates.masked import asked
@@ -63,7 +66,7 @@ def noise_of(live: Live, members: list[MaskedDevice], at: tuple[State, StepClose
     for delta in sent:
         flat = np.concatenate([delta[name].ravel().astype(float) for name in sorted(delta)])
         exact += flat * min(1.0, PRIVACY.clip / np.linalg.norm(flat))
-    assert len(names) >= step.fewest(5)
+    assert len(names) >= step.fewest(len(state.masked.members))
     found: np.ndarray = (moved * len(names) - exact) / (step.multiplier * PRIVACY.clip)
     return found
 
@@ -202,3 +205,49 @@ clip = 0.5
     )
     told = command("coordinator", "status", "--store", store, "--json")
     assert told.exit_code == 0 and "other" not in told.stdout
+
+
+@pytest.mark.slow
+def test_two_hundred_devices_of_which_many_go_add_up_to_the_bit(start: Start) -> None:
+    """Three in ten are gone before their update, as many of the rest before they unmask."""
+    live = start(rounds=1, **NOISED | {"min_clients": 200})
+    members = members_of(live.enrol(*(f"d{number}" for number in range(200))))
+    for number, one in enumerate(members):
+        one.ends_at, one.ends_after = ((1,), ()) if number % 10 < 3 else ((), (1,)[number % 3 :])
+        one.join()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in ("evaluate", "train", "unmask", "evaluate"):
+            list(pool.map(work_once, members))
+    [(state, event)] = rounds_of(live)
+    assert event.refused == "" and state.masked is not None
+    names = places_of(state.masked.opened, find_run(live.store, live.run_id).secret)
+    by_id = {one.device_id: one for one in members}
+    keys = tuple(public_key(by_id[name].secret) for name in names)
+    at = state.masked.opened
+    ring = Ring(live.run_id, at.round_index, at.attempt, at.opened_at_s, keys)
+    sent = {
+        names.index(device_id): Sent(
+            device_id, ring, by_id[device_id].secret, decode_update(by_id[device_id].bodies[work])
+        )
+        for work, device_id in state.masked.members.items()
+        if work in by_id[device_id].bodies
+    }
+    assert len(sent) == 140
+    before, after = (
+        decode_adapter(live.store.read(name))
+        for name in (at.adapter_sha256, event.adapter_sha256 or "")
+    )
+    step, size = step_of(state), sum(one.size for one in before.values())
+    whole = [numbers for _, numbers in opened(sent, step.bits, size)]
+    mean = shaped(mean_of(whole, step, 200, size), shapes_of(before))
+    assert all(np.array_equal(after[name], one + mean[name]) for name, one in before.items())
+    told = status_of(live.store, find_run(live.store, live.run_id))["privacy"]
+    assert (told["participations"], told["epsilon"]) == (1, pytest.approx(8.0, abs=1e-3))
+    noise = noise_of(live, members, (state, event))
+    promised = math.sqrt(140 / (step.fewest(200) - step.colluding(200)))
+    assert noise.std() == pytest.approx(promised, rel=5.0 / math.sqrt(2 * noise.size))
+
+
+def work_once(device: MaskedDevice) -> None:
+    if (given := device.next(0.0 if device.bodies else 5.0).work) is not None:
+        device.do(given)
