@@ -3,14 +3,16 @@
 The first round of an adapter such as `lora:8+ridge` trains nothing. Each device sends, once, the
 mean of z z^T over its labelled texts, where z is the mean token state that the base alone has after
 its last layer, scaled to length 1, then a one, then the text's label as a one among zeros. The
-weighted mean of all devices is what one place would compute of all texts, however they are dealt,
-and
+weighted mean of all devices is what one place would compute of all texts, however they are dealt.
+With m_c, the mean x of a label's texts, and S, the scatter of all texts about the mean of their own
+label, both of which it holds, and C labels,
 
-    W = (n M_xx + k I)^-1 n M_xy
+    W = (n S + n/C sum_c m_c m_c^T + k I)^-1 n/C (m_1 .. m_C)
 
-is ridge regression on the labels (Hoerl and Kennard 1970), in federated learning AFL (He et al.
-2025, arXiv:2405.16240). Length 1 takes the place of scaling by statistics of texts and bounds what
-one text says. In later rounds everything else is trained and W rests, not sent again.
+is ridge regression (Hoerl and Kennard 1970), in federated learning AFL (He et al. 2025,
+arXiv:2405.16240), as if each label had as many texts; where each has, it is plain ridge regression.
+Length 1 takes the place of scaling by statistics of texts and bounds what one text says. In later
+rounds everything else is trained and W rests, not sent again.
 
 An answer is the adapter's log-probabilities plus W x (`smidgen.edge_client.engine.linear`).
 """
@@ -66,18 +68,23 @@ def moments_of(states: np.ndarray, labels: Sequence[int], count: int) -> np.ndar
 
 
 def solved(moments: np.ndarray, texts: float, shape: tuple[int, ...]) -> np.ndarray:
-    """W, float32, in nats.
+    """W, float32, in nats; zeros for labels of which there is no text.
 
     Args:
         moments: As `moments_of` has them, of all texts.
         texts: n, how many those are.
         shape: Of W, (labels, width + 1).
     """
+    whole, columns = _whole(moments, shape), shape[1]
+    shares, sums = np.diag(whole)[columns:], whole[:columns, columns:]
+    there = texts * shares > 0.5
+    means = np.where(there, sums / np.where(there, shares, 1.0), 0.0)
     # Rounding, or a lie within it, must not take the penalty away.
-    values, vectors = np.linalg.eigh(_whole(moments, shape))
-    whole, columns = (vectors * np.maximum(values, 0.0)) @ vectors.T, shape[1]
-    xx = texts * whole[:columns, :columns] + PENALTY * np.eye(columns)
-    found: np.ndarray = np.linalg.solve(xx, texts * whole[:columns, columns:]).T * NATS
+    values, vectors = np.linalg.eigh(whole[:columns, :columns] - means @ sums.T)
+    scatter = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    each = texts / max(int(there.sum()), 1)
+    xx = texts * scatter + each * means @ means.T + PENALTY * np.eye(columns)
+    found: np.ndarray = np.linalg.solve(xx, each * means).T * NATS
     return found.astype(np.float32)
 
 

@@ -66,13 +66,22 @@ def drawn(texts: int, seed: int = 0) -> tuple[np.ndarray, list[int]]:
     return states, generator.integers(0, LABELS, texts).tolist()
 
 
-def in_one_place(states: np.ndarray, labels: Sequence[int]) -> np.ndarray:
-    """W by least squares with the penalty as rows of its own, not by the normal equations."""
-    x, y = features(states), np.eye(LABELS)[list(labels)]
-    rows = np.vstack([x, np.sqrt(PENALTY) * np.eye(x.shape[1])])
-    found, *_ = np.linalg.lstsq(rows, np.vstack([y, np.zeros((x.shape[1], LABELS))]), rcond=None)
+def least_squares(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """W with the penalty as rows of its own, not by the normal equations."""
+    x = np.vstack([rows, np.sqrt(PENALTY) * np.eye(rows.shape[1])])
+    found, *_ = np.linalg.lstsq(x, np.vstack([wanted, np.zeros((rows.shape[1], LABELS))]))
     weight: np.ndarray = NATS * found.T
     return weight
+
+
+def in_one_place(states: np.ndarray, labels: Sequence[int]) -> np.ndarray:
+    """Of each text how far it is from its label's mean, and these as often as one another."""
+    x, y = features(states), np.eye(LABELS)[list(labels)]
+    there = sorted({*labels})
+    means = np.array([x[y[:, label] == 1].mean(axis=0) for label in there])
+    often = np.sqrt(len(x) / len(there))
+    rows = np.vstack([x - means[[there.index(label) for label in labels]], often * means])
+    return least_squares(rows, np.vstack([np.zeros_like(y), often * np.eye(LABELS)[there]]))
 
 
 def learnt(
@@ -104,6 +113,14 @@ def test_dealing_changes_nothing(learning: Learning, owners: list[int], seed: in
     others = {name: one for name, one in after.items() if name != WEIGHT}
     before = {name: one for name, one in ADAPTER.items() if name != WEIGHT}
     assert encode_adapter(others) == encode_adapter(before)
+
+
+def test_of_labels_with_as_many_texts_it_is_plain_ridge_regression() -> None:
+    states, _ = drawn(12)
+    labels = [0, 1, 2] * 4
+    plain = least_squares(features(states), np.eye(LABELS)[labels])
+    after = learnt([update_of(states, labels)])[WEIGHT]
+    np.testing.assert_allclose(after, plain, atol=2e-4)
 
 
 def test_later_rounds_leave_it_as_it_is() -> None:
