@@ -34,8 +34,8 @@ from smidgen.edge_client.updates.masks import Ring, ring_in
 from smidgen.edge_client.updates.secure_sum import SEALS
 from smidgen.edge_client.wire.fleet import REVOKED
 from smidgen.edge_client.wire.messages import WireError
-from smidgen.edge_client.wire.tensors import decode_update
-from tests.coordinator.secure.draws import Sent, whole_requests
+from smidgen.edge_client.wire.tensors import Update, decode_update
+from tests.coordinator.secure.draws import whole_requests
 from tests.stories.clock import Blocking, chance, now, put, unseen
 from tests.stories.disk import Disk
 from tests.stories.faults import Fault
@@ -155,7 +155,8 @@ class Device(Machine):
         summary: Of its last life, once it is done.
         said: Why its last life ended, where that was an error; in one line.
         receipts: SHA-256 of each update that the coordinator said counts, by work.
-        masked: What has left it under a mask.
+        masked: What has left it under a mask, each with its secret of then.
+        rings: Of secure aggregations that it was handed, by SHA-256.
         has_joined: Whether the run has taken it in; who comes after its end waits for another.
         lives: How often it was started.
     """
@@ -170,9 +171,9 @@ class Device(Machine):
         self.summary: Summary | None = None
         self.said, self.lives = "", 0
         self.receipts: dict[str, str] = {}
-        self.masked = list[Sent]()
-        self._ring: Ring | None = None  # the last that it was handed
-        self._rings: dict[str, Ring] = {}  # by work
+        self.masked = list[tuple[bytes, Update]]()
+        self.rings: dict[str, Ring] = {}
+        self.run_id = ""
         self.has_joined = False
         self._waits_for: Stream | None = None
         self._code: Blocking | None = None
@@ -233,14 +234,13 @@ class Device(Machine):
     # What the network asks
 
     def sent(self, request: bytes) -> None:
-        """Note what leaves the device under a mask, on which ring, and by which secret."""
+        """Note what leaves the device under a mask, with the secret that it has then."""
         for body in whole_requests([request]):
             with suppress(WireError), unseen():
-                update, key = decode_update(body), self.folder / "noise.key"
-                if SEALS in (update.coded or {}) and self._ring is not None and key.is_file():
-                    ring = self._rings.setdefault(update.work_id, self._ring)
-                    secret = ClientState(self.folder).secret(ring.run_id)
-                    self.masked.append(Sent(self.name, ring, secret, update))
+                update = decode_update(body)
+                if SEALS in (update.coded or {}) and (self.folder / "noise.key").is_file():
+                    secret = ClientState(self.folder).secret(self.run_id)
+                    self.masked.append((secret, update))
 
     def fault_of_request(self) -> Fault | None:
         self.requests += 1
@@ -281,7 +281,10 @@ class Device(Machine):
         request, answer = stream.request, bytes(stream.answer)
         if request.startswith(b"GET /v1/adapters/"):
             with suppress(WireError):
-                self._ring = ring_in(answer.partition(b"\r\n\r\n")[2])
+                name = request[len(b"GET /v1/adapters/") :].partition(b" ")[0].decode()
+                self.rings[name] = ring_in(answer.partition(b"\r\n\r\n")[2])
+        if request.startswith(b"POST /v1/runs/"):
+            self.run_id = request.split(b"/")[3].decode()
         if b'{"accepted":true' not in answer:
             return
         if request.startswith(b"PUT /v1/work/"):

@@ -48,13 +48,14 @@ from smidgen.edge_client.client.settings import Settings
 from smidgen.edge_client.client.state import ClientState, Identity
 from smidgen.edge_client.errors import Failed
 from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.updates.masks import public_key
 from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.settings import Updates
 from smidgen.edge_client.wire.fleet import device_id_of
 from smidgen.edge_client.wire.tensors import decode_adapter, digest_header
 from smidgen.edge_client.wire.training import Training
 from tests.coordinator.devices import key_of
-from tests.coordinator.secure.draws import reused
+from tests.coordinator.secure.draws import Sent, reused
 from tests.stories import clock, disk, engine, machines
 from tests.stories.faults import OF_OP, OF_REQUEST, OF_RUN, Fault
 from tests.stories.lies import LIAR, LIES
@@ -447,7 +448,7 @@ class Story:
                 told.lacks.append("the run is not finished")
             self._look_at_journal(service.store.events(self.run_id))
             self._look_at_receipts(service)
-            self._look_at_draws(live)
+            self._look_at_draws(live, service.store.events(self.run_id))
         for device in self.devices:
             self._look_at_device(device)
         if not self._faults and not all(device.receipts for device in self.devices):
@@ -482,12 +483,26 @@ class Story:
         if any(abs(tensor).max() > MOST for tensor in adapter.values()):
             self.told.wrong.append(f"the adapter has a number above {MOST}")
 
-    def _look_at_draws(self, live: Live) -> None:
+    def _look_at_draws(self, live: Live, events: Sequence[Event]) -> None:
         """No mask and no noise hides two updates, and what is spent is as much as was released."""
         step, account = step_in(live.config.update_steps), live.config.account
-        sent = [one for device in self.devices for one in device.masked]
+        rings = {name: ring for device in self.devices for name, ring in device.rings.items()}
+        asked = {
+            work: rings.get(event.handed(""))
+            for event in events
+            if isinstance(event, StepOpened) and event.kind == "train" and event.masks
+            for work, _ in event.members
+        }
+        sent = [
+            Sent(device.name, ring, secret, update)
+            for device in self.devices
+            for secret, update in device.masked
+            if (ring := asked.get(update.work_id)) and public_key(secret) in ring.keys
+        ]
         if step is not None and sent:
             self.told.wrong += reused(sent, step, SIZE)
+        if step is not None and not self._faults and len(sent) < self.shape.devices:
+            self.told.wrong.append(f"{len(sent)} masked updates were seen")
         if account is not None and not self.told.lacks:
             spent = account.spent(heard_so_far(live.state))
             if (spent.participations, spent.epsilon) != (self.shape.rounds, spent.budget):
