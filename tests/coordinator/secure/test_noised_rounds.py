@@ -208,6 +208,7 @@ clip = 0.5
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_two_hundred_devices_of_which_many_go_add_up_to_the_bit(start: Start) -> None:
     """Three in ten are gone before their update, as many of the rest before they unmask."""
     live = start(rounds=1, **NOISED | {"min_clients": 200})
