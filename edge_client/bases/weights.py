@@ -145,10 +145,13 @@ class Weights:
         They are read, not mapped: around a mapped row a kernel may map two megabytes.
 
         Raises:
+            IndexError: No such row.
             WeightsError: No such matrix, or a file that was cut short since it was opened.
         """
-        stored = self.stored(name)
-        places = stored.places(np.asarray(indices, np.int64))
+        stored, rows = self.stored(name), np.asarray(indices, np.int64)
+        if ((rows < 0) | (rows >= stored.shape[0])).any():  # else another matrix's would be read
+            raise IndexError(f"{self.path}: {name} has {stored.shape[0]} rows")
+        places = stored.places(rows)
         data = self._read(name, stored.data, places)
         scale = None if stored.scale is None else self._read(name + SCALE, stored.scale, places)
         shape = len(places), stored.shape[1]

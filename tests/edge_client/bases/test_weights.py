@@ -159,6 +159,12 @@ def test_rows_read_their_own_pages_alone(cold: Path) -> None:
     assert resident_file_bytes() - mapped < 8 * mmap.PAGESIZE
 
 
+@pytest.mark.parametrize("row", [-1, 1024])
+def test_a_row_that_is_not_there_is_no_other_matrixs(cold: Path, row: int) -> None:
+    with pytest.raises(IndexError, match="b has 1024 rows"):
+        Weights(cold).rows("b", [3, row])
+
+
 def test_rows_of_a_file_cut_short_since_are_refused(cold: Path) -> None:
     weights = Weights(cold)
     os.truncate(cold, cold.stat().st_size - 4096)
