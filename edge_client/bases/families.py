@@ -179,7 +179,7 @@ def rope_scaling(architecture: str, config: Mapping[str, Any]) -> tuple[float, .
     if kind in ("linear", "llama3"):
         part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1
         scales: list[Any] = [rope.get(name) for name in SCALES[: 4 if kind == "llama3" else 1]]
-        numbers = [float(one) for one in scales if type(one) in (int, float) and one > 0]
+        numbers = [float(one) for one in scales if type(one) in (int, float) and 0 < one < math.inf]
         if part == 1 and len(numbers) == len(scales):
             return tuple(numbers)
     raise ArchitectureError(

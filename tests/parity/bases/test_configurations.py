@@ -96,6 +96,7 @@ def test_an_alias_counts_more_than_the_key_itself() -> None:
         ("llama", {"mlp_bias": True}),
         ("bert", {"num_attention_heads": 7}),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0.0}}),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": float("inf")}}),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}),
         ("qwen3", {"attention_bias": True}),
