@@ -353,6 +353,7 @@ def _next_step(
     is_last = state.round_index >= rounds_of(config, state)
     every = config.evaluate_every
     is_due = state.round_index == 0 or is_last or (every and state.round_index % every == 0)
+    is_due = is_due or (config.labelling is not None and state.round_index == state.solved)
     is_due = is_due and state.evaluated < state.round_index
     if is_last and not is_due:
         return Finished(now_s)
@@ -366,8 +367,8 @@ def _next_step(
         # More attempts than steps there never were.
         return _evaluate(config, state, alive, secret, now_s, state.steps + 1, is_first=True)
     labelling = config.labelling
-    is_labelled = state.labelled > state.round_index
-    if labelling and not is_labelled and state.round_index % labelling.infer_every == 0:
+    is_waiting = state.labelled > state.round_index or _asks_moments(config, state, alive)
+    if labelling and not is_waiting and labels_after(labelling, state.round_index, state.solved):
         chosen = labellers(
             _free(state, alive), labelling.infer_clients, secret, state.round_index + 1
         )
@@ -502,6 +503,28 @@ def thresholds_before(config: Schedule, state: State, round_index: int) -> tuple
     return class_thresholds(told, config.labelling, config.labels, share)
 
 
+def labels_after(labelling: Labelling, round_index: int, solved: int) -> bool:
+    """Whether devices label before the next round, which does not come if it asks for moments.
+
+    The first pseudo-labels of a run with ridge regression are by that, not by the base alone.
+
+    Args:
+        labelling: How often.
+        round_index: The last round.
+        solved: See `State`.
+    """
+    return round_index == solved or round_index % labelling.infer_every == 0
+
+
+def _asks_moments(config: Schedule, state: State, alive: Collection[str]) -> bool:
+    """Whether the next training step asks for moments: once, of enough holders of labelled texts.
+
+    With too few of them rounds go on without, until there are enough.
+    """
+    is_due = RIDGE in config.update_steps and not state.solved
+    return is_due and sum(state.texts.get(name) != 0 for name in alive) >= config.min_updates
+
+
 def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:
     """The adapter that devices label with: the capacity gate of AUG-FedPrompt.
 
@@ -540,10 +563,8 @@ def _train(
         most = min(most or room, room)
     at, steps, fraction = (round_index, attempt), config.update_steps, config.fraction
     over_selection, confidences = config.over_selection, state.confidences
-    is_due = RIDGE in steps and not state.solved
-    if is_due and sum(state.texts.get(name) != 0 for name in alive) >= config.min_updates:
-        # Moments go once, of texts labelled by hand, and cost little more than reading these. With
-        # too few holders of such texts rounds go on without, until there are enough.
+    if _asks_moments(config, state, alive):
+        # Moments go once, of texts labelled by hand, and cost little more than reading these.
         fraction, over_selection, confidences = 1.0, 1.0, {}
         most = MOST_MASKED if config.updates.secured else 0
         steps = (OF_MOMENTS, *config.updates.secured)

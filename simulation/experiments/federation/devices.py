@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from smidgen.coordinator.rounds.admission import Refusal, check_update
 from smidgen.coordinator.rounds.events import Answered, StepOpened
+from smidgen.coordinator.rounds.machine import labels_after
 from smidgen.coordinator.rounds.schedule import RunSpec, Schedule
 from smidgen.coordinator.rounds.scoring import Score as Told
 from smidgen.coordinator.rounds.scoring import judged, scored
@@ -46,10 +47,11 @@ class Rounds(Schedule):
     is_guarded: bool = False
     hostile: Hostile | None = None
 
-    def is_gated(self, round_index: int) -> bool:
+    def is_gated(self, round_index: int, solved: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
-        every = self.labelling.infer_every if self.labelling else 0
-        return every > 0 and round_index % every == 0 and round_index < self.rounds
+        said = self.labelling
+        is_due = said is not None and labels_after(said, round_index, solved)
+        return is_due and round_index < self.rounds
 
     def is_scored(self, round_index: int) -> bool:
         """Whether an adapter that is evaluated after a round is scored on the test texts too."""

@@ -385,7 +385,7 @@ class _Run:
         self._fetch(opened, adapter)
         work_id, _ = opened.members[0]
         report = None
-        if self._schedule.is_gated(round_index):
+        if self._schedule.is_gated(round_index, self._state.solved):
             report = self._devices.gate(adapter, self._work(opened, work_id))
         if report is not None:
             self._gate = report

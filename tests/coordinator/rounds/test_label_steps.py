@@ -84,6 +84,28 @@ def test_labelling_stands_between_evaluation_and_training() -> None:
     assert steps == [("evaluate", 0), ("label", 1), ("train", 1), ("evaluate", 1)]
 
 
+@pytest.mark.parametrize("evaluate_every", [0, 1])
+def test_with_ridge_regression_the_first_labels_are_by_it(evaluate_every: int) -> None:
+    """Before it is solved nobody reads a text, and then it is evaluated, so that it labels."""
+    said = {"adapter": "lora:8+ridge", "rounds": 5, "evaluate_every": evaluate_every}
+    _, log = run(replace(PACED, labelling=Labelling(infer_every=2), **said))
+    steps = [(e.kind, e.round_index) for e in log if isinstance(e, StepOpened)]
+    expected = [("evaluate", 0), ("train", 1), ("evaluate", 1), ("label", 2), ("train", 2)]
+    assert steps[:5] == expected
+    first, *others = opened(log, "label")
+    assert first.adapter_sha256 == opened(log, "evaluate")[1].adapter_sha256
+    assert [step.round_index for step in others] == [3, 5]
+
+
+def test_where_ridge_regression_lacks_labelled_texts_devices_label_before_it() -> None:
+    def without(opened: StepOpened, work_id: str, device_id: str) -> Answered:
+        told = says(opened, work_id, device_id)
+        return replace(told, labelled=0, confidences=told_of((0, 0.99), (1, 0.99)))
+
+    _, log = run(replace(PACED, adapter="lora:8+ridge", rounds=2), without)
+    assert [step.round_index for step in opened(log, "label")] == [1, 2]
+
+
 def test_labelling_changes_no_adapter() -> None:
     assert run(PACED)[0].adapter_sha256 == run(CONFIG)[0].adapter_sha256
     state = State("first")
