@@ -60,7 +60,7 @@ ADDED = {
         *("least_samples", "sample_share"),
     ),
     "labelling": ("known_first", "stops_when_found", "settled_after"),
-    "updates": ("down", "steps"),
+    "updates": ("down", "steps", "secure_aggregation"),
     "personal": ("start", "above", "stages", "by_output"),
     "": (
         *("norm_bound", "max_examples", "is_guarded", "hostile", "learning", "ranks", "updates"),
