@@ -197,7 +197,7 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Rep
     held = terms.work.training.samples_of(len(own.data.labelled) + limit)
     planned = training_forwards(engine, terms, held)
     stands = _standing(notes.book, said, opened.sketch)
-    reader, price = None, engine.layers * len(engine.encoder.views())  # per text, at most
+    reader, price = None, engine.layers * _passes(engine, terms)  # per text, at most
     while notes.book.done < len(opened.queue):
         if said.stops_when_found and _has_found(notes, stands, terms, limit):
             break
@@ -308,7 +308,12 @@ def _reading_forwards(
     frozen = frozen_layers(terms.spec, engine.layers)
     known = sum(name in notes.book.readings for name in readings)
     through = sum(reading.layers for reading in readings.values()) - frozen * known
-    return through * len(engine.encoder.views())
+    return through * _passes(engine, terms)
+
+
+def _passes(engine: Engine, terms: LabelTerms) -> int:
+    """How often a text is read for one answer; ridge regression reads it by the base, too."""
+    return len(engine.encoder.views()) * (2 if terms.spec.ridge else 1)
 
 
 def training_forwards(engine: Engine, terms: LabelTerms, num_examples: int) -> int:

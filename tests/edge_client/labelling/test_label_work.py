@@ -20,6 +20,7 @@ from smidgen.edge_client.labelling.label_journal import (
 from smidgen.edge_client.labelling.label_work import CHUNK, pseudo_texts, terms_of
 from smidgen.edge_client.labelling.pseudo_labels import text_id
 from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.updates.ridge import WEIGHT
 from tests.edge_client.engine.engines import KINDS
 from tests.edge_client.labelling.two_topics import (
     ALL,
@@ -190,6 +191,17 @@ def test_an_ensembles_texts_cost_as_much_as_its_patterns(tiny_base: Base) -> Non
     planned = 15 * 3 * engine.layers
     assert 0 < notes.book.labelling_forwards <= planned / 3
     assert notes.book.labelling_forwards == notes.book.done * 3 * engine.layers
+
+
+def test_with_ridge_regression_a_text_costs_two_passes(tiny_base: Base) -> None:
+    spec, name, notes = parse_adapter("lora:4+ridge"), "lora:4+ridge", MemoryNotes()
+    engine = open_engine("onnx", tiny_base, TASK, spec, TRAINING)
+    start = engine.adapter()
+    engine.load_adapter(start | {WEIGHT: np.ones_like(start[WEIGHT])})
+    before = engine.layer_forwards
+    label(engine, DATA, work_of(replace(ALL, read_share=0.5), adapter_spec=name), notes)
+    assert notes.book.labelling_forwards == notes.book.done * 2 * engine.layers
+    assert engine.layer_forwards - before == notes.book.labelling_forwards > 0
 
 
 @pytest.mark.few(1)
