@@ -25,6 +25,8 @@ def asked(name: str, *words: str, place: Place = NOWHERE, **given: Any) -> Piece
     usual: dict[str, Any] = {"base": "embedded"}
     if paper == "aug-fedprompt":
         usual |= {"adapter": "lora:8", "dataset": "ag_news", "factor": (), "beside": ()}
+    if scenario == "few-labels":
+        usual |= {"dataset": "ag_news", "labels": 64}
     if paper == "fedp2eft":
         usual |= {"rank": 2, "lr": 5e-3}
     usual |= given

@@ -34,7 +34,7 @@ SILOS = ("perplexity", "curve", "personalize", "ner", "search")
 OWN = ("masakhanews", "unseen", "budgets", "xnli")
 COMPARED = (
     *("mixed-ranks", "server-learning", "selections", "traffic-accuracy", "adapter-forms"),
-    *("interpolate", "instructions"),
+    *("interpolate", "instructions", "few-labels", "one-place"),
 )
 ASKED = [
     *(f"aug-fedprompt:{n} {of} {size}" for n in AUG_NAMES for of in SETS for size in SIZES),
