@@ -521,8 +521,8 @@ def _asks_moments(config: Schedule, state: State, alive: Collection[str]) -> boo
 
     With too few of them rounds go on without, until there are enough.
     """
-    is_due = RIDGE in config.update_steps and not state.solved
-    return is_due and sum(state.texts.get(name) != 0 for name in alive) >= config.min_updates
+    holders = sum(state.texts.get(name) != 0 for name in alive)
+    return RIDGE in config.update_steps and not state.solved and holders >= config.min_updates
 
 
 def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:

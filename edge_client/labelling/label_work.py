@@ -197,7 +197,9 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Rep
     held = terms.work.training.samples_of(len(own.data.labelled) + limit)
     planned = training_forwards(engine, terms, held)
     stands = _standing(notes.book, said, opened.sketch)
-    reader, price = None, engine.layers * _passes(engine, terms)  # per text, at most
+    # The base alone reads a text, too, for ridge regression.
+    passes = len(engine.encoder.views()) * (1 + terms.spec.ridge)
+    reader, price = None, engine.layers * passes  # per text, at most
     while notes.book.done < len(opened.queue):
         if said.stops_when_found and _has_found(notes, stands, terms, limit):
             break
@@ -214,7 +216,7 @@ def label(engine: Engine, own: OwnTexts, terms: LabelTerms, notes: Notes) -> Rep
             reader.learn_again(done, notes.book.reads)
         found = reader.read([texts[name] for name in names], names)
         readings = agreed(found, notes.book.readings, terms.thresholds)
-        notes.add(Read(readings, _reading_forwards(engine, terms, readings, notes)))
+        notes.add(Read(readings, passes * _layers_through(engine, terms, readings, notes)))
     return _report(notes, texts, terms, len(own.data.labelled))
 
 
@@ -298,22 +300,16 @@ def _ordered(engine: Engine, texts: Mapping[str, Example]) -> tuple[str, ...]:
     return tuple(names[row] for row in vote_k(engine.features(list(texts.values()), 0)))
 
 
-def _reading_forwards(
+def _layers_through(
     engine: Engine, terms: LabelTerms, readings: Mapping[str, Reading], notes: Notes
 ) -> int:
-    """Layer-forwards of readings, by rule: what a cache holds after a kill must change no label.
+    """Layer-forwards of one pass, by rule: what a cache holds after a kill must change no label.
 
     The frozen layers of a text that was read before cost nothing.
     """
     frozen = frozen_layers(terms.spec, engine.layers)
     known = sum(name in notes.book.readings for name in readings)
-    through = sum(reading.layers for reading in readings.values()) - frozen * known
-    return through * _passes(engine, terms)
-
-
-def _passes(engine: Engine, terms: LabelTerms) -> int:
-    """How often a text is read for one answer; ridge regression reads it by the base, too."""
-    return len(engine.encoder.views()) * (2 if terms.spec.ridge else 1)
+    return sum(reading.layers for reading in readings.values()) - frozen * known
 
 
 def training_forwards(engine: Engine, terms: LabelTerms, num_examples: int) -> int:

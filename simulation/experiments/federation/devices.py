@@ -49,9 +49,8 @@ class Rounds(Schedule):
 
     def is_gated(self, round_index: int, solved: int) -> bool:
         """Whether clients label right after a round, so that its adapter is judged before."""
-        said = self.labelling
-        is_due = said is not None and labels_after(said, round_index, solved)
-        return is_due and round_index < self.rounds
+        said, is_last = self.labelling, round_index >= self.rounds
+        return said is not None and not is_last and labels_after(said, round_index, solved)
 
     def is_scored(self, round_index: int) -> bool:
         """Whether an adapter that is evaluated after a round is scored on the test texts too."""
