@@ -87,8 +87,9 @@ def test_labelling_stands_between_evaluation_and_training() -> None:
 @pytest.mark.parametrize("evaluate_every", [0, 1])
 def test_with_ridge_regression_the_first_labels_are_by_it(evaluate_every: int) -> None:
     """Before it is solved nobody reads a text, and then it is evaluated, so that it labels."""
-    said = {"adapter": "lora:8+ridge", "rounds": 5, "evaluate_every": evaluate_every}
-    _, log = run(replace(PACED, labelling=Labelling(infer_every=2), **said))
+    labelling = Labelling(infer_every=2)
+    config = replace(PACED, adapter="lora:8+ridge", rounds=5, labelling=labelling)
+    _, log = run(replace(config, evaluate_every=evaluate_every))
     steps = [(e.kind, e.round_index) for e in log if isinstance(e, StepOpened)]
     expected = [("evaluate", 0), ("train", 1), ("evaluate", 1), ("label", 2), ("train", 2)]
     assert steps[:5] == expected
