@@ -1,6 +1,7 @@
 """`python -m benchmarks`: the papers' tables beside ours, our comparisons, and making a base."""
 
 from benchmarks.commands.hostile import hostile_command
+from benchmarks.commands.labelling import labelling
 from benchmarks.commands.leakage import leakage
 from benchmarks.commands.paper import paper_command
 from benchmarks.commands.papers import papers_command
@@ -17,5 +18,6 @@ app.command("hostile")(hostile_command)
 app.command("pretrain")(pretrain)
 app.command("zero-compute")(zero_compute)
 app.command("waiting")(waiting)
+app.command("labelling")(labelling)
 app.command("leakage")(leakage)
 app.command("secure-sums")(secure_sums)

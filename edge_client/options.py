@@ -69,7 +69,7 @@ PANELS = {
     "Service": ("workers keep_rounds least_free", "minimum_client drain plugins plugin_limit"),
     "Store": ("", "database blobs"),
     "Measuring": (
-        "steps masked is_tagging is_random peers only budget",
+        "steps masked is_tagging is_random peers only budget train.texts",
         "warmup threads isa cgroup peer sample again page_only",
     ),
     "Other": ("", ""),

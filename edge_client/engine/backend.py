@@ -77,6 +77,26 @@ class BatchWatch:
         return self._watch.see(layer, [self._names[row] for row in rows], states)
 
 
+def first_rows(lengths: np.ndarray) -> np.ndarray:
+    """Each text's first row, (B,), of texts that lie one behind the other."""
+    rows: np.ndarray = np.cumsum(lengths) - lengths
+    return rows
+
+
+def mean_states(states: np.ndarray, batch: Batch) -> np.ndarray:
+    """Each text's mean, (B, 1, H), of its tokens' states, float32, (N, H)."""
+    lengths = batch.attention.sum(axis=1)
+    sums = np.add.reduceat(states, first_rows(lengths))  # (B, H)
+    means: np.ndarray = (sums / lengths[:, None].astype(np.float32))[:, None]
+    return means
+
+
+def state_sums(states: np.ndarray) -> tuple[float, float]:
+    """The sum of states' numbers and of their squares."""
+    wide = states.astype(np.float64)
+    return float(wide.sum()), float(np.square(wide).sum())
+
+
 def going_on(watch: ExitMonitor, layer: int, rows: np.ndarray, states: np.ndarray) -> np.ndarray:
     """Positions in `rows` of the texts that continue, ascending."""
     return np.flatnonzero(~watch.see(layer, rows.tolist(), states))

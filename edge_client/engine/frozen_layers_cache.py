@@ -18,7 +18,8 @@ from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.batches import Batch
 
-Compute = Callable[[Batch], np.ndarray]
+States = np.ndarray | list[np.ndarray]  # text by text
+Compute = Callable[[Batch], States]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class FrozenPrefix:
         batch: Batch,
         dtype: str,
         compute: Compute,
-        out: np.ndarray,
+        out: States,
         is_answer_only: bool = False,
     ) -> None:
         """Fill in the states at the cut.
@@ -46,10 +47,10 @@ class FrozenPrefix:
         Args:
             batch: Encoded texts, B of them.
             dtype: What is computed in.
-            compute: The states of some of the texts, padded to the longest of them, float32,
-                (texts, tokens, H); or (texts, 1, H) where only the answer is wanted.
-            out: (B, T, H) or (B, 1, H); zero where a text is padded. Must not alias a buffer that
-                `compute` writes.
+            compute: The states of some of the texts, float32, of each (tokens, H), padded or not;
+                or (1, H) where only the answer is wanted.
+            out: Of each text (tokens, H) or (1, H); zero where it is padded. Must not alias a
+                buffer that `compute` writes.
             is_answer_only: Whether these are all layers, and one answer of a text is wanted.
         """
         whats = [f"{dtype} states"] * len(batch.ids)
@@ -72,7 +73,7 @@ class FrozenPrefix:
         self._fill(batch, layer, [f"{dtype} mean"] * len(batch.ids), compute, out)
 
     def _fill(
-        self, batch: Batch, layers: int, whats: list[str], compute: Compute, out: np.ndarray
+        self, batch: Batch, layers: int, whats: list[str], compute: Compute, out: States
     ) -> None:
         lengths, keys, missing = batch.attention.sum(axis=1), [], []
         with phase("cache"):

@@ -209,10 +209,15 @@ def vector_elements(shape: Shape) -> int:
 
 
 def score_bias_bytes(work: Workload, plan: Plan) -> int:
-    """What is added to all scores by distance, with its padding mask and what it is made of."""
+    """What is added to all scores by distance, and what it is made of.
+
+    The torch engine has it for each text, with its padding mask; the onnx engine once, and as texts
+    of some length take it.
+    """
     if not family_of(work.shape.architecture).relative_bias:
         return 0
     texts, tokens = min(plan.micro_batch, work.batch), plan.tokens + work.spec.prompt_tokens
+    texts = 2 if work.engine == "onnx" else texts
     return (4 * texts * work.shape.heads + 32) * tokens * tokens
 
 

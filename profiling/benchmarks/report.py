@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from smidgen.edge_client.tables import Column, Table, seconds, share, size, sizes
@@ -73,12 +74,14 @@ def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
 def train_table(runs: Sequence[TrainingRun]) -> Table:
     """One row per process, ours first."""
     ours = runs[0]
+    texts = last_part(ours.settings.get("texts", ""))
+    of = f"texts of {texts} of at most" if texts else "x"
     peaks = ("predicted_peak_bytes", "peak_rss_bytes", "peak_anon_bytes")
     told = sizes([getattr(run, name) for run in runs for name in peaks])
     columns = [Column("engine", "word"), *(Column(name) for name in ("predicted", "RSS", "anon"))]
     if is_capped := any(run.cgroup_limit_bytes for run in runs):
         columns.append(Column("cgroup", optional=1))
-    columns += [Column("step"), Column("min to max", optional=2)]
+    columns += [Column("step"), Column("min to max", optional=2), Column("processor", optional=1)]
     rows = []
     for place, run in enumerate(runs):
         step = run.step_s if run.is_done else None
@@ -89,16 +92,18 @@ def train_table(runs: Sequence[TrainingRun]) -> Table:
                 *([_group(run)] if is_capped else []),
                 seconds(step["median"]) if step else "-",
                 f"{seconds(step['min'])} to {seconds(step['max'])}" if step else "-",
+                seconds(median(run.steps_processor_s)) if run.steps_processor_s else "-",
             ]
         )
     return Table(
         columns,
         rows,
-        f"{ours.base}, {ours.bits} bits, {ours.batch} x {ours.tokens} tokens, {ours.adapter}",
+        f"{ours.base}, {ours.bits} bits, {ours.batch} {of} {ours.tokens} tokens, {ours.adapter}",
         [
             "predicted: peak, estimated before the start; RSS: the process's peak of resident "
             "memory, by the kernel (VmHWM); anon: its part that belongs to no file, sampled every "
-            f"{1000 * ours.sample_interval_s:.0f} ms; step: median of {len(ours.steps_s)} steps"
+            f"{1000 * ours.sample_interval_s:.0f} ms; step: median of {len(ours.steps_s)} steps; "
+            "processor: its processor time, of all threads"
         ],
     )
 
@@ -116,7 +121,12 @@ def ratio_notes(ours: str, found: Mapping[str, Mapping[str, float | None]]) -> l
         ours: Our engine's name.
         found: Ratios of ours to each peer.
     """
-    names = {"step_s": "step time", "peak_rss": "peak RSS", "peak_anon": "peak anonymous"}
+    names = {
+        "step_s": "step time",
+        "step_processor_s": "processor time",
+        "peak_rss": "peak RSS",
+        "peak_anon": "peak anonymous",
+    }
     return [
         f"{named(ours)} : {peer} = "
         + ", ".join(f"{_times(ratio[name])} {text}" for name, text in names.items())
@@ -136,7 +146,9 @@ def train_notes(runs: Sequence[TrainingRun]) -> list[str]:
         before = plan_text(ours.stepped_down_from, ours.batch)
         notes.append(f"it began with {before}, and stepped down")
     if ours.prediction_error is not None:
-        notes.append(f"predicted peak: {100 * ours.prediction_error:+.1f} % of the measured one")
+        so_long = ", of texts of all tokens" if ours.settings.get("texts") else ""
+        error = f"{100 * ours.prediction_error:+.1f} % of the measured one"
+        notes.append(f"predicted peak{so_long}: {error}")
     if ours.gemm_share is not None and ours.gemm_flops_per_s is not None:
         rate = f"{ours.gemm_flops_per_s / 1e9:.0f} GFLOP/s"
         notes.append(f"rate: {share(ours.gemm_share)} of the {rate} of a plain float32 product")

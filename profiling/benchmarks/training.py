@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from smidgen.edge_client.adapters.spec import (
     LORA_ALPHA,
     AdapterError,
@@ -21,11 +23,15 @@ from smidgen.edge_client.adapters.spec import (
     parse_adapter,
     target_pattern,
 )
+from smidgen.edge_client.bases.tokenizer import open_tokens
 from smidgen.edge_client.engine import opening
 from smidgen.edge_client.engine.opening import check_device
+from smidgen.edge_client.engine.trainer import epoch_batches
 from smidgen.edge_client.errors import demand, installing
 from smidgen.edge_client.planning.plan import AUTO, BudgetError, parse_budget
 from smidgen.edge_client.planning.resources import fast_dtypes, flags_here
+from smidgen.edge_client.texts.examples import joined, read_file
+from smidgen.edge_client.texts.parts import ANY
 from smidgen.edge_client.wire.training import Training
 from smidgen.profiling.benchmarks.training_run import TrainingRun, spread
 from smidgen.profiling.instruments.child import Child, Line, run_child, silent
@@ -92,6 +98,8 @@ class Settings(Case):
         cap_bytes: Hard memory limit for smidgen's process, or None.
         threads: Threads per process, 1 or more. Default: one per core.
         isa: What torch is held to, such as `avx2`; empty for all that the processor has.
+        texts: A file of texts: steps take random texts as long as those, of similar length
+            together, as training does; --tokens is the most of one. Default: all of --tokens.
 
     Raises:
         BenchmarkError: A value is out of range.
@@ -102,6 +110,7 @@ class Settings(Case):
     cap_bytes: int | None = None
     threads: int | None = None
     isa: str = ""
+    texts: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -128,6 +137,8 @@ class Settings(Case):
                 "masked": (0, self.masked, self.tokens),
             }
         )
+        is_right = not (self.texts and (self.masked or self.is_tagging))
+        demand(is_right, "--texts asks for labels; leave --masked, --tagging out", BenchmarkError)
         is_right = not (self.masked and self.spec.head)
         demand(is_right, "--masked asks for words; leave +head of --adapter out", BenchmarkError)
         is_right = not self.is_tagging or (self.spec.head and not self.masked)
@@ -179,6 +190,22 @@ class Benchmark:
                 f"--tokens {settings.tokens}: base {settings.base} takes {MASK_POSITION + 1} to "
                 f"{longest} with this adapter"
             )
+
+        self._lengths = self._drawn(Path(settings.texts)) if settings.texts else ()
+
+    def _drawn(self, path: Path) -> tuple[Sequence[int], ...]:
+        """Tokens of each text of each step, of similar length as in training."""
+        asked, tokens = self.settings, open_tokens(self.base)
+        found = [
+            min(max(len(tokens.encode(joined(one))), MASK_POSITION + 1), asked.tokens)
+            for one in read_file(path, ANY, labelled=False)
+        ]
+        steps, generator = asked.warmup + asked.steps, np.random.default_rng(asked.seed)
+        few = f"{path} has {len(found)} texts; --steps and --warmup take {steps} x {asked.batch}"
+        demand(len(found) >= steps * asked.batch, few, BenchmarkError)
+        batches = epoch_batches(found, asked.batch, generator)
+        whole = [batch for batch in batches if len(batch) == asked.batch]
+        return tuple([found[row] for row in batch] for batch in whole[:steps])
 
     def ours(self, listen: Callable[[Line], None] = silent) -> TrainingRun:
         """Our engine, under the cap if there is one.
@@ -278,6 +305,8 @@ class Benchmark:
             dtype=nf4_dtype(settings.isa),
             dtypes=("float32",) if settings.isa else None,
             is_causal=self.base.shape.is_decoder,
+            pad_id=open_tokens(self.base).pad_id,
+            lengths=self._lengths,
         )
 
     def _run(self, name: str, dropped: str | None, listen: Callable[[Line], None]) -> TrainingRun:
@@ -287,7 +316,8 @@ class Benchmark:
         child = self.launch(name, "train", cap_bytes, listen)
         done, settings = child.done, self.settings
         steps = [line for line in child.lines if line["event"] == "step"]
-        seconds = [line["elapsed_s"] for line in steps if not line["is_warmup"]]
+        counted = [line for line in steps if not line["is_warmup"]]
+        seconds = [line["elapsed_s"] for line in counted]
         cap = asdict(child.cap) | {"asked_bytes": cap_bytes, "page_cache": dropped}
         return TrainingRun(
             engine=name,
@@ -307,12 +337,13 @@ class Benchmark:
             cap=cap,
             step_s=spread(seconds),
             steps_s=seconds,
+            steps_processor_s=[line["processor_s"] for line in counted],
             losses=[line["loss"] for line in steps],
             warmup=settings.warmup,
             untrained=done.get("untrained", []),
             trained_tensors=done.get("trained_tensors"),
             predicted_parts=done.get("predicted_parts"),
-            step_flops=done.get("step_flops"),
+            step_flops=None if self._lengths else done.get("step_flops"),
             gemm_flops_per_s=gemm,
             budget_bytes=done.get("budget_bytes"),
             threads=settings.threads,

@@ -38,6 +38,7 @@ class TrainingRun:
         cap: What enforced it, and what was done to the page cache before.
         step_s: Median, smallest, largest and interquartile range of the steps that count.
         steps_s: Each of them.
+        steps_processor_s: Processor time of each, of all threads: steadier on a machine in use.
         losses: Loss of every step, warm-up included.
         warmup: Steps that do not count.
         untrained: Trained tensors that no gradient reached in two steps and more; empty, or
@@ -82,6 +83,7 @@ class TrainingRun:
     cap: dict[str, Any] = field(default_factory=dict)
     step_s: dict[str, float] | None = None
     steps_s: list[float] = field(default_factory=list)
+    steps_processor_s: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     warmup: int = 0
     untrained: list[str] = field(default_factory=list)
@@ -147,7 +149,7 @@ def spread(seconds: Sequence[float]) -> dict[str, float] | None:
 
 
 def ratios(ours: TrainingRun, peers: Sequence[TrainingRun]) -> dict[str, dict[str, float | None]]:
-    """Ours over each peer's: median step, peaks over life and from the first step on.
+    """Ours over each peer's: median step by the clock and by processor time, and peaks.
 
     Below one is better; None where a run did not end.
     """
@@ -156,12 +158,10 @@ def ratios(ours: TrainingRun, peers: Sequence[TrainingRun]) -> dict[str, dict[st
 
 def _ratios(ours: TrainingRun, peer: TrainingRun) -> Iterator[tuple[str, float | None]]:
     both = ours.is_done and peer.is_done
-    yield (
-        "step_s",
-        ours.step_s["median"] / peer.step_s["median"]
-        if (both and ours.step_s and peer.step_s)
-        else None,
-    )
+    for name in ("steps_s", "steps_processor_s"):
+        one, other = getattr(ours, name), getattr(peer, name)
+        ratio = median(one) / median(other) if both and one and other else None
+        yield name.replace("steps", "step"), ratio
     names = ("peak_rss_bytes", "steps_peak_rss_bytes", "peak_anon_bytes", "steps_peak_anon_bytes")
     for name in names:
         a, b = getattr(ours, name), getattr(peer, name)
@@ -232,6 +232,7 @@ def _figures(run: TrainingRun) -> dict[str, Figure]:
         ("card_reserved_bytes", [card.get("reserved_bytes")], how),
         ("card_allocated_bytes", [card.get("allocated_bytes")], how),
         ("step_s", run.steps_s, "clock"),
+        ("step_processor_s", run.steps_processor_s, "processor clock"),
     ]
     return {
         name: Figure(

@@ -73,6 +73,8 @@ class Request(Case):
         words: The label words.
         word_ids: Their token ids.
         vocabulary: Token ids to draw texts from.
+        pad_id: What stands behind a text that is shorter than others of its step.
+        lengths: Tokens of each text of each step, warm-up included; empty: `tokens`.
         rank: LoRA's, for peers.
         alpha: LoRA's, for peers.
         targets: Regular expression of the linears that carry LoRA, for peers.
@@ -92,6 +94,8 @@ class Request(Case):
     dtype: str = "bfloat16"
     dtypes: tuple[str, ...] | None = None
     is_causal: bool = False
+    pad_id: int = 0
+    lengths: tuple[Sequence[int], ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -105,11 +109,11 @@ def read_request(text: str) -> Request:
 
 @dataclass(frozen=True)
 class Texts:
-    """One step's random texts of full length, int64.
+    """One step's random texts, int64, padded to the longest of them.
 
     Attributes:
         ids: Shape (batch, tokens).
-        attention: Ones, shape (batch, tokens).
+        attention: Ones where a text is, shape (batch, tokens).
         mask_positions: Where each answer is read, shape (answers,).
         labels: What is asked for there: a label's number, or a token's id; shape (answers,).
         texts: Text that each answer is of, shape (answers,).
@@ -129,24 +133,27 @@ def random_texts(request: Request) -> list[Texts]:
     with `is_tagging` all are.
     """
     generator = np.random.Generator(np.random.PCG64(request.seed))
-    shape = (request.batch, request.tokens)
     first = min(FIRST_WORD, request.vocabulary - 1)
+    whole = [(request.tokens,) * request.batch] * (request.warmup + request.steps)
     return [
-        _asked(request, generator.integers(first, request.vocabulary, shape))
-        for _ in range(request.warmup + request.steps)
+        _asked(request, generator.integers(first, request.vocabulary, (len(each), max(each))), each)
+        for each in request.lengths or whole
     ]
 
 
-def _asked(request: Request, ids: np.ndarray) -> Texts:
+def _asked(request: Request, ids: np.ndarray, each: Sequence[int]) -> Texts:
+    lengths = np.array(each)
+    attention = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+    ids[attention == 0] = request.pad_id
     count = request.tokens if request.is_tagging else request.masked
     ahead = int(request.is_causal)  # a decoder is asked at its last token, behind which is a word
-    places = np.array([request.tokens - 1 if ahead else MASK_POSITION])
-    labels = np.arange(request.batch) % len(request.words)
-    if count:
-        places = np.linspace(0, request.tokens - 1 - ahead, count).astype(np.int64)
-        labels = ids[:, places + ahead].ravel()
-    texts = np.repeat(np.arange(request.batch), len(places))
-    return Texts(ids, np.ones_like(ids), np.tile(places, request.batch), labels, texts)
+    places = lengths - 1 if ahead else np.full_like(lengths, MASK_POSITION)
+    labels, texts = np.arange(len(ids)) % len(request.words), np.arange(len(ids))
+    if count:  # texts are of equal lengths then
+        asked = np.linspace(0, request.tokens - 1 - ahead, count).astype(np.int64)
+        places, labels = np.tile(asked, len(ids)), ids[:, asked + ahead].ravel()
+        texts = np.repeat(texts, count)
+    return Texts(ids, attention, places, labels, texts)
 
 
 def tell(event: str, **fields: Any) -> None:
@@ -187,7 +194,7 @@ def _run_steps(
         is_late = request.patience_s is not None and counted_s >= request.patience_s
         if is_late and counted >= FEWEST_STEPS:
             break
-        energy, start = joules(), time.perf_counter()
+        energy, start, busy_s = joules(), time.perf_counter(), time.process_time()
         loss = step(row)
         elapsed, after = time.perf_counter() - start, joules()
         counted_s += elapsed if counted >= 0 else 0.0
@@ -197,6 +204,7 @@ def _run_steps(
             is_warmup=counted < 0,
             loss=loss,
             elapsed_s=elapsed,
+            processor_s=time.process_time() - busy_s,
             energy_j=None if energy is None or after is None else after - energy,
             peak_rss_bytes=peak_rss_bytes(),
         )

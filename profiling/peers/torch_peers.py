@@ -4,14 +4,13 @@
     peft                 PEFT LoRA, float32
     peft-checkpointing   the same, every layer's activations recomputed in backward
     nf4                  bitsandbytes nf4 linears, PEFT LoRA, checkpointing, bfloat16 autocast where
-                         the processor is fast at it, and the language-model head at the mask alone
+                         the processor is fast at it
 
-The first three use the model as Hugging Face made it, whose head answers at every position; of a
-decoder, whose logits would be most of the memory, every recipe's head is where the loss is. nf4 is
-the peer to beat and gets what helps it: an already quantized checkpoint, the head at the mask, no
-dropout. transformers cannot recompute ALBERT's activations, so its recipes keep them. All hold the
-weights of our own base, so first losses must agree. Labelling is the same model in `eval` and
-without gradients.
+Every recipe's head is where the loss is: at every token, as until November 2026, it took a fifth of
+a step of BERT-base. nf4 is the peer to beat and gets what helps it: an already quantized
+checkpoint, no dropout. transformers cannot recompute ALBERT's activations, so its recipes keep
+them. All hold the weights of our own base, so first losses must agree. Labelling is the same model
+in `eval` and without gradients.
 
     python -m smidgen.profiling.peers.torch_peers '{"engine": "nf4", ...}'
 """
@@ -21,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class PeerRecipe:
     Attributes:
         is_lora: PEFT's LoRA, else every weight.
         is_checkpointed: Each layer's activations are recomputed in backward.
-        is_nf4: bitsandbytes' linears, autocast to the request's dtype, head at the mask.
+        is_nf4: bitsandbytes' linears, autocast to the request's dtype.
     """
 
     is_lora: bool = True
@@ -74,7 +74,6 @@ class Peer:
         kind = AutoModelForCausalLM if request.is_causal else AutoModelForMaskedLM
         self._model = kind.from_pretrained(request.base, dtype=torch.float32)
         self._model.config.use_cache = False
-        self._is_head_at_mask = request.is_causal or self._recipe.is_nf4
         self.dtype = request.dtype if self._recipe.is_nf4 else "float32"
         if self._recipe.is_nf4:
             _choose_kernels(self._model, self.dtype)
@@ -119,9 +118,6 @@ class Peer:
     def _mask_logits(self, texts: Texts) -> Tensor:
         ids, attention = torch.from_numpy(texts.ids), torch.from_numpy(texts.attention)
         rows, masks = torch.from_numpy(texts.texts), torch.from_numpy(texts.mask_positions)
-        if not self._is_head_at_mask:
-            logits: Tensor = self._model(input_ids=ids, attention_mask=attention).logits
-            return logits[rows, masks]
         body = getattr(self._model, self._model.base_model_prefix)
         states = body(input_ids=ids, attention_mask=attention).last_hidden_state
         return head_of(self._model)(states[rows, masks])
@@ -129,17 +125,13 @@ class Peer:
 
 def head_of(model: Any) -> Callable[[Tensor], Tensor]:
     """A language model's head: token states to logits."""
-    for name in ("lm_head", "cls", "predictions"):
-        if hasattr(model, name):
-            head: Callable[[Tensor], Tensor] = getattr(model, name)
-            return head
-
-    def distilbert(states: Tensor) -> Tensor:
-        mapped = model.vocab_layer_norm(model.activation(model.vocab_transform(states)))
-        logits: Tensor = model.vocab_projector(mapped)
-        return logits
-
-    return distilbert
+    every = (
+        *(("lm_head",), ("cls",), ("predictions",), ("generator_predictions", "generator_lm_head")),
+        ("head", "decoder"),  # ModernBERT's
+        ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),  # DistilBERT's
+    )
+    names = next(names for names in every if all(hasattr(model, name) for name in names))
+    return lambda states: reduce(lambda x, name: getattr(model, name)(x), names, states)
 
 
 def _choose_kernels(model: Any, dtype: str) -> None:

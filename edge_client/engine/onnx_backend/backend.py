@@ -13,7 +13,14 @@ import numpy as np
 
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.engine.backend import AnswerTexts, Backend, ExitMonitor, by_rule
+from smidgen.edge_client.engine.backend import (
+    AnswerTexts,
+    Backend,
+    ExitMonitor,
+    by_rule,
+    mean_states,
+    state_sums,
+)
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.onnx_backend.head import LOSSES
 from smidgen.edge_client.engine.onnx_backend.network import Network
@@ -101,21 +108,12 @@ class OnnxBackend:
         return self._quick.predict(examples, answer)
 
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
-        states = next(islice(self.network.states(batch), layer, None))
-        weights = batch.attention[:, :, None].astype(np.float32)
-        prompt = self.network.spec.prompt_tokens
-        sums = (states[:, prompt:] * weights).sum(axis=1, keepdims=True)
-        means: np.ndarray = sums / weights.sum(axis=1, keepdims=True)
-        return means
+        return mean_states(next(islice(self.network.states(batch), layer, None)), batch)
 
     def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
-        prompt, own = self.network.spec.prompt_tokens, batch.attention == 1
-        found = []
         with cuttable():
-            for states in islice(self.network.states(batch), self.network.shape.layers):
-                h = states[:, prompt:][own].astype(np.float64)  # (N, H)
-                found.append([h.sum(), np.square(h).sum()])
-        return np.array(found)
+            below = islice(self.network.states(batch), self.network.shape.layers)
+            return np.array([state_sums(states) for states in below])
 
     def adapter(self) -> AdapterState:
         return dict(self.network.adapter)

@@ -5,11 +5,14 @@ recompute (outputs of linears and attention); normalized states and activations 
 backward. A buffer is reused once its contents are dead: a register's gradient lies where its value
 did. `smidgen.edge_client.planning.onnx_memory` counts these buffers.
 
-Sizes: B texts, T tokens, N = B * T rows, H hidden, F intermediate. All arrays are float32.
+Sizes: B texts, N rows (tokens of all texts), H hidden, F intermediate; of texts of equal lengths b,
+of t tokens each. All arrays are float32.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,6 +24,7 @@ from smidgen.edge_client.bases.architectures import (
     rooms_of,
     writes,
 )
+from smidgen.edge_client.engine.backend import first_rows
 from smidgen.edge_client.engine.generation import KeyValueCache
 from smidgen.edge_client.engine.onnx_backend.feed_forward import FeedForward
 from smidgen.edge_client.engine.onnx_backend.operators import (
@@ -34,70 +38,112 @@ from smidgen.edge_client.engine.onnx_backend.operators import (
     row_parts,
 )
 from smidgen.edge_client.engine.onnx_backend.workspace import Bench, BufferPool
-from smidgen.edge_client.planning.layer_cost import answers_together
+from smidgen.edge_client.planning.layer_cost import HEADS, answers_together
+
+Group = tuple[slice, slice, int]  # texts of one length beside each other, their rows, the length
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One micro-batch on its way through the layers.
+    """One micro-batch on its way through the layers; what is padded in it has no rows.
 
     Attributes:
-        ids: Token ids, (B, T - P) with P soft prompt tokens.
-        tokens: T.
-        mask: Added to the scores, (B, 1 or A, 1 or T, T); None where nothing is.
+        ids: Token ids, (B, longest), padded.
+        lengths: Tokens of each text, those of a soft prompt before it included, (B,).
+        prompt: P, how many those are.
+        bias: Added to the scores by distance, (A, T, T) with T tokens of the longest text; None
+            where nothing is.
         answers: Rows of the states that the top layer goes on with, one of each text, (B,); None:
             all rows.
         places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
         is_quick: Whether int8 weights are multiplied in int8; for inference alone.
         segments: See `Batch`; read before the first layer.
         rotary: Cosine and sine, each (T, D / 2), by whether they are of local layers.
-        shares: Each token's share of the mean of its text's states that the head reads, (B, T);
-            None: it reads rows.
+        is_mean: Whether the head reads each text's mean state.
         cache: Keys and values of the one text's tokens before these; None: all are here.
     """
 
     ids: np.ndarray
-    tokens: int
-    mask: np.ndarray | None
+    lengths: np.ndarray
+    prompt: int
+    bias: np.ndarray | None
     answers: np.ndarray | None
     places: np.ndarray | None = None
     is_quick: bool = False
     segments: np.ndarray | None = None
     rotary: Mapping[bool, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    shares: np.ndarray | None = None
+    is_mean: bool = False
     cache: KeyValueCache | None = None
 
     @property
     def texts(self) -> int:
-        return len(self.ids)  # B
+        return len(self.lengths)  # B
 
-    @property
+    @cached_property
     def rows(self) -> int:
-        return self.texts * self.tokens  # N
+        return int(self.lengths.sum())  # N
 
-    def some(self, rows: np.ndarray) -> "Pass":
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Each text's first row, (B,)."""
+        return first_rows(self.lengths)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Its texts, those of equal lengths beside each other together; the longest first.
+
+        The runtime's memory grows by what is asked: what shorter ones took would not do for more.
+        """
+        cuts = [0, *(np.flatnonzero(np.diff(self.lengths)) + 1).tolist(), self.texts]
+        ends, lengths = [*self.starts.tolist(), self.rows], self.lengths.tolist()
+        found = [(slice(a, b), slice(ends[a], ends[b]), lengths[a]) for a, b in pairwise(cuts)]
+        return sorted(found, key=lambda group: -group[2])
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """Where in each text the row is that the top layer goes on with, (B,)."""
+        assert self.answers is not None
+        positions: np.ndarray = self.answers - self.starts
+        return positions
+
+    def of(self, group: Group, x: np.ndarray) -> np.ndarray:
+        """A view of some texts' states: of (N, H) -> (b, t, H), of (B, H) -> (b, 1, H)."""
+        texts, rows, _ = group
+        part = x[texts if len(x) == self.texts else rows]
+        return part.reshape(texts.stop - texts.start, -1, x.shape[1])
+
+    def each(self, x: np.ndarray) -> list[np.ndarray]:
+        """Views text by text: of (N, H) -> (t, H) each, of (B, H) -> (1, H)."""
+        ends = range(self.texts) if len(x) == self.texts else self.starts
+        return np.split(x, ends[1:])
+
+    def own(self, x: np.ndarray) -> np.ndarray:
+        """The rows of texts, without a soft prompt's: of (N, H) -> (N - B * P, H)."""
+        return (
+            x if not self.prompt else np.concatenate([one[self.prompt :] for one in self.each(x)])
+        )
+
+    def some(self, texts: np.ndarray) -> "Pass":
         """The pass of some of its texts, whose states lie one behind the other."""
         assert self.places is None, "texts of several answers go all the way"
-        answers = None
-        if self.answers is not None:
-            positions = self.answers[rows] - self.tokens * rows
-            answers = positions + self.tokens * np.arange(len(rows))
-        mask, shares = (None if part is None else part[rows] for part in (self.mask, self.shares))
-        return replace(self, ids=self.ids[rows], mask=mask, answers=answers, shares=shares)
+        lengths, answers = self.lengths[texts], self.answers
+        if answers is not None:
+            answers = self.positions[texts] + first_rows(lengths)
+        return replace(self, ids=self.ids[texts], lengths=lengths, answers=answers)
 
     def mean(self, h: np.ndarray) -> np.ndarray:
         """What the head reads of states behind the top norm: they, or each text's mean."""
-        if self.shares is None:
+        if not self.is_mean:
             return h
-        mean: np.ndarray = (self.shares[:, None] @ self.by_text(h))[:, 0]  # (B, H)
-        return mean
+        return np.stack([np.full(len(own), 1 / len(own), h.dtype) @ own for own in self.each(h)])
 
     def mean_back(self, g: np.ndarray, rooms: BufferPool) -> np.ndarray:
         """A gradient at what `mean` gives, at what it gets."""
-        if self.shares is None:
+        if not self.is_mean:
             return g
         whole = rooms.take("h_g", (self.rows, g.shape[1]))
-        np.multiply(self.shares[:, :, None], g[:, None], out=self.by_text(whole))
+        for own, mean in zip(self.each(whole), g, strict=True):
+            np.multiply(mean, np.float32(1 / len(own)), out=own)
         return whole
 
     def read(self, x: np.ndarray, part: slice = slice(None)) -> np.ndarray:
@@ -122,10 +168,6 @@ class Pass:
         if self.places is None:
             return [slice(None)]
         return row_parts(len(self.places), answers_together(width)) or [slice(0, 0)]
-
-    def by_text(self, x: np.ndarray) -> np.ndarray:
-        """A view with one row of states per text: (N, H) -> (B, T, H), (B, H) -> (B, 1, H)."""
-        return x.reshape(self.texts, -1, x.shape[1])
 
 
 Tape = dict[str, np.ndarray]  # registers by name, each (L, columns); L late rows are N, or B
@@ -262,35 +304,39 @@ class PlacedLayer:
                     for name in op.of:
                         self.turn(tape[name], run, 1.0)
                 case ops.Attend():
-                    q, k, v, context = (run.by_text(tape[n]) for n in ("q", "k", "v", "context"))
-                    if run.cache is not None:
-                        k, v = run.cache.extended(self.index, k, v)
-                    seen = self.seen(run, q.shape[1])
-                    self.layer.attention.forward(q, k, v, seen[0], context, seen[1])
+                    for group in run.groups:
+                        q, k, v, context = (run.of(group, tape[n]) for n in (*HEADS, "context"))
+                        if run.cache is not None:
+                            k, v = run.cache.extended(self.index, k, v)
+                        mask, window = self.seen(run, group, q.shape[1])
+                        self.layer.attention.forward(q, k, v, mask, context, window)
 
-    def seen(self, run: Pass, queries: int) -> tuple[np.ndarray | None, int | None]:
-        """What is added to the scores, and the window; of the answers' rows the mask has both."""
-        is_of_keys = run.mask is None or run.mask.shape[2] == 1  # the same for all queries
-        if queries == run.tokens or (self.window is None and is_of_keys):
-            return run.mask, self.window
-        assert run.answers is not None
-        places = run.answers % run.tokens
-        if self.window is None and run.mask is not None:
-            return run.mask[np.arange(run.texts), :, places][:, :, None], None  # (B, A, 1, T)
-        rows = places[:, None, None, None]
-        assert self.window is not None  # else the mask, or none, is of keys
-        return near_mask(rows, np.arange(run.tokens), self.window, run.mask), None
+    def seen(self, run: Pass, group: Group, queries: int) -> tuple[np.ndarray | None, int | None]:
+        """What is added to some texts' scores, and the window; of answers' rows in the mask, too.
+
+        The mask is (b or 1, A or 1, t or 1, t).
+        """
+        (texts, _, tokens), bias, window = group, run.bias, self.window
+        if queries == tokens:
+            return None if bias is None else bias[None, :, :tokens, :tokens], window
+        if bias is not None:
+            bias = bias[:, run.positions[texts], :tokens].swapaxes(0, 1)[:, :, None]
+        if window is None:
+            return bias, None
+        rows = run.positions[texts, None, None, None]
+        return near_mask(rows, np.arange(tokens), window, bias), None
 
     def turn(self, x: np.ndarray, run: Pass, way: float) -> None:
         """Turn queries or keys, (L, H), by their positions, where a layer has any; -1: back."""
         if not self.is_turned:
             return
         cosine, sine = run.rotary[self.window is not None]  # (T, D / 2)
-        if len(x) < run.rows:
-            assert run.answers is not None
-            places = (run.answers % run.tokens)[:, None]  # (B, 1)
-            cosine, sine = cosine[places], sine[places]
-        self.layer.rotary.turn(run.by_text(x), cosine, np.float32(way) * sine)
+        for group in run.groups:
+            places: slice | np.ndarray = slice(group[2])
+            if len(x) < run.rows:
+                places = run.positions[group[0], None]  # (b, 1)
+            angles = cosine[places], np.float32(way) * sine[places]
+            self.layer.rotary.turn(run.of(group, x), *angles)
 
     def backward(
         self,
@@ -440,17 +486,23 @@ class _Back:
             )
 
     def _attend(self) -> None:
-        run, tape = self.values.run, self.values.tape
+        run, tape, attention = self.values.run, self.values.tape, self.placed.layer.attention
         take = self.placed.layer.bench.rooms.take
-        q, k, v = (run.by_text(tape[name]) for name in "qkv")
-        mask, window = self.placed.seen(run, q.shape[1])
-        attention = self.placed.layer.attention
         found = {name: take(f"{name}_g", tape[name].shape) for name in "kv"}
-        is_in_parts = attention.parted(q, k, window) is not None
+        views = [[run.of(group, tape[name]) for name in HEADS] for group in run.groups]
+        seen = [
+            self.placed.seen(run, group, q.shape[1])
+            for group, (q, _, _) in zip(run.groups, views, strict=True)
+        ]
+        is_in_parts = any(
+            attention.parted(q, k, window) is not None
+            for (q, k, _), (_, window) in zip(views, seen, strict=True)
+        )
         found["q"] = tape["q"] if is_in_parts else take("q_g", tape["q"].shape)
-        dq, dk, dv = (run.by_text(found[name]) for name in "qkv")
-        g = run.by_text(self.take("context"))
-        attention.backward(q, k, v, mask, g, (dq, dk, dv), window)
+        g = self.take("context")
+        for group, (q, k, v), (mask, window) in zip(run.groups, views, seen, strict=True):
+            dq, dk, dv = (run.of(group, found[name]) for name in HEADS)
+            attention.backward(q, k, v, mask, run.of(group, g), (dq, dk, dv), window)
         self.gradients |= found
 
     def _room(
@@ -478,8 +530,10 @@ def by_row(x: np.ndarray, norm: Norm) -> np.ndarray:
     return x.reshape(-1, len(norm.weight))
 
 
-def compacted(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The states of some texts, (N, H), moved to the front of where all were."""
-    for place, row in enumerate(rows):
-        x[place] = x[row]
-    return x[: len(rows)].reshape(-1, x.shape[2])
+def compacted(x: np.ndarray, run: Pass, texts: np.ndarray) -> np.ndarray:
+    """The states of some texts of a pass, (N, H), moved to the front of where all were."""
+    each, end = run.each(x), 0
+    for text in texts:
+        start, end = end, end + len(each[text])
+        x[start:end] = each[text]
+    return x[:end]

@@ -24,7 +24,7 @@ from smidgen.edge_client.bases.architectures import Answers
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.bases.families import has_bias, has_embedding_map
 from smidgen.edge_client.bases.layout import module_rows
-from smidgen.edge_client.engine.backend import ExitMonitor, going_on
+from smidgen.edge_client.engine.backend import ExitMonitor, first_rows, going_on
 from smidgen.edge_client.engine.frozen_base import FrozenBase
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
 from smidgen.edge_client.engine.generation import KeyValueCache
@@ -38,7 +38,6 @@ from smidgen.edge_client.engine.onnx_backend.layers import (
     compacted,
 )
 from smidgen.edge_client.engine.onnx_backend.operators import (
-    LOWEST,
     Activation,
     Attention,
     FrozenMatrix,
@@ -205,40 +204,36 @@ class Network:
     def _pass(self, batch: Batch, cache: KeyValueCache | None = None) -> Pass:
         if self._bench.ahead is not None:
             self._bench.ahead.restart()
-        first, ids = 0 if cache is None else cache.tokens, batch.ids
+        first = 0 if cache is None else cache.tokens
         prompt = 0 if first else self.spec.prompt_tokens
-        attention = np.pad(batch.attention, ((0, 0), (prompt, 0)), constant_values=1)
-        mask = None
-        if not attention.all() and not self.shape.is_decoder:  # whose padding nobody sees
-            mask = np.where(attention == 1, np.float32(0), np.float32(LOWEST))[:, None, None, :]
-        tokens, texts = attention.shape[1], batch.texts
-        if (bias := self.frozen.score_bias(tokens)) is not None:
-            mask = np.repeat(bias[None], len(ids), axis=0) if mask is None else bias + mask
-        of = np.arange(len(ids)) if texts is None else texts
-        places = batch.mask_positions + prompt + tokens * of
+        lengths, texts = batch.attention.sum(axis=1) + prompt, batch.texts
+        tokens = int(lengths.max())
+        of = slice(None) if texts is None else texts
+        places = batch.mask_positions + prompt + first_rows(lengths)[of]
         is_short = texts is None and self.frozen.family.has(Answers)
+        is_mean = reads_mean(self.spec, self.shape, is_of_words=texts is not None)
         answers, several = (places, None) if is_short else (None, places)
-        shape, shares = self.shape, None
-        if reads_mean(self.spec, shape, is_of_words=texts is not None):
-            shares = (attention / attention.sum(axis=1, keepdims=True)).astype(np.float32)
-            answers = None
-        kinds = shape.turned_kinds
+        answers = None if is_mean else answers
+        shape, kinds = self.shape, self.shape.turned_kinds
         rotary = {is_local: rotary_angles(shape, is_local, tokens, first) for is_local in kinds}
-        rest = False, batch.segments, rotary, shares, cache
-        return Pass(ids, tokens, mask, answers, several, *rest)
+        rest = False, batch.segments, rotary, is_mean, cache
+        bias = self.frozen.score_bias(tokens)
+        return Pass(batch.ids, lengths, prompt, bias, answers, several, *rest)
 
     def _summed(self, run: Pass, out: np.ndarray | None) -> np.ndarray:
         """Words, behind a soft prompt, with their places, (N, embedding); in `out` if given."""
-        prompt = self.adapter.get("prompt_embeddings")
-        if prompt is not None and run.tokens > run.ids.shape[1]:  # else it is cached
-            h = self.frozen.words(run.ids)  # (B, T - P, embedding)
-            h = np.concatenate((np.broadcast_to(prompt, (len(h), *prompt.shape)), h), axis=1)
-        else:
-            h = self.frozen.words(run.ids, None if out is None else run.by_text(out))
-        # h: (B, T, embedding)
-        for table in self.frozen.places(run.tokens, run.segments, self.spec.prompt_tokens):
-            h += table
-        return h.reshape(run.rows, -1)
+        own = run.lengths - run.prompt
+        ids = run.ids[np.arange(run.ids.shape[1]) < own[:, None]]  # (N - B * P,)
+        h = self.frozen.words(ids, None if run.prompt else out)
+        if run.prompt:
+            prompt = self.adapter["prompt_embeddings"]
+            words = np.split(h, np.cumsum(own)[:-1])
+            h = np.concatenate([part for text in words for part in (prompt, text)])
+        tokens = int(run.lengths.max())
+        for table in self.frozen.places(tokens, run.segments, run.prompt):
+            for text, states in enumerate(run.each(h)):
+                states += (table if table.ndim == 2 else table[text])[: len(states)]
+        return h
 
     def _embed(self, run: Pass, out: np.ndarray) -> np.ndarray | None:
         """Embeddings as the lowest layer sees them, (N, H).
@@ -263,8 +258,8 @@ class Network:
             g = self._embedding_map.backward(g, self._bench.rooms.take("embedded", summed.shape))
         if self._embedding_norm is not None:
             g = self._embedding_norm.backward(summed, g, g)
-        by_text = run.by_text(g)[:, : self.spec.prompt_tokens]  # (B, P, embedding)
-        into.add("prompt_embeddings", by_text.sum(axis=0))
+        prompts = np.stack([own[: run.prompt] for own in run.each(g)])  # (B, P, embedding)
+        into.add("prompt_embeddings", prompts.sum(axis=0))
 
     def _up(
         self, index: int, x: np.ndarray, run: Pass, tape: Tape, name: str | None = None
@@ -283,18 +278,18 @@ class Network:
         return self._placed_layers[index].tape(run, prefix)
 
     def states(self, batch: Batch) -> Iterator[np.ndarray]:
-        """Token states after the embeddings and after each layer, (B, P + T, H), one at a time.
+        """Token states after the embeddings and after each layer, (N, H), one at a time.
 
-        The top layer is computed for all tokens here. An array is overwritten by the next.
+        Those of one text behind those of another, without a soft prompt's. The top layer is
+        computed for all tokens here. An array is overwritten by the next.
         """
-        whole = self._pass(batch)
-        run = replace(whole, answers=None, places=None)
+        run = replace(self._pass(batch), answers=None, places=None)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))  # (N, H)
         self._embed(run, x)
-        yield run.by_text(x)
+        yield run.own(x)
         for index in range(self.shape.layers):
             x = self._up(index, x, run, self._tape(index, run))
-            yield run.by_text(self._after(index, x, self._bench.rooms.take("h", x.shape)))
+            yield run.own(self._after(index, x, self._bench.rooms.take("h", x.shape)))
 
     def logits(self, batch: Batch, is_quick: bool = False) -> np.ndarray:
         """Label logits, (B, labels); quick: a pack of 8 bits is multiplied in int8."""
@@ -324,7 +319,7 @@ class Network:
         self._embed(run, x)
         for index in range(self.shape.layers):
             x = self._up(index, x, run, self._tape(index, run))
-        cache.tokens += run.tokens
+        cache.tokens += run.rows
         return self._top_norm.forward(x[-1:], np.empty_like(x[-1:]))
 
     def answer(self, top: np.ndarray) -> np.ndarray:
@@ -362,8 +357,10 @@ class Network:
         rows = np.arange(run.texts)
         for index in range(self._start, self.shape.layers):
             if watch is not None and index in watch.layers:
-                left = going_on(watch, index, rows, self._answers(index, x, batch, rows))
-                rows, x, run = rows[left], compacted(run.by_text(x), left), run.some(left)
+                places = run.starts + batch.mask_positions[rows] + run.prompt
+                states = self._after(index - 1, x[places], np.empty_like(x[places]))
+                left = going_on(watch, index, rows, states)
+                rows, x, run = rows[left], compacted(x, run, left), run.some(left)
             if not len(rows):
                 return rows, np.empty((0, self.shape.hidden), np.float32)
             x = self._up(index, x, run, self._tape(index, run))
@@ -395,23 +392,17 @@ class Network:
         if self.prefix is None:
             return x, self._embed(run, x)
         part = some_of(batch, slice(None))
-        self.prefix.states(part, "float32", self._below_cut, run.by_text(x), is_short)
+        self.prefix.states(part, "float32", self._below_cut, run.each(x), is_short)
         return x, None
 
-    def _below_cut(self, batch: Batch) -> np.ndarray:
-        """What the prefix keeps: the sum that its highest layer gives."""
+    def _below_cut(self, batch: Batch) -> list[np.ndarray]:
+        """What the prefix keeps of each text: the sum that its highest layer gives."""
         run = self._pass(batch)
         x = self._bench.rooms.take("x0", (run.rows, self.shape.hidden))
         self._embed(run, x)
         for index in range(self._start):
             x = self._up(index, x, run, self._tape(index, run))
-        return run.by_text(x)
-
-    def _answers(self, index: int, x: np.ndarray, batch: Batch, rows: np.ndarray) -> np.ndarray:
-        """The answers' states of a batch's texts `rows`, which `x` has, after `index` layers."""
-        places = batch.mask_positions[rows] + self.spec.prompt_tokens
-        h = x.reshape(len(rows), -1, x.shape[1])[np.arange(len(rows)), places]  # (B, H)
-        return self._after(index - 1, h, np.empty_like(h))
+        return run.each(x)
 
     @property
     def _top_norm(self) -> Norm:

@@ -550,8 +550,9 @@ class Attention:
         out: np.ndarray,
         window: int | None = None,
     ) -> np.ndarray:
-        """Into `out` (B, T, H), which is given back; `mask` (B, 1, 1, S) is added to the scores.
+        """Into `out` (B, T, H), which is given back.
 
+        Mask: added to the scores, (B or 1, A or 1, T or 1, S).
         Window: tokens seen on either side of each, of as many queries as keys; None: all.
         """
         for part, keys, added in self._parts(q, k, mask, window):
@@ -577,19 +578,19 @@ class Attention:
         there when nothing reads it any more.
         """
         is_whole = self.parted(q, k, window) is None
+        is_apart = is_whole and outs[0].ctypes.data != q.ctypes.data
         for out in () if is_whole else outs[1:]:  # keys of a window come again
             out.fill(0.0)
         for part, keys, added in self._parts(q, k, mask, window):
             key = ("attention_back", self.head_dim, q.shape[2], added is not None, k.shape[2])
             inputs = {"q": q[part], "k": k[keys], "v": v[keys], "g": g[part]}
             made = {"dq": outs[0][part], "dk": outs[1][keys], "dv": outs[2][keys]}
-            found = made if is_whole else {name: np.empty_like(x) for name, x in made.items()}
+            copied = () if is_apart else ("dq",) if is_whole else tuple(made)
+            found = made | {name: np.empty_like(made[name]) for name in copied}
             build = partial(graphs.attention_back, *key[1:])
             self.bench.runtime.run(key, build, _with_mask(inputs, added), found)
-            if not is_whole:
-                made["dq"][...] = found["dq"]
-                for name in ("dk", "dv"):
-                    made[name] += found[name]
+            for name in copied:
+                made[name][...] = found[name] if name == "dq" else made[name] + found[name]
 
     def _parts(
         self, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, window: int | None
@@ -597,6 +598,8 @@ class Attention:
         """Queries that are computed together, the keys that they see, and their mask."""
         texts, queries, keys = len(q), q.shape[1], k.shape[1]
         parted = self.parted(q, k, window)
+        if mask is not None:
+            mask = np.broadcast_to(mask, (texts, *mask.shape[1:]))
         if parted is None:
             step = max(1, SCORES // (q.shape[2] // self.head_dim * queries * keys))
             if self.is_causal:  # of all texts: their padding lies behind, where nobody sees it
@@ -623,7 +626,7 @@ class Attention:
                 one, added = slice(text, text + 1), None
                 if mask is not None:
                     own = mask[text][:, rows if mask.shape[2] > 1 else slice(None), seen]
-                    added = np.ascontiguousarray(own[None])  # (1, A or 1, T or 1, S)
+                    added = own[None]  # (1, A or 1, T or 1, S)
                 if parted < keys or self.is_causal:
                     near = near_mask(*places, parted, added, self.is_causal)
                     added = near.reshape(1, -1, *near.shape[-2:])
@@ -655,4 +658,4 @@ def near_mask(
 
 
 def _with_mask(inputs: dict[str, np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:
-    return inputs if mask is None else inputs | {"mask": mask}
+    return inputs if mask is None else inputs | {"mask": np.ascontiguousarray(mask)}

@@ -14,7 +14,14 @@ import torch
 
 from smidgen.edge_client.adapters.spec import AdapterSpec
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.engine.backend import AnswerTexts, Backend, ExitMonitor, by_rule
+from smidgen.edge_client.engine.backend import (
+    AnswerTexts,
+    Backend,
+    ExitMonitor,
+    by_rule,
+    mean_states,
+    state_sums,
+)
 from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.torch_backend.card import finish, give_back
 from smidgen.edge_client.engine.torch_backend.head import log_probabilities
@@ -127,20 +134,13 @@ class TorchBackend:
     def means(self, batch: Batch, layer: int, plan: Plan) -> np.ndarray:
         self.network.stream(plan.is_streamed)
         states = next(islice(self.network.states(batch, plan.dtype), layer, None))
-        prompt = self.network.spec.prompt_tokens
-        weights = torch.from_numpy(batch.attention).to(states.device).unsqueeze(-1).float()
-        sums = (states[:, prompt:].float() * weights).sum(1)
-        return (sums / weights.sum(1)).unsqueeze(1).cpu().numpy()
+        return mean_states(states.float().cpu().numpy(), batch)
 
     def sums(self, batch: Batch, plan: Plan) -> np.ndarray:
         self.network.stream(plan.is_streamed)
-        prompt, own = self.network.spec.prompt_tokens, torch.from_numpy(batch.attention == 1)
-        found = []
         with cuttable():
-            for states in islice(self.network.states(batch, plan.dtype), self.network.shape.layers):
-                h = states[:, prompt:][own.to(states.device)].double()  # (N, H)
-                found.append([float(h.sum()), float(h.square().sum())])
-        return np.array(found)
+            below = islice(self.network.states(batch, plan.dtype), self.network.shape.layers)
+            return np.array([state_sums(states.float().cpu().numpy()) for states in below])
 
     def adapter(self) -> AdapterState:
         tensors = self.network.adapter.items()

@@ -10,7 +10,7 @@ Shapes: B texts, T tokens, H hidden, F intermediate, A heads, D width of a head.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -290,6 +290,19 @@ class Layer:
     is_causal: bool = False
 
 
+class _Padded(torch.autograd.Function):
+    """(N, H) -> (places, H), zero elsewhere; keeps no (N, H), as torch's `index_copy` does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, own: Tensor, places: int) -> Tensor:
+        ctx.own = own
+        return x.new_zeros((places, x.shape[1])).index_copy_(0, own, x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0].index_select(0, ctx.own), None, None
+
+
 @dataclass(frozen=True)
 class Context:
     """What all layers of one pass share.
@@ -298,11 +311,36 @@ class Context:
         mask: Added to the scores, (B or 1, A or 1, T or 1, T); None where nothing is.
         answers: (B,) positions where the top layer's result is read, or None for all.
         rotary: Cosine and sine, each (T, D), by whether they are of local layers.
+        own: Where of B * T places a token is, (N,), where states are (N, H) outside attention;
+            None: everywhere, and they are (B, T, H).
+        starts: Each text's first row of (N, H), (B,).
+        tokens: T.
     """
 
     mask: Tensor | None
-    answers: Tensor | None = None
-    rotary: Mapping[bool, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    answers: Tensor | None
+    rotary: Mapping[bool, tuple[Tensor, Tensor]]
+    own: Tensor | None
+    starts: Tensor
+    tokens: int
+
+    def padded(self, x: Tensor) -> Tensor:
+        """(N, H) -> (B, T, H), zero where no token is; other states as they are."""
+        if self.own is None or x.dim() == 3:
+            return x
+        texts = len(self.starts)
+        whole: Tensor = _Padded.apply(x, self.own, texts * self.tokens)
+        return whole.view(texts, self.tokens, -1)
+
+    def unpadded(self, x: Tensor) -> Tensor:
+        """(B, T, H) -> (N, H) where states are so; one row of each text, (B, 1, H), as it is."""
+        if self.own is None or x.shape[1] < self.tokens:
+            return x
+        return x.flatten(0, 1).index_select(0, self.own)
+
+    def at(self, x: Tensor, positions: Tensor) -> Tensor:
+        """One row per text: (N, H) or (B, T, H) -> (B, 1, H)."""
+        return x.reshape(-1, x.shape[-1])[self.starts + positions].unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -332,12 +370,12 @@ def run_layer(
     Args:
         layer: Its weights.
         place: Its operations, and what they need of the layers around.
-        x: (B, T, H).
+        x: (B, T, H), or (N, H).
         context: Mask and positions.
         is_value_needed: Whether the last product is; see `Linear`.
 
     Returns:
-        (B, T, H), or (B, 1, H) of the top layer.
+        The same, or (B, 1, H) of the top layer.
     """
     values = {"x": x}
     block = place.block if context.answers is None else place.short
@@ -349,10 +387,10 @@ def run_layer(
                 y = owner.norms[op.module](values[op.of])
                 values[op.into] = y + values[op.plus] if op.plus else y
             case ops.Linears():
-                _run_linears(op, layer, values, is_value_needed or op.into != "out")
+                _run_linears(op, layer, values, context, is_value_needed or op.into != "out")
             case ops.Answers():
                 assert context.answers is not None
-                values[op.into] = at(values[op.of], context.answers)
+                values[op.into] = context.at(values[op.of], context.answers)
             case ops.Rotary():
                 for name in op.of if place.is_turned else ():
                     values[name] = rotate(values[name], _angles(values[name], place, context))
@@ -369,24 +407,30 @@ def run_layer(
 
 
 def _run_linears(
-    op: ops.Linears, layer: Layer, values: dict[str, Tensor], is_value_needed: bool
+    op: ops.Linears,
+    layer: Layer,
+    values: dict[str, Tensor],
+    context: Context,
+    is_value_needed: bool,
 ) -> None:
     for name, result in zip(op.names, op.results, strict=True):
         y = layer.linears[name](values[op.of], is_value_needed)
         y = y + values[op.plus] if op.plus else y
-        values[result] = split_heads(y, layer.head_dim) if name in ("q", "k", "v") else y
+        is_by_head = name in ("q", "k", "v")
+        values[result] = split_heads(context.padded(y), layer.head_dim) if is_by_head else y
 
 
 def _run_attend(values: dict[str, Tensor], layer: Layer, place: Place, context: Context) -> Tensor:
     q, k, v = (values.pop(name) for name in "qkv")  # each (B, heads, T or 1, D)
     mask, window = context.mask, place.window
     if mask is not None and mask.shape[2] > q.shape[2] and context.answers is not None:
-        mask = at(mask.transpose(1, 2), context.answers).transpose(1, 2)  # (B, A, 1, T)
+        texts = torch.arange(len(q), device=q.device)
+        mask = mask[texts, :, context.answers].unsqueeze(2)  # (B, A, 1, T)
     if window is not None and context.answers is not None and q.shape[2] < k.shape[2]:
         columns = torch.arange(k.shape[2], device=k.device)
         mask = near_mask(context.answers[:, None, None, None], columns, window, mask, q.dtype)
         window = None
-    return attend(q, k, v, mask, window, layer.is_causal)
+    return context.unpadded(attend(q, k, v, mask, window, layer.is_causal))
 
 
 def _angles(x: Tensor, place: Place, context: Context) -> tuple[Tensor, Tensor]:
@@ -395,11 +439,6 @@ def _angles(x: Tensor, place: Place, context: Context) -> tuple[Tensor, Tensor]:
     if x.shape[2] == len(cosine) or context.answers is None:
         return cosine, sine
     return cosine[context.answers, None, None], sine[context.answers, None, None]
-
-
-def at(x: Tensor, positions: Tensor) -> Tensor:
-    """One row per text: (B, T, H) -> (B, 1, H)."""
-    return x[torch.arange(len(x), device=x.device), positions].unsqueeze(1)
 
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

@@ -22,8 +22,7 @@ class Pass:
         attention: 1 for real tokens, prompt included, (B, P + T).
         context: What every layer sees.
         dtype: What is computed in.
-        places: Rows of the top layer's states, texts one behind the other, that the head reads,
-            (answers,); None: all that it has.
+        places: Rows of the top layer's states that the head reads, (answers,); None: all it has.
         segments: See `Batch`; read before the first layer.
         is_of_mean: Whether the head reads the mean of a text's states.
     """
@@ -48,8 +47,19 @@ class Pass:
             None if part is None else part[rows]
             for part in (self.context.mask, self.context.answers)
         )
-        context = Context(mask, answers, self.context.rotary)
-        return replace(self, ids=self.ids[rows], attention=self.attention[rows], context=context)
+        attention = self.attention[rows]
+        own, starts = _laid_out(attention, is_unpadded=self.context.own is not None)
+        context = replace(self.context, mask=mask, answers=answers, own=own, starts=starts)
+        return replace(self, ids=self.ids[rows], attention=attention, context=context)
+
+
+def _laid_out(attention: Tensor, *, is_unpadded: bool) -> tuple[Tensor | None, Tensor]:
+    """`own` and `starts` of a `Context`, of states (N, H) if unpadded, else (B, T, H)."""
+    texts, tokens = attention.shape
+    if not is_unpadded:
+        return None, torch.arange(texts, device=attention.device) * tokens
+    lengths = attention.sum(1)
+    return attention.flatten().nonzero().squeeze(1), lengths.cumsum(0) - lengths
 
 
 def open_pass(
@@ -78,8 +88,10 @@ def open_pass(
         for is_local in shape.turned_kinds
     }
     answers = torch.from_numpy(batch.mask_positions).to(device) + prompt
-    if batch.texts is None and base.family.has(Answers):
-        return Pass(ids, attention, Context(mask, answers, rotary), dtype, None, batch.segments)
-    of = np.arange(len(ids)) if batch.texts is None else batch.texts
-    places = answers + torch.from_numpy(of).to(device) * attention.shape[1]
-    return Pass(ids, attention, Context(mask, None, rotary), dtype, places, batch.segments)
+    own, starts = _laid_out(attention, is_unpadded=not bool(attention.all()))
+    is_short = batch.texts is None and base.family.has(Answers)
+    layout = own, starts, attention.shape[1]
+    context = Context(mask, answers if is_short else None, rotary, *layout)
+    of = slice(None) if batch.texts is None else torch.from_numpy(batch.texts).to(device)
+    places = None if is_short else answers + starts[of]
+    return Pass(ids, attention, context, dtype, places, batch.segments)

@@ -34,7 +34,6 @@ from smidgen.edge_client.engine.torch_backend.layers import (
     Linear,
     Norm,
     Place,
-    at,
     run_layer,
 )
 from smidgen.edge_client.engine.torch_backend.matrices import FrozenMatrix, Scratch
@@ -177,24 +176,28 @@ class Network:
         return run
 
     def _embed(self, run: Pass) -> Tensor:
-        """Embeddings as the lowest layer sees them, (B, P + T, H); graph only for a prompt."""
+        """Embeddings as the lowest layer sees them, (N, H) or (B, P + T, H), see `Context`.
+
+        A graph only for a prompt.
+        """
         h = self._tensor(self.frozen.words(run.ids.cpu().numpy()))  # (B, T, embedding)
         prompt = self.adapter.get("prompt_embeddings")
         if prompt is not None:
             h = torch.cat((prompt.expand(len(h), *prompt.shape), h), dim=1)  # (B, P + T, ...)
         for table in self.frozen.places(h.shape[1], run.segments, self.spec.prompt_tokens):
             h = h + self._tensor(table)
+        h = run.context.unpadded(h)
         if self.family.embedding_norm:
             h = self._embedding_norm(h)
         h = h.to(run.dtype)
         if has_embedding_map(self.shape):
-            h = self._embedding_map(h)  # (B, P + T, H)
+            h = self._embedding_map(h)
         return h
 
     def _through(
         self, index: int, x: Tensor, context: Context, is_value_needed: bool = True
     ) -> Tensor:
-        self.layer_forwards += len(x)
+        self.layer_forwards += len(context.starts)
         layer, place = self.layer_of(index), self._places[index]
         return run_layer(layer, place, x, context, is_value_needed)
 
@@ -206,28 +209,29 @@ class Network:
         return self.layer_of(index).norms["output_norm"](x) if index >= 0 else x
 
     def _seen(self, x: Tensor, run: Pass) -> Tensor:
-        """What the head sees, (answers, H), of the top layer's sum (B, T, H), or (B, 1, H)."""
+        """What the head sees, (answers, H), of the top layer's sum."""
         if run.is_of_mean:
             states = self._after(self.shape.layers - 1, x).float()
-            return run.mean(states).to(x.dtype)
-        x = x.flatten(0, 1)
+            return run.mean(run.context.padded(states)).to(x.dtype)
+        x = x.flatten(0, -2)
         x = x if run.places is None else x[run.places]
         return self._after(self.shape.layers - 1, x)
 
     @torch.no_grad()
     def states(self, batch: Batch, dtype: str) -> Iterator[Tensor]:
-        """Token states after the embeddings and after each layer, (B, P + T, H), one at a time.
+        """Token states after the embeddings and after each layer, (N, H), one at a time.
 
-        The encoders' top layer is computed for all tokens here.
+        Those of one text behind those of another, without padding and soft prompts. The encoders'
+        top layer is computed for all tokens here.
         """
-        run = self._pass(batch, getattr(torch, dtype))
-        context = Context(run.context.mask, None, run.context.rotary)
+        run, own = self._pass(batch, getattr(torch, dtype)), self._tensor(batch.attention == 1)
+        context, prompt = replace(run.context, answers=None), self.spec.prompt_tokens
         x = self._embed(run)
-        yield x
+        yield context.padded(x)[:, prompt:][own]
         for index in range(self.shape.layers):
             x = self._through(index, x, context)
             self.frozen.release_layer(index)
-            yield self._after(index, x)
+            yield self._after(index, context.padded(x)[:, prompt:][own])
 
     def logits(self, batch: Batch, dtype: str) -> Tensor:
         """Label logits, float32, (B, labels)."""
@@ -243,12 +247,16 @@ class Network:
         shown to it.
         """
         run = self._pass(batch, getattr(torch, dtype))
-        start, x = self._entry(batch, run)  # (B, P + T, H), or (B, 1, H)
-        rows, places = np.arange(len(x)), self._tensor(batch.mask_positions)
+        start, x = self._entry(batch, run)
+        places = self._tensor(batch.mask_positions) + self.spec.prompt_tokens
+        rows = np.arange(len(batch.ids))
         for index in range(start, self.shape.layers):
             if watch is not None and index in watch.layers:
-                left = going_on(watch, index, rows, self._answers(index, x, places[rows]))
-                rows, x, run = rows[left], x[left], run.some(left)
+                h = self._after(index - 1, run.context.at(x, places[rows])).squeeze(1)  # (B, H)
+                left = going_on(watch, index, rows, h.float().cpu().numpy())
+                some = run.some(left)
+                x = some.context.unpadded(run.context.padded(x)[left])
+                rows, run = rows[left], some
             if not len(rows):
                 return rows, x.new_empty((0, 0), dtype=torch.float32)
             x = self._through(index, x, run.context)
@@ -269,7 +277,7 @@ class Network:
     def _entry(self, batch: Batch, run: Pass) -> tuple[int, Tensor]:
         """The lowest layer that is left to compute, and what it gets.
 
-        With a prefix that is the sum at the cut, (B, T, H), or (B, 1, H) above all layers.
+        With a prefix that is the sum at the cut, or (B, 1, H) above all layers.
         """
         if self.prefix is None:
             return 0, self._embed(run)
@@ -281,7 +289,7 @@ class Network:
         self.prefix.states(
             part, name, lambda some: self._below_cut(some, run.dtype), states, is_short
         )
-        return self.prefix.layers, self._tensor(states).to(run.dtype)
+        return self.prefix.layers, run.context.unpadded(self._tensor(states).to(run.dtype))
 
     @torch.no_grad()
     def _below_cut(self, batch: Batch, dtype: torch.dtype) -> np.ndarray:
@@ -291,12 +299,7 @@ class Network:
         for index in range(frozen_layers(self.spec, self.shape.layers)):
             x = self._through(index, x, run.context)
             self.frozen.release_layer(index)
-        return x.float().cpu().numpy()
-
-    def _answers(self, index: int, x: Tensor, places: Tensor) -> np.ndarray:
-        """The states at places of the texts, (B,), after `index` layers, (B, H)."""
-        h = self._after(index - 1, at(x, places + self.spec.prompt_tokens))  # (B, 1, H)
-        return h.squeeze(1).float().cpu().numpy()
+        return run.context.padded(x).float().cpu().numpy()
 
     # Backward
 
@@ -359,7 +362,7 @@ class Network:
                     out = self._through(index, entry, run.context, is_value_needed=False)
             if out.requires_grad:
                 out.backward(grad)
-                self.layer_forwards += 2 * len(entry)
+                self.layer_forwards += 2 * len(run.context.starts)
             self.frozen.release_layer(index)
             if entry.grad is not None:
                 grad = entry.grad

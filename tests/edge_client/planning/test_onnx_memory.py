@@ -181,7 +181,11 @@ def zeros(family: str, layers: int, folder: Path, pooling: str = "cls") -> Base:
 
 
 def rooms_after_a_step(
-    base: Base, work: Workload, plan: Plan, cache: ActivationCache | None = None
+    base: Base,
+    work: Workload,
+    plan: Plan,
+    cache: ActivationCache | None = None,
+    shortest: int = TOKENS,
 ) -> int:
     """Bytes of all rooms but the one for a dense matrix."""
     state = initial_adapter(work.spec, base, 2, seed=0, is_of_words=work.is_of_words)
@@ -191,7 +195,7 @@ def rooms_after_a_step(
     network.prefix = FrozenPrefix(cache, cut) if cache is not None and cut else None
     ids = np.full((TEXTS, TOKENS), 7)
     attention = np.ones_like(ids)
-    attention[1, 30:] = 0
+    attention[1, shortest:] = 0
     answers, labels = np.full(TEXTS, 3), np.arange(TEXTS) % 2
     batch = Batch(ids, attention, answers, labels)
     if work.masked or work.is_of_words:
@@ -254,6 +258,14 @@ def test_the_rooms_of_a_step_take_what_the_formula_says(
     # Left out of the formula: what goes on in the top layer, one row per text.
     tops = 4 * plan.micro_batch * (6 * base.shape.hidden + base.shape.intermediate)
     assert 0 <= taken - (said - too_many * state) <= tops
+
+
+def test_a_shorter_text_takes_less_room(tmp_path: Path) -> None:
+    base = zeros("roberta", 4, tmp_path)
+    work = Workload(base.shape, 8, parse_adapter("lora:4"), TEXTS, TOKENS, engine="onnx")
+    whole, short = (rooms_after_a_step(base, work, WHOLE, None, n) for n in (TOKENS, 9))
+    rows, least = TEXTS * TOKENS, TEXTS * TOKENS - (TOKENS - 9)
+    assert short < whole and short == pytest.approx(whole * least / rows, rel=0.02)
 
 
 @pytest.mark.few(5)

@@ -181,7 +181,7 @@ def batch() -> Batch:
 
 
 def ours(base: Base, engine: str) -> tuple[list[np.ndarray], np.ndarray]:
-    """States (texts, tokens, hidden) after each layer, and all logits at the answers."""
+    """States (tokens, hidden) after each layer, and all logits at the answers."""
     spec = parse_adapter("lora:1")  # its B is zero: the base itself
     state = initial_adapter(spec, base, 2, seed=0)
     inputs, words = batch(), [[word] for word in range(WORDS)]
@@ -225,7 +225,7 @@ def check(folder: Path, family: str, pack: Path) -> None:
             our_states, our_logits = ours(base, engine)
             real = batch().attention == 1
             for mine, plain in zip(our_states, states, strict=True):
-                assert np.abs(mine - plain)[real].max() < 1e-4, (place.name, engine)
+                assert np.abs(mine - plain[real]).max() < 1e-4, (place.name, engine)
             assert np.abs(our_logits - logits).max() < 2e-4, (place.name, engine)
 
 

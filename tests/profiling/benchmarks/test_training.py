@@ -93,6 +93,7 @@ def refusal(arguments: list[str]) -> str:
 def test_a_run_is_complete(ours: TrainingRun) -> None:
     assert ours.outcome == DONE
     assert len(ours.losses) == 3 and len(ours.steps_s) == 2 and ours.untrained == []
+    assert len(ours.steps_processor_s) == 2 and min(ours.steps_processor_s) > 0
     assert ours.plan is not None and ours.trained_tensors == 8
     assert ours.predicted_parts is not None
     assert sum(ours.predicted_parts.values()) == ours.predicted_peak_bytes
@@ -326,6 +327,35 @@ def test_equal_requests_give_equal_texts_of_full_length() -> None:
     assert first[0].labels.tolist() == [0, 1, 2, 3, 0, 1] and first[0].attention.all()
 
 
+def texts_of(folder: Path, count: int) -> Path:
+    file = folder / "texts.csv"
+    rows = [f"{'a parcel came ' * (1 + index % 9)},mail" for index in range(count)]
+    file.write_text("\n".join(["text,label", *rows]))
+    return file
+
+
+def test_steps_have_texts_as_long_as_those_of_a_file(settings: Settings, tmp_path: Path) -> None:
+    asked = replace(settings, texts=str(texts_of(tmp_path, 200)), batch=8)
+    request = Benchmark(asked)._request("onnx", tmp_path, "train")
+    steps = random_texts(replace(request, pad_id=0))
+    lengths = [step.attention.sum(axis=1) for step in steps]
+    assert len(steps) == 3 and len({length for some in lengths for length in some}) > 3
+    for step, some in zip(steps, lengths, strict=True):
+        assert step.ids.shape == (8, some.max()) and some.max() <= 32
+        assert (step.ids[step.attention == 0] == 0).all() and some.min() > 3
+    with pytest.raises(BenchmarkError, match=r"has 20 texts; --steps and --warmup take 3 x 8"):
+        Benchmark(replace(asked, texts=str(texts_of(tmp_path, 20))))
+
+
+@pytest.mark.slow
+def test_a_peer_steps_over_the_same_texts_of_a_file(settings: Settings, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    benchmark = Benchmark(replace(settings, texts=str(texts_of(tmp_path, 60))))
+    mine, peer = benchmark.ours(), benchmark.peer("peft-checkpointing")
+    assert peer.losses[0] == pytest.approx(mine.losses[0], rel=1e-5)
+    assert mine.step_flops is None and "texts of texts.csv of at most" in str(train_table([mine]))
+
+
 def test_label_words_are_four_different_tokens(tiny_base: Base) -> None:
     words = label_words(tiny_base)
     assert len(words) == len(set(words.values())) == 4
@@ -408,6 +438,7 @@ def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
         (["--base", "embedded", "--threads", "0"], "--threads 0 is less than 1"),
         (["--base", "embedded", "--peer", "mine"], "--peer mine is not known"),
         (["--base", "embedded", "--peers", "--adapter", "bias"], "peers train LoRA alone"),
+        (["--base", "embedded", "--texts", "a.csv", "--masked", "2"], "--texts asks for labels"),
         (
             ["--base", "embedded", "--peer", "peft", "--tagging", "--adapter", "lora:4+head"],
             "peers train LoRA alone",

@@ -55,7 +55,11 @@ def test_processes_below_the_coordinator_and_its_servers_are_told_apart(tmp_path
         subprocess.Popen([*python, f"{busy}input()"], stdin=subprocess.PIPE) as server,
     ):
         with ProcessWatch(parent.pid, tmp_path, {"database": server.pid}) as watch:
-            time.sleep(3.5)
+            end = time.monotonic() + 60
+            while time.monotonic() < end and (
+                not watch.samples or min(watch.samples[-1].shares_s.values()) < 0.3
+            ):
+                time.sleep(0.2)
         last = watch.samples[-1]
         for process in (parent, server):
             process.communicate(b"\n")

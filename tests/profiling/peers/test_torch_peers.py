@@ -1,9 +1,27 @@
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("transformers")
-from transformers import AutoConfig, AutoModelForMaskedLM
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from smidgen.profiling.peers.torch_peers import recompute
+from smidgen.edge_client.bases.base import Base
+from smidgen.profiling.peers.torch_peers import head_of, recompute
+from tests.families import DECODERS, FAMILIES, write_family
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_where_it_is_asked_is_the_models_own(
+    tiny_base: Base, tmp_path: Path, family: str
+) -> None:
+    kind = AutoModelForCausalLM if family in DECODERS else AutoModelForMaskedLM
+    model = kind.from_pretrained(write_family(family, tiny_base, tmp_path).folder).eval()
+    ids = torch.arange(5, 14)[None]
+    with torch.no_grad():
+        states = getattr(model, model.base_model_prefix)(input_ids=ids).last_hidden_state
+        found, wanted = head_of(model)(states[:, 3]), model(input_ids=ids).logits[:, 3]
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize(("kind", "can"), [("bert", True), ("albert", False)])

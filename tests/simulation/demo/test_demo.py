@@ -91,5 +91,5 @@ def test_without_matplotlib_the_table_comes_all_the_same(tmp_path: Path) -> None
     assert "no chart will be drawn" in said.splitlines()[1]
     assert "accuracy on the 8 test texts of all 2 devices" in said
     assert "no more texts were scored, by --test-texts 8" in said
-    assert said.rstrip().endswith("--file YOUR_TEXTS.csv") and "chart  " not in said
+    assert said.rstrip().endswith("--file TEXTS.csv") and "chart  " not in said
     assert not [row for row in ROWS if row.split(",")[0] in said]

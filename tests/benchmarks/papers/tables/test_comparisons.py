@@ -208,9 +208,9 @@ def test_what_others_are_held_against_stays_whatever_is_chosen() -> None:
     assert rows == set(only["attack"])
 
 
-def test_every_attack_is_in_the_table() -> None:
+def test_every_attack_is_in_a_table() -> None:
     attacks = read_file("comparisons")[0]["scenarios"]["attacks"]["vars"]["attacks"]
-    assert attacks == [*ATTACKS]
+    assert {*attacks, "labels"} == {*ATTACKS}  # that one has a table of its own
 
 
 @pytest.mark.slow

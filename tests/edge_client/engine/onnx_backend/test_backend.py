@@ -143,6 +143,24 @@ def test_gradients_are_the_slopes_of_the_loss(tiny_base: Base, hub_task: Task, n
         assert (losses[0] - losses[1]) / 0.02 == pytest.approx(size, rel=0.01, abs=1e-4), tensor
 
 
+@pytest.mark.parametrize("name", ["lora:4", "prompt:4", "head", "lora:4/top1"])
+def test_padding_has_no_rows(tiny_base: Base, hub_task: Task, name: str) -> None:
+    engine = engine_of("onnx", tiny_base, hub_task, name)
+    batch, network = batch_of(engine), network_of(engine)
+    more = ((0, 0), (0, 9))
+    ids = np.pad(batch.ids, more, constant_values=7)
+    wide = replace(batch, ids=ids, attention=np.pad(batch.attention, more))
+    for found, again in zip(*(network.read(some) for some in (batch, wide)), strict=True):
+        np.testing.assert_array_equal(found, again)
+    (loss, gradients), (again, those) = (engine.gradients(some) for some in (batch, wide))
+    assert loss == again
+    for key in gradients:
+        np.testing.assert_array_equal(gradients[key], those[key])
+    rows = batch.attention.sum() + len(batch.ids) * engine.encoder.soft
+    room = network._bench.rooms._rooms["x0"]
+    assert len(room) == 4 * rows * engine._hidden
+
+
 @pytest.mark.parametrize("name", ["lora:4", "prompt:4", "bias"])
 def test_inputs_that_wait_in_half_precision_move_the_adapter_nearly_alike(
     tiny_base: Base, hub_task: Task, name: str

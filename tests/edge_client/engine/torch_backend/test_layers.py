@@ -61,6 +61,24 @@ def test_a_frozen_linear_keeps_neither_input_nor_weight() -> None:
     assert not kept
 
 
+def test_padding_inside_attention_keeps_nothing_and_gives_zeros() -> None:
+    kept: list[Any] = []
+
+    def keep(tensor: Any) -> Any:
+        kept.append(tensor)
+        return tensor
+
+    own = torch.tensor([0, 1, 2, 3, 4])  # texts of 3 and 2 tokens
+    context = layers.Context(None, None, {}, own, torch.tensor([0, 3]), 3)
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64).view(5, 4).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        whole = context.padded(x)
+    assert not kept
+    assert torch.equal(whole[0], x[:3]) and torch.equal(whole[1, :2], x[3:])
+    assert not whole[1, 2].any() and torch.equal(context.unpadded(whole), x)
+    assert torch.autograd.gradcheck(context.padded, x)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_nf4_by_table_and_by_bitsandbytes_kernel_are_the_same_weight(dtype: Any) -> None:
     pytest.importorskip("bitsandbytes")
