@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
@@ -54,6 +55,9 @@ PIECE_BYTES = 16 << 10  # of an adapter that is sent: held for each device
 SMALL_BYTES = 8 << 20  # adapters up to here are sent from memory
 REQUESTS, REQUESTS_PER_S = 1000, 100.0  # of one device: many times what any needs
 SHA_256 = "(^|[ ,])sha-256=:[A-Za-z0-9+/]{43}=:"
+Life = Annotated[
+    str, Query(max_length=LONGEST_LIFE, description="Drawn by the client at its start.")
+]
 Digest = Annotated[str, Header(alias="Repr-Digest", pattern=SHA_256)]
 TAGS: list[str | Enum] = ["devices' own"]
 
@@ -106,15 +110,11 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         response_model=Next,
         responses=gives(Next(waiting=WAITING)) | refusals(401, 409, 422, 429),
     )
-    async def work(
-        key: Key,
-        device: Known,
-        life: Annotated[
-            str, Query(max_length=LONGEST_LIFE, description="Drawn by the client at its start.")
-        ] = "",
-        wait_s: float = 0.0,
-    ) -> Response:
+    async def work(key: Key, device: Known, life: Life = "", wait_s: float = 0.0) -> Response:
         """What it does next; waits for that up to so many seconds, a minute at most."""
+        return brief_of(await awaited(key, device, life, wait_s))
+
+    async def awaited(key: str | None, device: Device, life: str, wait_s: float) -> Next:
         wait_s = min(wait_s, LONGEST_POLL_S) if wait_s > 0 else 0.0
         with bells.bell(device.device_id, POLLS) as bell:
             given = await next_of(device, life)
@@ -122,7 +122,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
                 await bells.heard(bell, wait_s)
                 # It may be revoked by now, or have started again.
                 given = await next_of(service.device_of(key), life)
-        return brief_of(given)
+        return given
 
     async def next_of(device: Device, life: str) -> Next:
         try:
@@ -151,7 +151,7 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         told = decode(await read_body(request, MAX_JSON_BYTES), Membership)
         receipt = await run_in_threadpool(service.membership, device, run_id, told, service.now_s())
         bells.changed.set()
-        return json_of(receipt)
+        return brief_of(receipt)
 
     def judge_of(device: Device, work_id: str) -> Judge:
         judge = service.answers.judge(device, work_id)
@@ -184,15 +184,26 @@ def add_device_routes(app: FastAPI, service: Service, bells: Bells) -> None:
         responses=gives(Receipt(True)) | refusals(401, 403, 404, 408, 413, 422, 429, 507),
         openapi_extra=takes(REPORT),
     )
-    async def report(request: Request, device: Known, work_id: str) -> Response:
-        """Tell what a piece of work gave and cost, or why it failed."""
+    async def report(
+        request: Request,
+        key: Key,
+        device: Known,
+        work_id: str,
+        life: Life = "",
+        wait_s: float = 0.0,
+    ) -> Response:
+        """Tell what a piece of work gave and cost, or why it failed; `wait_s` asks what is next."""
         message = decode(await read_body(request, MAX_JSON_BYTES), Report)
         if message.work_id != work_id:
             raise Refusal(422, f"the report is for work {message.work_id[:64]!r}")
         service.saw(device, service.now_s())
         receipt = await run_in_threadpool(service.answers.report, device, message, service.now_s())
         bells.changed.set()
-        return json_of(receipt)
+        if wait_s > 0:
+            with suppress(Refusal):  # of a device that may not work any more: it hears as it polls
+                following = await awaited(key, service.device_of(key), life, wait_s)
+                return brief_of(replace(receipt, next=following))
+        return brief_of(receipt)
 
     @app.get("/healthz", tags=["watching"], response_model=Health)
     async def health() -> dict[str, str]:
@@ -291,7 +302,7 @@ def add_transfer_routes(
             detail = {"detail": f"the body goes on at byte {taken}"}
             return JSONResponse(detail, 409, {"Upload-Offset": str(taken)})
         changed.set()
-        return json_of(taken)
+        return brief_of(taken)
 
 
 async def _in_pieces(body: bytes) -> AsyncIterator[memoryview]:

@@ -191,8 +191,8 @@ class Client:
                 if not self._guest.may_work():  # by now; it is handed out again
                     continue
                 self._teller.worked()
-                self._work(coordinator, given.work, meter)
                 wait_s = 0.0 if self._fetching.is_under_way else self._settings.wait_s
+                self._work(coordinator, given.work, meter, wait_s)
             elif given.waiting is not None:
                 if given.waiting.phase == "idle":
                     self._homecoming.recall()
@@ -265,8 +265,8 @@ class Client:
         is_ending = self._settings.is_until_finished and not self._fetching.is_under_way
         return is_ending and self._standings.is_done
 
-    def _work(self, coordinator: Coordinator, work: Work, meter: WorkMeter) -> None:
-        """Do one piece of work and answer it.
+    def _work(self, coordinator: Coordinator, work: Work, meter: WorkMeter, wait_s: float) -> None:
+        """Do one piece of work and answer it; wait as long for what is next.
 
         Raises:
             WrongInput: It cannot be done until this client is given something else, and there is
@@ -305,7 +305,7 @@ class Client:
             finished = replace(finished, report=replace(finished.report, cost=meter.cost()))
             if keep(self._state, finished):
                 self._state.forget_steps(work.work_id)
-        taken = deliver(coordinator, self._state, work, finished, meter)
+        taken = deliver(coordinator, self._state, work, finished, meter, wait_s)
         self._state.forget_steps(work.work_id)  # also where the outbox could not be written
         if taken is not None and taken.report.outcome != finished.report.outcome:
             self._barriers.met(run_id, taken.report)  # that is no fault of this device

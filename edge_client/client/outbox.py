@@ -154,6 +154,7 @@ def deliver(
     work: Work | None,
     finished: FinishedWork,
     meter: WorkMeter,
+    wait_s: float = 0.0,
 ) -> FinishedWork | None:
     """Send update and report until they are acknowledged, then forget them.
 
@@ -163,6 +164,7 @@ def deliver(
         work: What was asked; None for an answer from before a restart.
         finished: The answer.
         meter: Counts what sending costs.
+        wait_s: How long the receipt of work that is done may wait for what is next.
 
     Returns:
         What the coordinator took, also if it came too late: the answer, or that its update was not
@@ -186,9 +188,12 @@ def deliver(
                 finished = _not_through(report, error)
         cost = report.cost.delivered(meter.cost()) if work is None else meter.cost()
         finished = replace(finished, report=replace(finished.report, cost=cost))
-        patiently(lambda: coordinator.report(finished.report, meter), math.inf)
-        level = logging.INFO if finished.report.outcome == "done" else logging.ERROR
-        log.log(level, "%s", in_short(work, finished, is_counted))
+        is_done = finished.report.outcome == "done"
+        log.log(
+            logging.INFO if is_done else logging.ERROR, "%s", in_short(work, finished, is_counted)
+        )
+        wait_s = wait_s if is_done else 0.0
+        patiently(lambda: coordinator.report(finished.report, meter, wait_s), math.inf)
     except Refused as error:
         if error.status == 401:
             raise not_known(coordinator.url, error) from error

@@ -139,7 +139,7 @@ def texts_in(work: Work, data: ClientData) -> int | None:
 
 
 def in_short(work: Work | None, finished: FinishedWork, is_counted: bool) -> str:
-    """One line for the log on an answer that the coordinator has.
+    """One line for the log on an answer whose update the coordinator has, if it has one.
 
     Args:
         work: What was asked; None for an answer from before a restart.

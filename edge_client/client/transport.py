@@ -25,7 +25,15 @@ from smidgen.edge_client.client.connection import (
 )
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.wire.fleet import Enrol, Enrolled, Membership
-from smidgen.edge_client.wire.messages import Next, Receipt, Report, WireError, encode, encode_brief
+from smidgen.edge_client.wire.messages import (
+    Message,
+    Next,
+    Receipt,
+    Report,
+    WireError,
+    encode,
+    encode_brief,
+)
 from smidgen.edge_client.wire.tensors import digest_header, sha256
 
 __all__ = [
@@ -38,6 +46,7 @@ __all__ = [
 ]
 MOST_ADAPTER_BYTES = 256 << 20  # of an adapter whose size nobody has told
 SHORTEST_POLL_S = 1.0
+FRESH_S = 2.0  # what came with a receipt is asked for again after that: it may be closed by then
 FEWEST_ANSWERED, MOST_ANSWERED = 10, 640  # polls before a longer one is tried
 MOST_TURNS = 5  # of an upload: each time the coordinator says from where on it wants it
 
@@ -77,6 +86,8 @@ class Coordinator:
         self._longest_poll_s = math.inf
         self._answered, self._raised_after = 0, FEWEST_ANSWERED  # polls, before it is raised
         self._is_raised = False
+        self._reported = ""  # the work whose report was sent last
+        self._given: tuple[Next | None, float, float] = (None, 0.0, 0.0)
         self._part = ("", bytearray())  # of a download that was cut: its hash, and what arrived
         self._begun: dict[str, int] = {}  # uploads that were cut: where the last try began
 
@@ -90,16 +101,35 @@ class Coordinator:
     def next_work(self, wait_s: float, meter: WorkMeter) -> Next:
         """What to do next; after `wait_s` seconds without anything, what is waited for.
 
-        Where a proxy gives up earlier than the coordinator answers, this one asks for less.
+        It is not asked for if it has just come with a receipt.
 
         Args:
             wait_s: How long to wait; 0 asks and comes back at once.
             meter: Counts.
         """
+        (given, came_s, waited_s), self._given = self._given, (None, 0.0, 0.0)
+        if given is not None and time.monotonic() - came_s < FRESH_S:
+            meter.waited(waited_s)
+            return given
+        return self._polled("GET", "/v1/work", meter, Next, None, wait_s)
+
+    def _polled(
+        self,
+        method: str,
+        path: str,
+        meter: WorkMeter,
+        kind: type[Message],
+        content: bytes | None,
+        wait_s: float,
+    ) -> Message:
+        """The answer to a request that waits up to `wait_s` seconds for what is next.
+
+        Where a proxy gives up earlier than the coordinator answers, the next one asks for less.
+        """
         wait_s, began_s = min(wait_s, self._longest_poll_s), time.monotonic()
-        path = f"/v1/work?wait_s={wait_s:g}" + (f"&life={self.life}" if self.life else "")
+        path += f"?wait_s={wait_s:g}" + (f"&life={self.life}" if self.life else "")
         try:
-            given = self._connection.message("GET", path, meter, Next, wait_s=wait_s)
+            given = self._connection.message(method, path, meter, kind, content, wait_s)
         except Unreachable as error:
             spent_s = time.monotonic() - began_s
             # Of a proxy that waits no longer for an answer
@@ -126,10 +156,23 @@ class Coordinator:
         path, content = f"/v1/runs/{quote(run_id, safe='')}/membership", encode_brief(membership)
         return self._connection.message("POST", path, WorkMeter(), Receipt, content)
 
-    def report(self, report: Report, meter: WorkMeter) -> Receipt:
-        """Send a report; the same report may be sent again."""
+    def report(self, report: Report, meter: WorkMeter, wait_s: float = 0.0) -> Receipt:
+        """Send a report; the same report may be sent again, and then nothing is waited for.
+
+        Args:
+            report: What a piece of work gave.
+            meter: Counts.
+            wait_s: How long the receipt may wait for what is next, which `next_work` then gives.
+        """
         path, content = f"/v1/work/{report.work_id}/report", encode_brief(report)
-        return self._connection.message("POST", path, meter, Receipt, content)
+        is_first, self._reported = report.work_id != self._reported, report.work_id
+        if not wait_s or not is_first:
+            return self._connection.message("POST", path, meter, Receipt, content)
+        began_s = time.monotonic()
+        receipt = self._polled("POST", path, meter, Receipt, content, wait_s)
+        now_s = time.monotonic()
+        self._given = receipt.next, now_s, now_s - began_s  # with when it came, and the wait
+        return receipt
 
     def adapter(self, digest: str, meter: WorkMeter, most_bytes: int = MOST_ADAPTER_BYTES) -> bytes:
         """Download an adapter by its hash; after a cut the next call goes on where it was.

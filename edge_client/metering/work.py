@@ -312,6 +312,10 @@ class WorkMeter:
     def phase(self, name: Phase) -> AbstractContextManager[None]:
         return self._clock.phase(name)
 
+    def waited(self, spent_s: float) -> None:
+        """Count what was waited for this work before the meter was made."""
+        self._clock.wall_s["wait"] = self._clock.wall_s.get("wait", 0.0) + spent_s
+
     @contextmanager
     def working(self) -> Iterator[None]:
         """Watch memory, energy and heat while something is computed inside.

@@ -11,7 +11,8 @@ connection:
     GET  /v1/packs/{base_id}/{file}    a file                a run's base, by range, where served
     HEAD /v1/work/{work_id}/update     Upload-Offset         how much of a cut upload arrived
     PUT  /v1/work/{work_id}/update     safetensors -> Receipt  whole or from that offset; once
-    POST /v1/work/{work_id}/report     Report -> Receipt     figures, or a code of why it failed
+    POST /v1/work/{work_id}/report     Report -> Receipt     figures, or a code of why it failed;
+                                                             with a poll's query also its answer
 
 All carry `Authorization: Bearer DEVICE_KEY`, which the device drew itself; a body that holds
 tensors carries the SHA-256 of the whole file as `Repr-Digest` (RFC 9530). A 503 or 429 says in
@@ -338,10 +339,12 @@ class Receipt:
     Attributes:
         accepted: Whether it counts for the round; false for work that is closed by now.
         reason: Why it does not count, for the client's log.
+        next: What `GET /v1/work` would answer, where a report's query asks for that.
     """
 
     accepted: bool
     reason: str = ""
+    next: Next | None = None
 
 
 def encode(message: Any) -> bytes:

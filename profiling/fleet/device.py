@@ -273,14 +273,15 @@ class Device:
     async def take_part(self) -> None:
         """Do what is asked until the run is over and its adapter is here."""
         wait_s = 0.0  # at first, as a client does
+        came: Next | None = None  # with the receipt of a report
         while self._refusals < MOST_REFUSALS:
             try:
-                given = await self._next(wait_s)
+                given, came = came or await self._next(wait_s), None
                 wait_s = POLL_S
                 if given.terms is not None:
                     await self._stand(given.terms.run_id, "joined")
                 if given.work is not None:
-                    await self._serve(given.work)
+                    came = await self._serve(given.work)
                 if given.over is not None:
                     await self._go_home(given.over)
                     return
@@ -295,27 +296,32 @@ class Device:
     async def _next(self, wait_s: float) -> Next:
         start = time.monotonic()
         answer = await self._ask("poll", "GET", f"/v1/work?wait_s={wait_s:g}", wait_s=wait_s)
-        given = decode(answer.body, Next)
+        return self._heard_of("poll", decode(answer.body, Next), start, wait_s)
+
+    def _heard_of(self, route: str, given: Next, start: float, wait_s: float) -> Next:
         if given.work is not None and given.work.work_id != self._heard:
             self._heard = given.work.work_id
             self._book.hear(given.work)
         elif given.waiting is not None:
             spent_s = time.monotonic() - start
-            self._book.met.took("poll", spent_s - wait_s if spent_s > wait_s else 0.0)
+            self._book.met.took(route, spent_s - wait_s if spent_s > wait_s else 0.0)
         return given
 
     async def _stand(self, run_id: str, state: Literal["joined", "home"]) -> None:
         path = f"/v1/runs/{run_id}/membership"
         await self._post("membership", path, encode(Membership(state)), Receipt)
 
-    async def _serve(self, work: Work) -> None:
+    async def _serve(self, work: Work) -> Next | None:
+        """Do a piece of work; what comes with the receipt of its report."""
         await self._adapter(work.adapter_sha256)
         report = Report(work.work_id, "done", 10, 1.0, 0.5, COST, labelled=8)
         if work.kind == "train":
             await self._upload(work.work_id)
             report = Report(work.work_id, "done", 8, 1.0, cost=COST)
-        path = f"/v1/work/{work.work_id}/report"
-        await self._post("report", path, encode_brief(report), Receipt)
+        path = f"/v1/work/{work.work_id}/report?wait_s={POLL_S:g}"
+        start = time.monotonic()
+        receipt = await self._post("report", path, encode_brief(report), Receipt, POLL_S)
+        return receipt.next and self._heard_of("report", receipt.next, start, POLL_S)
 
     async def _upload(self, work_id: str) -> None:
         delta = {name: np.full_like(tensor, ADDED) for name, tensor in self._book.first.items()}
@@ -348,9 +354,11 @@ class Device:
         await self._adapter(over.adapter_sha256)
         await self._stand(over.run_id, "home")
 
-    async def _post(self, route: str, path: str, body: bytes, kind: type[Message]) -> Message:
+    async def _post(
+        self, route: str, path: str, body: bytes, kind: type[Message], wait_s: float = 0.0
+    ) -> Message:
         headers = {"Content-Type": "application/json"}
-        return decode((await self._ask(route, "POST", path, body, headers)).body, kind)
+        return decode((await self._ask(route, "POST", path, body, headers, wait_s)).body, kind)
 
     async def _ask(
         self,
@@ -404,6 +412,6 @@ class Device:
         answer = await self._http.ask(method, path, body, headers, wait_s)
         if answer.status == 200:
             self._book.met.answered += 1
-            if route != "poll":  # which waits: see `_next`
+            if route != "poll" and not wait_s:  # these wait: see `_heard_of`
                 self._book.met.took(route, time.monotonic() - start)
         return answer

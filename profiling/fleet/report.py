@@ -18,7 +18,7 @@ SAID = {
     "heard": "work, after the first that heard",
     "adapter": "GET /v1/adapters/...",
     "update": "PUT .../update",
-    "report": "POST .../report",
+    "report": "POST .../report, beyond its wait",
 }
 LEVEL_BYTES = float(256 << 10)  # growth in a round that is none, when two short runs are compared
 NOTES = (

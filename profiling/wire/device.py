@@ -83,7 +83,7 @@ def _serve(coordinator: Coordinator, state: ClientState, work: Work, meter: Work
         with meter.phase("upload"):
             patiently(lambda: coordinator.upload(report.work_id, update, meter), math.inf)
     report = replace(report, cost=meter.cost())
-    patiently(lambda: coordinator.report(report, meter), math.inf)
+    patiently(lambda: coordinator.report(report, meter, Settings.wait_s), math.inf)
     state.forget_finished(report.work_id)
 
 

@@ -269,7 +269,7 @@ def whole_rounds(exchanges: Sequence[Exchange], rounds: int) -> Iterator[Exchang
 
 
 def of_training(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
-    """Those of them that training takes: the poll that gave the work, adapter, upload and report.
+    """Those of them that training takes: the adapter, the upload and its report, or a poll for it.
 
     The adapter counts here, though a client that was asked to evaluate it has it by then.
     """
@@ -279,7 +279,8 @@ def of_training(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
         after = [*own[1:], own[0]]
         for one, following in zip(own, after, strict=True):
             is_poll = one.path.startswith("/v1/work?") and UPLOAD.match(following.path)
-            is_report = any(one.path == f"/v1/work/{work}/report" for work in works)
+            path = one.path.partition("?")[0]
+            is_report = any(path == f"/v1/work/{work}/report" for work in works)
             is_adapter = one.path.startswith("/v1/adapters/")
             if is_poll or is_report or is_adapter or UPLOAD.match(one.path):
                 yield one

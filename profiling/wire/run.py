@@ -45,7 +45,7 @@ class WireRun:
         rounds_s: Seconds of each round, from its beginning to that of the next.
         training_s: Of each, until the next adapter is there.
         whole: What passed in a round.
-        training: Of it, what training takes: its work, the adapter, the update and the report.
+        training: Of it, what training takes: the adapter, the update and its report.
         server: Its processes in a round, on average; their peak of memory.
         client: One client's, the largest of them.
         load_1m: Load average before.
@@ -115,7 +115,7 @@ NOTES = (
     "All figures are measured. A round lasts until the next one begins. In ours every client "
     "trains, then evaluates the new adapter; in flwr's clients train alone.",
     "Requests and bytes: of one client in one round, counted by the relay, lines and headers "
-    "included. For training: its work, the adapter, the update and the report. Framing: what "
+    "included. For training: the adapter, the update and its report. Framing: what "
     "passes beyond the adapter's numbers in float32, as a share of them.",
     "Processor time: user and system, of all processes of the server or of one client, in a round. "
     "Memory: their peak, with shared pages counted once (Pss) or in every process (Rss), sampled "

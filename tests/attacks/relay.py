@@ -17,8 +17,8 @@ EVENTS = {
     "POST /v1/enrol": "enrolled",
     "GET /v1/work": "asked",
     "POST /v1/runs/membership": "joined",
-    "POST /v1/work/report": "reported",
 }
+REPORT = "POST /v1/work/report"  # `reported` once it was sent: its answer may wait for what is next
 NAMES = re.compile(rb"(GET|PUT|POST) (\S+) HTTP")
 IDS = re.compile(r"\?.*|/[\w.-]{11,}")  # of works, runs and adapters; no other part is as long
 
@@ -117,17 +117,24 @@ class Relay:
             return
 
     def _asked(self, exchange: Exchange, chunk: bytes) -> Exchange:
-        if exchange.down or not exchange.up:
+        is_first = bool(exchange.down or not exchange.up)
+        if is_first:
             exchange = Exchange()
             self.exchanges.append(exchange)
         exchange.up += chunk
+        if is_first and exchange.name == REPORT:
+            self._met("reported")
         return exchange
 
     def _answered(self, exchange: Exchange, chunk: bytes) -> None:
         is_first = not exchange.down
         exchange.down += chunk
-        event = EVENTS.get(exchange.name)
+        is_asked = exchange.name == REPORT and b'"next":{' in chunk
+        event = "asked" if is_asked else EVENTS.get(exchange.name)
         if is_first and event and chunk.split(b" ", 2)[1:2] == [b"200"]:
-            self._counts[event] += 1
-            self._is_at_work = event != "reported"
-            self._happened(event, self._counts[event])
+            self._met(event)
+
+    def _met(self, event: str) -> None:
+        self._counts[event] += 1
+        self._is_at_work = event != "reported"
+        self._happened(event, self._counts[event])

@@ -110,9 +110,10 @@ class Device:
         headers = self.headers | {"Repr-Digest": digest}
         return self.http.put(f"/v1/work/{work_id}/update", content=body, headers=headers)
 
-    def report(self, report: Report, patience_s: float = 0.0) -> Receipt:
+    def report(self, report: Report, patience_s: float = 0.0, wait_s: float = 0.0) -> Receipt:
         """Hand a report in; as a client does, again for so long while the store is away (503)."""
         path, end_s = f"/v1/work/{report.work_id}/report", time.monotonic() + patience_s
+        path += f"?wait_s={wait_s:g}" if wait_s else ""
         content = messages.encode(report)
         response = self.http.post(path, content=content, headers=self.headers)
         while response.status_code == 503 and time.monotonic() < end_s:

@@ -36,7 +36,7 @@ OF_THE_RUN = {  # what a device gets that says nothing of others
     },
     "Waiting": {"run_name", "round_index", "rounds", "closes_in_s"},
     "Over": {"run_id", "run_name", "ended", "rounds", "kept_round"},
-    "Receipt": {"accepted", "reason"},
+    "Receipt": {"accepted", "reason", "next"},
 }
 
 

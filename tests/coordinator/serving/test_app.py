@@ -293,7 +293,7 @@ def test_a_connection_cut_in_the_middle_of_an_update_changes_nothing(start: Star
         connection.sendall(head.encode() + body[: len(body) // 2])
     wait_for(lambda: any(live.store.uploads.iterdir()))  # it was read, and cut
     assert a.work().work_id == work.work_id
-    assert a.put(work.work_id, body).json() == {"accepted": True, "reason": ""}
+    assert a.put(work.work_id, body).json() == {"accepted": True}
 
 
 def test_a_device_that_was_silent_is_not_asked(start: Start) -> None:

@@ -3,17 +3,19 @@
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from smidgen.coordinator.serving.device_messages import MOST_ROUNDS, base_name_of, thinned
+from smidgen.coordinator.storage.devices import revoke
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tasks.counts import Entities
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.fleet import Membership
-from smidgen.edge_client.wire.messages import Over, Report, decode, encode
+from smidgen.edge_client.wire.messages import Over, Receipt, Report, decode, encode
 from tests.coordinator.conftest import Live
 from tests.coordinator.devices import wait_for
 
@@ -71,6 +73,34 @@ def test_who_has_answered_is_told_for_how_many_the_step_waits(start: Start) -> N
     assert (waiting.phase, waiting.missing, waiting.asked) == ("evaluate", 1, 2)
     assert waiting.closes_in_s is not None and 200 < waiting.closes_in_s <= 300
     assert waiting.names == ()
+
+
+def test_a_receipt_brings_the_next_work_once_it_is_there(start: Start) -> None:
+    a, b = start().join("a", "b")
+    done = Report(a.work().work_id, "done", 4, accuracy=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        receipt = pool.submit(a.report, done, wait_s=50.0)
+        time.sleep(0.3)
+        assert not receipt.done()
+        b.do(b.work())
+        given = receipt.result(60).next
+    assert given is not None and given.work is not None and given.work.kind == "train"
+    assert a.work() == given.work
+    assert a.report(done).next is None  # who does not ask hears what older clients hear
+
+
+def test_a_device_that_is_revoked_while_its_receipt_waits_has_the_receipt_alone(
+    start: Start,
+) -> None:
+    live = start()
+    a, _ = live.join("a", "b")
+    done = Report(a.work().work_id, "done", 4, accuracy=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        receipt = pool.submit(a.report, done, wait_s=50.0)
+        time.sleep(0.3)
+        revoke(live.store.database, a.device_id, time.time())
+        assert receipt.result(20) == Receipt(True)
+    assert a.poll().status_code == 401
 
 
 def test_names_are_told_where_the_owner_says_so(start: Start) -> None:

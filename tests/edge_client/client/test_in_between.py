@@ -4,13 +4,14 @@ import configparser
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from smidgen.edge_client.bases.base import Base
-from smidgen.edge_client.client.connection import Unreachable
+from smidgen.edge_client.client.connection import Unreachable, patiently
 from smidgen.edge_client.client.outbox import (
     LONGEST_GAP,
     MOST_413,
@@ -24,7 +25,7 @@ from smidgen.edge_client.client.transport import FEWEST_ANSWERED, Coordinator
 from smidgen.edge_client.client.trust import _shown
 from smidgen.edge_client.metering.work import WorkMeter
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.wire.messages import PROTOCOL, Receipt, Report, Work, encode
+from smidgen.edge_client.wire.messages import PROTOCOL, Next, Receipt, Report, Work, decode, encode
 from smidgen.edge_client.wire.tensors import sha256
 from smidgen.edge_client.wire.training import Training
 from tests import command_line
@@ -61,6 +62,26 @@ class Between(Script):
             if self.said:
                 return self.said.pop(0)
         return super().answer(method, path, body)
+
+
+class Onward(Script):
+    """A scripted coordinator whose receipts of reports bring what is next."""
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        given = super().answer(method, path, body)
+        if "/report?" not in path:
+            return given
+        return 200, encode(Receipt(True, next=decode(self.next_work()[1], Next)))
+
+
+def test_a_device_polls_once_for_its_first_work_and_for_no_other(
+    tiny_base: Base, task: Task, mine: Path, tmp_path: Path
+) -> None:
+    script = Onward(tiny_base, task, [("train", nothing)] * 4)
+    assert [one.outcome for one in script.run(tmp_path)] == ["done"] * 4
+    asked = [path for path in script.paths if path.startswith("/v1/work?")]
+    assert len(asked) == 3  # for an invitation, for work, and once the adapter is at home
+    assert sum("/report?wait_s=25&life=" in path for path in script.paths) == 4
 
 
 def work_of(place: int) -> Work:
@@ -185,6 +206,28 @@ def test_a_poll_grows_again_once_polls_are_answered_and_more_slowly_after_each_c
         for _ in range(2 * FEWEST_ANSWERED + 1):
             poll()
         assert asked.count(1.0) >= FEWEST_ANSWERED and 4.0 not in asked
+
+
+@pytest.mark.parametrize("status", [408, 502, 504, 524])
+def test_a_report_whose_receipt_something_cuts_short_is_sent_again_without_waiting(
+    status: int,
+) -> None:
+    asked: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        asked.append(path.partition("/v1/work/")[2])
+        if "wait_s=" not in path:
+            return 200, encode(Receipt(True))
+        time.sleep(1.2)
+        return status, PAGE
+
+    with http_server(answer) as url, closing(Coordinator(url)) as coordinator:
+        for work_id in ("v", "w"):
+            report = Report(work_id, "done")
+            send = partial(coordinator.report, report, WorkMeter(), 25.0)
+            assert patiently(send, 30.0) == Receipt(True)
+    shorter = "25" if status == 502 else "1"  # nobody's patience: nobody was there
+    assert asked == ["v/report?wait_s=25", "v/report", f"w/report?wait_s={shorter}", "w/report"]
 
 
 def test_an_adapter_that_arrives_damaged_is_fetched_once_more() -> None:

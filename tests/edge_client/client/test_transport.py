@@ -1,8 +1,11 @@
+import time
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
 
 from smidgen.edge_client.client.transport import (
+    FRESH_S,
     AddressError,
     Coordinator,
     Refused,
@@ -47,6 +50,27 @@ def test_a_damaged_download_is_refused() -> None:
         with pytest.raises(messages.WireError, match="arrived damaged"):
             coordinator.adapter(sha256(BODY), WorkMeter())
         coordinator.close()
+
+
+def test_what_came_with_a_receipt_is_not_asked_for_while_it_is_fresh() -> None:
+    idle = messages.Next(waiting=messages.Waiting("idle"))
+    asked: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        asked.append(f"{method} {path}")
+        time.sleep(0.2)
+        given = messages.Receipt(True, next=idle) if method == "POST" else idle
+        return 200, messages.encode_brief(given)
+
+    with http_server(answer) as url, closing(Coordinator(url, life="l")) as coordinator:
+        for work_id, pause_s in (("v", 0.0), ("w", FRESH_S)):  # who pauses asks again
+            coordinator.report(messages.Report(work_id, "done"), WorkMeter(), 25.0)
+            time.sleep(pause_s)
+            meter = WorkMeter()
+            assert coordinator.next_work(25.0, meter) == idle
+            assert meter.cost().phases_s.get("wait", 0.0) >= (0.0 if pause_s else 0.2)
+    reported = [f"POST /v1/work/{work_id}/report?wait_s=25&life=l" for work_id in "vw"]
+    assert asked == [*reported, "GET /v1/work?wait_s=25&life=l"]
 
 
 def test_work_waiting_and_the_end_of_a_run_are_told_apart() -> None:

@@ -263,7 +263,7 @@ class FaultyRelay:
 
 
 def is_poll(request: bytes) -> bool:
-    """Whether a device asks what is next."""
+    """Whether a device asks what is next, and does nothing else."""
     return request.startswith(b"GET /v1/work")
 
 
