@@ -41,7 +41,7 @@ from smidgen.simulation.experiments.stage import Stage, use_threads
 from smidgen.simulation.experiments.virtual.devices import InProcess
 from smidgen.simulation.population.clients import Client as Virtual
 from smidgen.simulation.population.deal import Deal, write_clients
-from tests.breadth import first_fast
+from tests.breadth import SLOW, first_fast
 from tests.coordinator.conftest import serving
 from tests.coordinator.devices import key_of
 from tests.edge_client.engine.engines import KINDS
@@ -134,15 +134,20 @@ LABELLING = Labelling(
 
 
 @pytest.mark.parametrize("kind", first_fast(KINDS[::-1]))
+@pytest.mark.parametrize(
+    ("adapter", "every"), [("lora:2", 1), pytest.param("lora:2+ridge", 2, marks=SLOW)]
+)
 def test_pseudo_labels_are_the_same_over_http(
-    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str
+    tiny_base: Base, hub_task: Task, tmp_path: Path, kind: str, adapter: str, every: int
 ) -> None:
     deal = Deal(clients=3, labelled=8, labelled_clients=1)
     said = {
         "engine": kind,
+        "adapter": adapter,
         "dtype": "auto",
         "deal": deal,
-        "labelling": LABELLING,
+        "labelling": replace(LABELLING, infer_every=every),
+        "evaluate_every": every,
         "rounds": 3,
     } | GUARDED
     on, seen = staged(tiny_base, hub_task, **said), list[Round]()
@@ -150,10 +155,13 @@ def test_pseudo_labels_are_the_same_over_http(
     names, texts = [c.name for c in on.population], {c.name: len(c.labelled) for c in on.population}
     schedule = schedule_of(on.experiment, len(names), hub_task.labels)
     with closing(InProcess(on)) as devices:
-        start = devices.start()
-        last = federate(schedule, on.template(), start, names, devices, seen.append, texts=texts)
-    assert sha256(last.adapter) == over_http(on, tmp_path)[0]
+        adapter_sha256, _, secret = over_http(on, tmp_path)
+        known = (schedule, on.template(), devices.start(), names, devices, seen.append)
+        last = federate(*known, texts=texts, secret=secret)
+    assert sha256(last.adapter) == adapter_sha256
     assert seen[-1].looking and seen[-1].looking.texts_read and sum(texts.values()) == 8
+    labelled = [one.round_index for one in seen if one.looking]
+    assert labelled == ([2, 3] if "ridge" in adapter else [1, 2, 3])  # the first one solves it
     assert any(not texts[client] for closed in seen for client in closed.cohort)
 
 
