@@ -74,7 +74,7 @@ def plan_text(plan: Mapping[str, Any] | None, batch: int) -> str:
 def train_table(runs: Sequence[TrainingRun]) -> Table:
     """One row per process, ours first."""
     ours = runs[0]
-    texts = last_part(ours.settings.get("texts", ""))
+    texts = ours.settings.get("texts", "").rpartition(" ")[0]
     of = f"texts of {texts} of at most" if texts else "x"
     peaks = ("predicted_peak_bytes", "peak_rss_bytes", "peak_anon_bytes")
     told = sizes([getattr(run, name) for run in runs for name in peaks])

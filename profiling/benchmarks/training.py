@@ -5,6 +5,8 @@ one after the other, without a cap: they need more than it grants. All get the s
 words, adapter, threads and weights, so the first losses of the LoRA peers agree with ours.
 """
 
+import hashlib
+import json
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +32,9 @@ from smidgen.edge_client.engine.trainer import epoch_batches
 from smidgen.edge_client.errors import demand, installing
 from smidgen.edge_client.planning.plan import AUTO, BudgetError, parse_budget
 from smidgen.edge_client.planning.resources import fast_dtypes, flags_here
-from smidgen.edge_client.texts.examples import joined, read_file
+from smidgen.edge_client.tasks.encoder import Encoder
+from smidgen.edge_client.tasks.task import Task
+from smidgen.edge_client.texts.examples import read_file
 from smidgen.edge_client.texts.parts import ANY
 from smidgen.edge_client.wire.training import Training
 from smidgen.profiling.benchmarks.training_run import TrainingRun, spread
@@ -191,15 +195,24 @@ class Benchmark:
                 f"{longest} with this adapter"
             )
 
-        self._lengths = self._drawn(Path(settings.texts)) if settings.texts else ()
+        self._lengths: tuple[Sequence[int], ...] = ()
+        self._texts = dict[str, str]()  # what is kept of them: a file's name, and who it was
+        if settings.texts:
+            path = Path(settings.texts)
+            self._lengths = self._drawn(path)
+            said = json.dumps(self._lengths).encode()
+            self._texts["texts"] = f"{path.name} {hashlib.sha256(said).hexdigest()[:8]}"
 
     def _drawn(self, path: Path) -> tuple[Sequence[int], ...]:
-        """Tokens of each text of each step, of similar length as in training."""
-        asked, tokens = self.settings, open_tokens(self.base)
-        found = [
-            min(max(len(tokens.encode(joined(one))), MASK_POSITION + 1), asked.tokens)
-            for one in read_file(path, ANY, labelled=False)
-        ]
+        """Tokens of each text of each step, of similar length as in training.
+
+        As the benchmark's own task asks: with specials and a mask, the shortest that there is.
+        """
+        asked, words = self.settings, tuple(self._words)
+        task = Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
+        encoder = Encoder(open_tokens(self.base), task, cloze=True, limit=asked.tokens)
+        prompts = encoder.prompts(read_file(path, ANY, labelled=False))
+        found = [max(len(prompt.ids), MASK_POSITION + 1) for prompt in prompts]
         steps, generator = asked.warmup + asked.steps, np.random.default_rng(asked.seed)
         few = f"{path} has {len(found)} texts; --steps and --warmup take {steps} x {asked.batch}"
         demand(len(found) >= steps * asked.batch, few, BenchmarkError)
@@ -353,7 +366,7 @@ class Benchmark:
             versions=done.get("versions", versions()),
             device=settings.device,
             device_peak=done.get("device_peak"),
-            settings=asdict(settings),
+            settings={k: v for k, v in asdict(settings).items() if k != "texts"} | self._texts,
         )
 
     def _environment(self) -> Mapping[str, str]:

@@ -193,6 +193,7 @@ def to_record(run: TrainingRun, session: str, kind: Kind = "train") -> Record:
         "device": run.device,
         "isa": run.settings["isa"],
     }
+    subject |= {name: run.settings[name] for name in ("texts",) if name in run.settings}
     told, isa = run.to_json(), run.settings["isa"]
     machine, libraries = told.pop("machine"), told.pop("versions")
     where = conditions(run.base_id, run.plan, run.seed, isa, machine, libraries)

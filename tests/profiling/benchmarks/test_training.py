@@ -93,6 +93,7 @@ def refusal(arguments: list[str]) -> str:
 def test_a_run_is_complete(ours: TrainingRun) -> None:
     assert ours.outcome == DONE
     assert len(ours.losses) == 3 and len(ours.steps_s) == 2 and ours.untrained == []
+    assert "texts" not in to_record(ours, "s").subject | ours.settings
     assert len(ours.steps_processor_s) == 2 and min(ours.steps_processor_s) > 0
     assert ours.plan is not None and ours.trained_tensors == 8
     assert ours.predicted_parts is not None
@@ -329,7 +330,7 @@ def test_equal_requests_give_equal_texts_of_full_length() -> None:
 
 def texts_of(folder: Path, count: int) -> Path:
     file = folder / "texts.csv"
-    rows = [f"{'a parcel came ' * (1 + index % 9)},mail" for index in range(count)]
+    rows = [f"{'a ' * (1 + index % 9)},mail" for index in range(count)]
     file.write_text("\n".join(["text,label", *rows]))
     return file
 
@@ -354,6 +355,12 @@ def test_a_peer_steps_over_the_same_texts_of_a_file(settings: Settings, tmp_path
     mine, peer = benchmark.ours(), benchmark.peer("peft-checkpointing")
     assert peer.losses[0] == pytest.approx(mine.losses[0], rel=1e-5)
     assert mine.step_flops is None and "texts of texts.csv of at most" in str(train_table([mine]))
+    kept, other = to_record(mine, "s"), to_record(benchmark.ours(), "s")
+    assert kept.subject == other.subject  # others' texts are another subject
+    (tmp_path / "texts.csv").write_text("text\n" + "a parcel came again\n" * 60)
+    others = to_record(Benchmark(benchmark.settings).ours(), "s").subject
+    assert others != kept.subject and str(others["texts"]).startswith("texts.csv ")
+    assert str(tmp_path) not in str(kept.subject | kept.details["settings"] | {"base": ""})
 
 
 def test_label_words_are_four_different_tokens(tiny_base: Base) -> None:
