@@ -88,10 +88,10 @@ def test_a_pack_comes_from_a_folder_where_the_coordinator_serves_none(
 
 
 def installed(folder: Path, version: str) -> Path:
-    """A folder to be found first, in which smidgen is said to be of another version."""
-    told = folder / f"smidgen-{version}.dist-info"
-    told.mkdir(parents=True)
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: smidgen\nVersion: {version}\n")
+    """A folder to be found first, with which smidgen says that it is of another version."""
+    folder.mkdir()
+    said = f"import smidgen\nsmidgen.__version__ = {version!r}\n"
+    (folder / "sitecustomize.py").write_text(said)
     return folder
 
 
