@@ -74,8 +74,8 @@ def test_devices_tell_a_backup_of_another_store_and_lose_nothing(
     url = scene.serve()
     for name in CLIENTS:
         scene.client(name, url)
-    wait_for(lambda: scene.coordinator_json("status")["round_index"] >= 1, scene.fleet.check)
-    scene.kill("b")
+    wait_for(lambda: "round 2 of 2: train" in scene.log("b"), scene.fleet.check)
+    scene.kill("b")  # in the middle of it: the run goes on
     other_scene.create(1, 1, 1)
     taken, state = other_scene.folder / "backup", scene.folder / "state" / "b"
     other_scene.coordinator_json("backup", "--out", str(taken))
