@@ -50,7 +50,8 @@ def labelling(
         print(json.dumps({who: [asdict(run) for run in runs] for who, runs in found.items()}))
         return
     rows = [[who, *_row(runs, found[PEER])] for who, runs in found.items()]
-    show(Table([Column("who"), *map(Column, HEADS)], rows, f"{base}, {texts} texts", NOTES))
+    title = f"{base}, {len(found[PEER][0].answers)} texts of {dataset}"
+    show(Table([Column("who"), *map(Column, HEADS)], rows, title, NOTES))
 
 
 def _row(runs: list[Labelled], peer: list[Labelled]) -> list[str]:

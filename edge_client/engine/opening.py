@@ -21,7 +21,7 @@ from smidgen.edge_client.engine.linear import with_core, with_ridge
 from smidgen.edge_client.errors import demand, installing
 from smidgen.edge_client.metering.memory import sizes
 from smidgen.edge_client.planning.allocator import (
-    ask_for_large_pages,
+    before_torch,
     resident_bytes,
     trim,
     use_one_arena,
@@ -226,7 +226,7 @@ def load_engine(kind: str, device: str = CPU) -> Any:
     """
     name = installed_engine(kind, device)
     use_one_arena()
-    ask_for_large_pages()
+    before_torch()
     return import_module(ENGINES[name].module)
 
 

@@ -34,14 +34,20 @@ def use_one_arena() -> bool:
     return bool(_libc().mallopt(ARENA_MAX, 1))
 
 
-def ask_for_large_pages() -> None:
-    """Let torch ask the kernel for pages of 2 MiB under tensors that are as large.
+def before_torch() -> None:
+    """Set what torch reads as it is imported; what the user has set stands.
 
-    A step takes and frees its tensors anew, and each page that is new is zeroed at a fault of its
-    own. RoBERTa-base, 4 x 256 tokens, float32, AVX-512: 178,000 faults a step become 54,000, at the
-    same peak (docs/decisions/005-allocator.md). To be called before torch is imported; the user's
-    own `THP_MEM_ALLOC_ENABLE` stands.
+    Its threads wait for each other in a loop, by default of 300,000 turns: two clients on two cores
+    took 2 to 40 times as long for a step as with 1,000 turns, and one alone as long (embedded base,
+    8 x 64 tokens; a loop of no turns costs one alone a fifth).
+
+    Pages of 2 MiB lie under tensors that are as large: a step takes and frees its tensors anew, and
+    each page that is new is zeroed at a fault of its own. RoBERTa-base, 4 x 256 tokens, float32,
+    AVX-512: 178,000 faults a step become 54,000, at the same peak
+    (docs/decisions/005-allocator.md).
     """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 

@@ -36,7 +36,10 @@ from smidgen.profiling.records.record import (
 )
 
 QUIET = 0.3  # load per core above which a time says little
-BUSY = "other processes were at work: times say little; peak memory is not affected"
+BUSY = (
+    "other processes were at work: times say little, processor time with --threads 1 more; peak "
+    "memory is not affected"
+)
 
 
 def named(engine: str) -> str:
@@ -305,7 +308,7 @@ def run_grid(
     session = new_session()
     known = {_key(case.settings, case): case for case in read_cases(path) if case.outcome == DONE}
     for number, settings in enumerate(cases):
-        case = known.get(_key(asdict(settings), _refused(settings, "")))
+        case = known.get(_key(settings.kept(), _refused(settings, "")))
         if case is None:
             listen(number, settings)
             try:
@@ -339,7 +342,7 @@ def _refused(settings: Settings, outcome: str) -> TrainingRun:
         machine=asdict(this_machine()),
         versions=versions(),
         seed=settings.seed,
-        settings=asdict(settings),
+        settings=settings.kept(),
     )
 
 

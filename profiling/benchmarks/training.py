@@ -142,7 +142,7 @@ class Settings(Case):
             }
         )
         is_right = not (self.texts and (self.masked or self.is_tagging))
-        demand(is_right, "--texts asks for labels; leave --masked, --tagging out", BenchmarkError)
+        demand(is_right, "--texts and --masked or --tagging: one of them alone", BenchmarkError)
         is_right = not (self.masked and self.spec.head)
         demand(is_right, "--masked asks for words; leave +head of --adapter out", BenchmarkError)
         is_right = not self.is_tagging or (self.spec.head and not self.masked)
@@ -152,6 +152,12 @@ class Settings(Case):
             "as lora:8+head",
             BenchmarkError,
         )
+
+    def kept(self, texts: str = "") -> dict[str, Any]:
+        """As records have them: of --texts, where there are any, what tells them apart."""
+        told = asdict(self)
+        del told["texts"]
+        return told | ({"texts": texts} if texts else {})
 
     @property
     def spec(self) -> AdapterSpec:
@@ -196,12 +202,13 @@ class Benchmark:
             )
 
         self._lengths: tuple[Sequence[int], ...] = ()
-        self._texts = dict[str, str]()  # what is kept of them: a file's name, and who it was
+        self._texts = ""  # what is kept of them: a file's name, and which it was
         if settings.texts:
             path = Path(settings.texts)
+            demand(not path.is_dir(), f"--texts {path}: a file is expected", BenchmarkError)
             self._lengths = self._drawn(path)
             said = json.dumps(self._lengths).encode()
-            self._texts["texts"] = f"{path.name} {hashlib.sha256(said).hexdigest()[:8]}"
+            self._texts = f"{path.name} {hashlib.sha256(said).hexdigest()[:8]}"
 
     def _drawn(self, path: Path) -> tuple[Sequence[int], ...]:
         """Tokens of each text of each step, of similar length as in training.
@@ -366,7 +373,7 @@ class Benchmark:
             versions=done.get("versions", versions()),
             device=settings.device,
             device_peak=done.get("device_peak"),
-            settings={k: v for k, v in asdict(settings).items() if k != "texts"} | self._texts,
+            settings=settings.kept(self._texts),
         )
 
     def _environment(self) -> Mapping[str, str]:

@@ -80,3 +80,21 @@ def test_threads_share_one_arena() -> None:
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
     assert not use_one_arena()
+
+
+@pytest.mark.parametrize(
+    ("given", "turns"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "")],
+)
+def test_torchs_threads_do_not_wait_in_a_loop_for_long_unless_the_user_says_so(
+    given: dict[str, str], turns: str
+) -> None:
+    script = (
+        "import os; from smidgen.edge_client.planning.allocator import before_torch; "
+        "before_torch(); print(os.environ.get('GOMP_SPINCOUNT', ''))"
+    )
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    own = {name: value for name, value in os.environ.items() if name not in names}
+    line, env = [sys.executable, "-c", script], own | given
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == turns
