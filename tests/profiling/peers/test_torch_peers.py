@@ -11,6 +11,7 @@ from smidgen.profiling.peers.torch_peers import head_of, recompute
 from tests.families import DECODERS, FAMILIES, write_family
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_head_where_it_is_asked_is_the_models_own(
     tiny_base: Base, tmp_path: Path, family: str
