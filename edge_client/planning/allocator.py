@@ -38,7 +38,7 @@ def before_torch() -> None:
     """Set what torch reads as it is imported; what the user has set stands.
 
     Its threads wait for each other in a loop, by default of 300,000 turns: two clients on two cores
-    took 2 to 40 times as long for a step as with 1,000 turns, and one alone as long (embedded base,
+    took 2 to 12 times as long for a step as with 1,000 turns, and one alone as long (embedded base,
     8 x 64 tokens; a loop of no turns costs one alone a fifth).
 
     Pages of 2 MiB lie under tensors that are as large: a step takes and frees its tensors anew, and
