@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 from smidgen.edge_client.adapters.peft_folder import ORIGIN
-from smidgen.edge_client.errors import Failed, demand
+from smidgen.edge_client.errors import demand
 from smidgen.edge_client.files import (
     PRIVATE,
     discard,
@@ -255,8 +255,8 @@ class StepStates:
 KEPT_TERMS = 64  # of runs, the newest
 TERMS, HOME = ".json", ".home"  # what files of terms end in; the other, once the adapter is at home
 SAID = ".said"  # what files of answers to secure aggregations end in
-TWICE = "a secure aggregation asks this device a second time, for something else"
-NOT_MASKED = "an unmasking of a secure aggregation that this device has masked no update for"
+TWICE = "an aggregation asks this device a second time, for something else, or a note is damaged"
+NOT_MASKED = "an unmasking that this device has masked no update for, or a note is damaged"
 
 
 class Joined:
@@ -278,12 +278,12 @@ class Joined:
             ring: Names the aggregation.
 
         Raises:
-            Failed: This device has unmasked another one of that round.
+            WireError: This device has unmasked another one of that round.
             OSError: It cannot be noted.
         """
         known = self._said(run_id)
         unmasked = known.get(f"unmasked {round_index}", ring).partition(" ")[0]
-        demand(unmasked == ring, TWICE, Failed)
+        demand(unmasked == ring, TWICE, WireError)
         if known.get(f"masked {round_index}") != ring:
             self._say(run_id, f"masked {round_index} {ring}")
 
@@ -295,12 +295,12 @@ class Joined:
             asked: Names all that is asked.
 
         Raises:
-            Failed: This device has masked no update for it, or has answered another one.
+            WireError: This device has masked no update for it, or has answered another one.
             OSError: It cannot be noted.
         """
         known, said = self._said(run_id), f"{ring} {asked}"
-        demand(known.get(f"masked {round_index}") == ring, NOT_MASKED, Failed)
-        demand(known.get(f"unmasked {round_index}", said) == said, TWICE, Failed)
+        demand(known.get(f"masked {round_index}") == ring, NOT_MASKED, WireError)
+        demand(known.get(f"unmasked {round_index}", said) == said, TWICE, WireError)
         if f"unmasked {round_index}" not in known:
             self._say(run_id, f"unmasked {round_index} {said}")
 
