@@ -43,7 +43,7 @@ class CardFacts:
         elapsed_s: Seconds of training.
         hardware: What it ran on.
         parameters: Number of weights of the base.
-        held_out: Masked words of held-out text, by language.
+        held_out: Masked words of held-out text, by language; and of AG News where it is there.
         news: Cloze zero-shot on AG News test rows; empty where the set is absent.
         news_rows: Number of those rows.
     """

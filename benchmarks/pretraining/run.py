@@ -19,7 +19,7 @@ from benchmarks.pretraining.card import CardFacts, card_of, write_base
 from benchmarks.pretraining.checkpoint import Limits, PretrainError, Progress
 from benchmarks.pretraining.corpus import Corpus, Passage, read_corpus
 from benchmarks.pretraining.course import CourseBatch, build_course
-from benchmarks.pretraining.held_out import TOPICS, masked_score, read_news, zero_shot
+from benchmarks.pretraining.held_out import LONGEST, TOPICS, masked_score, read_news, zero_shot
 from benchmarks.pretraining.neighbours import start_from_counts
 from benchmarks.pretraining.recipes import Recipe, recipe_of, smoothed
 from benchmarks.pretraining.student import (
@@ -231,13 +231,16 @@ def _facts(request: Request, corpus: Corpus, lesson: Lesson, run: Progress) -> C
 
 def _judged(request: Request, corpus: Corpus, lesson: Lesson, facts: CardFacts) -> CardFacts:
     """The facts with what the written base scores on texts that it was not trained on."""
-    held_out = {}
     languages = request.recipe.languages
-    for language in languages:
-        passages = [passage for passage in corpus.held_out if passage.language == language]
-        if passages:
-            held_out[language] = masked_score(lesson.student, lesson.tokenizer, passages)
     news = read_news(request.data) if "en" in languages else []
+    cut = (" ".join(one.text.split()[: LONGEST // 2]) for one in news)
+    judged = {one: [p for p in corpus.held_out if p.language == one] for one in languages}
+    judged["AG News"] = [Passage(text, "en", "ag_news") for text in cut]
+    held_out = {
+        what: masked_score(lesson.student, lesson.tokenizer, passages)
+        for what, passages in judged.items()
+        if passages
+    }
     scores = zero_shot(lesson.student, Tokens(request.out), TOPICS, news) if news else []
     return replace(facts, held_out=held_out, news=tuple(scores), news_rows=len(news))
 
