@@ -346,11 +346,13 @@ def _now(item: Mapping[str, Any], step: Mapping[str, Any] | None, now_s: float) 
         return f"{words.get(item['open_work'], item['open_work'])}{missed}"
     if now_s > step["closes_at_s"]:
         return f"late{missed}"
+    if missed.startswith(", silent"):  # until it answers: it may be gone
+        return missed.removeprefix(", ")
     seen_s = item["last_seen_s"]
     is_usual = now_s - step["opened_at_s"] <= step["usual_s"]
     if is_usual and seen_s is not None and seen_s >= step["opened_at_s"] - ALIVE_S:
         return f"working{missed}"
-    return missed.removeprefix(", ") if missed.startswith(", silent") else f"silent{missed}"
+    return f"silent{missed}"
 
 
 def _gone(item: Mapping[str, Any]) -> str:

@@ -193,6 +193,7 @@ def test_who_is_over_its_usual_time_or_was_not_there_is_silent() -> None:
     assert said(1080.0, 1001.0) == "working"  # computes, and says nothing meanwhile
     assert said(1080.0, 990.0) == "working"  # its poll began before the step opened
     assert said(1095.0, 1001.0) == "silent" == said(1080.0, None) == said(1080.0, 800.0)
+    assert said(1080.0, 1001.0, misses=1) == "silent 1"  # killed in the step before, perhaps
     assert said(1095.0, 1001.0, misses=2) == "silent 2" and said(1601.0, 1001.0) == "late"
 
 
