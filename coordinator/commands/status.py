@@ -340,10 +340,9 @@ def seen_ago(silent_s: float) -> str:
 
 def _now(item: Mapping[str, Any], step: Mapping[str, Any] | None, now_s: float) -> str:
     """What a device does now, and whether it missed steps."""
-    missed = _missed(item)
-    if item["open_work"] != "missing" or step is None:
-        words = {"done": "answered", None: "-"}
-        return f"{words.get(item['open_work'], item['open_work'])}{missed}"
+    missed, work = _missed(item), item["open_work"]
+    if work != "missing" or step is None:
+        return f"{({'done': 'answered', None: '-'}).get(work, work)}{missed}"
     if now_s > step["closes_at_s"]:
         return f"late{missed}"
     if missed.startswith(", silent"):  # until it answers: it may be gone

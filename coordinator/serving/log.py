@@ -169,7 +169,9 @@ def answer_text(
     step = live.state.step
     is_open = step is not None and step.opened == asked
     left = f"; waiting for {_missing(live, names_of)}" if is_open and missing_of(live) else ""
-    return f"{name} answered after {spent_s:.1f} s{left}"
+    # A report follows its update, which may have closed the step.
+    had = "" if is_open or asked.is_asynchronous else "had "
+    return f"{name} {had}answered after {spent_s:.1f} s{left}"
 
 
 def _missing(live: Live, names_of: Names) -> str:

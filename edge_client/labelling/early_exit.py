@@ -86,10 +86,6 @@ class EarlyExit:
         return self._layers if self._exits is None else tuple(self._exits)
 
     @property
-    def learnt(self) -> int:
-        return len(self._answers)
-
-    @property
     def is_learning(self) -> bool:
         return self._exits is None
 
