@@ -193,7 +193,7 @@ def runs_table(found: list[Status]) -> Table:
                 one["run_id"],
                 one["name"],
                 one["phase"],
-                f"{one['round_index']} of {one['rounds']}",
+                f"{one['round_index']} of {one['rounds']}{_kept(one, ', {} kept')}",
                 str(len(one["devices"])),
                 f"{one['answers']} of {one['asked']}" if one["asked"] else "-",
                 share_within(last[0][1], errors.get(last[0][0], 0.0)) if last else "-",
@@ -255,8 +255,13 @@ def said_of(one: Status, now_s: float) -> Iterator[str]:
 
 def _ended(one: Status) -> str:
     done = f"round {one['round_index']} of {one['rounds']}: {ENDED[one['ended']]}"
+    return f"{done}{_kept(one, '; the adapter of round {} is kept')}"
+
+
+def _kept(one: Status, words: str) -> str:
+    """Which round's adapter is kept, in these words; empty where it is the newest."""
     is_last = one["kept"]["adapter_sha256"] == one["adapter_sha256"]
-    return done if is_last else f"{done}; the adapter of round {one['kept']['round_index']} is kept"
+    return "" if is_last else words.format(one["kept"]["round_index"])
 
 
 def _paused(one: Status) -> str:

@@ -210,6 +210,8 @@ def train(
             and not any({*one.tags} - {OUTSIDE} for one in texts.test)
         ):
             tell("the test texts hold no entities, so the F1 of entities says nothing")
+        if chosen.labels[1:] and len({one.label for one in texts.labelled} - {None}) == 1:
+            tell(f"all texts to train on are labelled {texts.labelled[0].label!r}, and none others")
         texts, left_out = usable(computer.encoder, texts)
         for line in (*left_out, *cuts_in_words(computer.encoder, texts, training.tokens)):
             tell(line)

@@ -106,15 +106,17 @@ class Progress:
 
     Args:
         work: The work.
-        total: Texts it takes in all; None where nobody knows.
+        total: Texts it takes in all, each once an epoch; None where nobody knows.
         clock: Seconds, ever growing.
     """
 
     def __init__(
         self, work: Work, total: int | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._what = _what(work)
-        self._total, self._clock, self._done = total, clock, 0
+        epochs = work.training.epochs if work.kind == "train" else 1
+        over = f" over {epochs} epochs" if epochs > 1 else ""
+        self._what, self._clock, self._done = _what(work), clock, 0
+        self._texts = "texts" if total is None else f"of {total} texts{over}"
         self._began_s = self._told_s = clock()
 
     def __call__(self, texts: int) -> None:
@@ -123,9 +125,8 @@ class Progress:
         now_s = self._clock()
         if now_s - self._told_s >= SILENCE_S:
             self._told_s = now_s
-            of = "" if self._total is None else f" of {self._total}"
             spent_s = now_s - self._began_s
-            log.info("%s: %d%s texts, %.0f s so far", self._what, self._done, of, spent_s)
+            log.info("%s: %d %s, %.0f s so far", self._what, self._done, self._texts, spent_s)
 
 
 def texts_in(work: Work, data: ClientData) -> int | None:

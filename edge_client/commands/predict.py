@@ -1,6 +1,7 @@
 """`smidgen client predict`, `evaluate`, `generate`: an adapter's answers, and their score."""
 
 import json
+import os
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -119,7 +120,8 @@ class Source:
         """Refuse what cannot be read, before anything is opened.
 
         Raises:
-            WrongInput: No texts or two sources, an empty text, no such file or columns.
+            WrongInput: No texts or two sources, an empty text, a file's name as a text, no such
+                file or columns.
         """
         demand(
             bool(self.given) != (self.file is not None),
@@ -127,6 +129,8 @@ class Source:
         )
         for number, text in enumerate(self.given, start=1):
             demand(text.strip() != "", f"text {number} is empty; there is nothing to label in it")
+            is_name = "." in text[1:] and len(os.fsencode(text)) < 256 and Path(text).is_file()
+            demand(not is_name, f"text {number} is the name of a file; --file {text} reads it")
         if self.file is not None and self.file != STDIN:
             demand(self.file.exists(), f"--file {self.file}: there is no such file")
             next(self.texts([]), None)

@@ -177,6 +177,9 @@ class Benchmark:
         settings: What is asked for.
         like: A benchmark of the same base, opened already; None: none is.
 
+    Attributes:
+        notes: How long the texts of `--texts` are, and how many are cut.
+
     Raises:
         BenchmarkError: No such base, or one that does not take such texts.
     """
@@ -203,6 +206,7 @@ class Benchmark:
 
         self._lengths: tuple[Sequence[int], ...] = ()
         self._texts = ""  # what is kept of them: a file's name, and which it was
+        self.notes: tuple[str, ...] = ()
         if settings.texts:
             path = Path(settings.texts)
             demand(not path.is_dir(), f"--texts {path}: a file is expected", BenchmarkError)
@@ -220,6 +224,9 @@ class Benchmark:
         encoder = Encoder(open_tokens(self.base), task, cloze=True, limit=asked.tokens)
         prompts = encoder.prompts(read_file(path, ANY, labelled=False))
         found = [max(len(prompt.ids), MASK_POSITION + 1) for prompt in prompts]
+        cut = sum(length >= asked.tokens for length in found)
+        told = f"{np.median(found or [0]):g} tokens at the median"
+        self.notes = (f"{path}: {told}, {cut} of {len(found)} texts read no further than --tokens",)
         steps, generator = asked.warmup + asked.steps, np.random.default_rng(asked.seed)
         few = f"{path} has {len(found)} texts; --steps and --warmup take {steps} x {asked.batch}"
         demand(len(found) >= steps * asked.batch, few, BenchmarkError)

@@ -12,6 +12,7 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.outputs import OutputError, check_out_file, new_file
 from smidgen.edge_client.tables import Column, Table, seconds, show, size, tell
 from smidgen.edge_client.wire.figures import Row
+from smidgen.profiling.benchmarks.report import BUSY, QUIET
 from smidgen.profiling.commands.options import JsonOption
 from smidgen.profiling.records.compare import ACROSS, CONFIDENT, Change, Comparison, compare
 from smidgen.profiling.records.record import RecordError, new_session, read_records, to_line
@@ -53,6 +54,9 @@ def compare_records(
     if not found.changes:
         why = found.refused[0] if found.refused else "they hold no record of the same thing"
         raise RecordError(f"{before} and {after} cannot be compared: {why}")
+    measured = [one.conditions for one in (*old.records, *new.records)]
+    busiest = max(one.load_1m / one.machine.get("cores", 1) for one in measured)
+    tell([f"warning: {busiest:.1f} processes per core: {BUSY}"] if busiest > QUIET else [])
     if json_output:
         print(json.dumps(_plain_comparison(found)))
     else:

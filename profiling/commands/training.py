@@ -117,7 +117,7 @@ def train_steps(
         print(json.dumps(result))
     else:
         show(train_table(runs))
-        tell((*ratio_notes(runs[0].engine, found), *train_notes(runs)))
+        tell((*benchmark.notes, *ratio_notes(runs[0].engine, found), *train_notes(runs)))
     if not runs[0].is_done:
         raise typer.Exit(1)
 

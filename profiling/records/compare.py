@@ -152,10 +152,19 @@ def compare(
             if then.is_done and now.is_done
             else _outcomes(then, now, apart)
         )
-    found += [f"only in BEFORE: {record.name}" for key, record in old.items() if key not in new]
-    found += [f"only in AFTER: {record.name}" for key, record in new.items() if key not in old]
+    found += [f"only in BEFORE: {_alone(one, after)}" for key, one in old.items() if key not in new]
+    found += [f"only in AFTER: {_alone(one, before)}" for key, one in new.items() if key not in old]
     changes = tuple(one for one in found if isinstance(one, Change))
     return Comparison(changes, tuple(one for one in found if isinstance(one, str)))
+
+
+def _alone(record: Record, others: Sequence[Record]) -> str:
+    """A record, and in what it differs from the one that is most like it."""
+    ours = record.subject
+    theirs = [one.subject for one in others if one.kind == record.kind]
+    found = [[name for name in ours | one if ours.get(name) != one.get(name)] for one in theirs]
+    fewest: list[str] = min(found, key=len, default=[])
+    return f"{record.name} (another {' and '.join(fewest)})" if fewest else record.name
 
 
 def _newest(records: Sequence[Record]) -> dict[str, Record]:

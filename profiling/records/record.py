@@ -189,7 +189,9 @@ def read_records(path: Path) -> Records:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} cannot be read as records: {error}") from error
+        raise RecordError(
+            f"{path} cannot be read as records: {getattr(error, 'strerror', error)}"
+        ) from error
     rows = text.splitlines()
     records = list(_records(path, rows, is_whole=text.endswith("\n")))
     if rows and not text.endswith("\n") and len(records) < len(rows):

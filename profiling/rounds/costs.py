@@ -116,7 +116,8 @@ def read_figures(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FiguresError(f"{path} cannot be read: {error}") from error
+        why = getattr(error, "strerror", error)
+        raise FiguresError(f"{path} cannot be read: {why}; give a rounds.jsonl") from error
     for number, line in enumerate(lines, start=1):
         try:
             figure = json.loads(line)

@@ -102,6 +102,7 @@ def test_a_run_that_keeps_its_best_adapter_exports_and_names_that(
     told = smidgen("coordinator", "status", "--store", str(folder), "--run", "mail")
     said = "finished, round 6 of 6: all its rounds are done; the adapter of round 2 is kept"
     assert said in " ".join(told.stdout.split()), told.stdout
+    assert "6 of 6, 2 kept" in smidgen("coordinator", "status", "--store", str(folder)).stdout
     plain = json.loads(smidgen("coordinator", "status", "--store", str(folder), "--json").stdout)
     assert plain["kept"] == {"round_index": 2, "adapter_sha256": kept.adapter_sha256}
     line = ("coordinator", "export", "--store", str(folder), "--out", str(out))

@@ -71,8 +71,8 @@ def test_long_work_says_how_far_it_is(work: Work, caplog: pytest.LogCaptureFixtu
     for _ in range(5):
         progress(8)
     assert [one.getMessage() for one in caplog.records] == [
-        "round 3: training: 24 of 96 texts, 11 s so far",
-        "round 3: training: 40 of 96 texts, 22 s so far",
+        "round 3: training: 24 of 96 texts over 4 epochs, 11 s so far",
+        "round 3: training: 40 of 96 texts over 4 epochs, 22 s so far",
     ]
 
 

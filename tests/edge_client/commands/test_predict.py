@@ -147,6 +147,14 @@ def test_an_empty_text_is_refused_by_its_number(tiny_base: Base, adapter: Path) 
     assert "text 2 is empty" in refused(predict(tiny_base, adapter, "rain", " "))
 
 
+def test_a_file_s_name_is_no_text(tiny_base: Base, adapter: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    assert predict(tiny_base, adapter, str(file), "x" * 300 + ".txt").exit_code == 0
+    file.write_text("rain")
+    said = refused(predict(tiny_base, adapter, "rain", str(file)))
+    assert f"text 2 is the name of a file; --file {file} reads it" in said
+
+
 def test_no_text_writes_to_the_terminal(tiny_base: Base, adapter: Path) -> None:
     done = predict(tiny_base, adapter, "rain\x1b[31m at\r\n nine\u202e", "می\u200cخواهم")
     first, second = done.stdout.splitlines()

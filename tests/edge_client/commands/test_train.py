@@ -27,6 +27,12 @@ def test_training_tells_its_plan_before_and_its_figures_after(
     assert "measured" in facts["peak memory"] and "predicted" in facts["peak memory"]
 
 
+def test_texts_of_one_label_alone_are_told(tiny_base: Base, data: Path, tmp_path: Path) -> None:
+    (data / "labelled.csv").write_text("text,label\nrain,weather\nstorm,weather\n")
+    done = train(tiny_base, data, tmp_path / "out")
+    assert done.exit_code == 0 and "all texts to train on are labelled 'weather'" in done.stderr
+
+
 def test_a_peak_above_the_prediction_is_told() -> None:
     assert _peak(147 << 20, 147 << 20) == "147 MiB measured, 147 MiB predicted"
     assert "9 % above the prediction" in _peak(147 << 20, 160 << 20)

@@ -112,8 +112,8 @@ def test_what_no_longer_comes_to_its_end_is_worse() -> None:
 def test_what_is_in_one_file_alone_is_told() -> None:
     found = compare([record(SLOW)], [record(SLOW, engine="torch")], 0.05)
     assert found.refused == (
-        "only in BEFORE: roberta-base, onnx",
-        "only in AFTER: roberta-base, torch",
+        "only in BEFORE: roberta-base, onnx (another engine)",
+        "only in AFTER: roberta-base, torch (another engine)",
     )
 
 
@@ -203,7 +203,16 @@ def test_the_command_ends_with_1_where_something_is_killed(tmp_path: Path) -> No
     append(b, [replace(record(FAST), outcome="killed by the memory cap")])
     done = smidgen("profile", "compare", str(a), str(b))
     assert done.exit_code == 1 and "killed by the memory cap" in done.stdout
-    assert "not compared: only in BEFORE: roberta-base, torch" in done.stderr + done.stdout
+    said = "not compared: only in BEFORE: roberta-base, torch (another engine)"
+    assert said in done.stderr + done.stdout
+
+
+def test_the_command_warns_where_a_machine_was_busy(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    append(a, [record(FAST)])
+    append(b, [record(FAST, replace(HERE, load_1m=3.0))])
+    assert "warning" not in smidgen("profile", "compare", str(a), str(a)).stdout
+    assert "3.0 processes per core" in smidgen("profile", "compare", str(a), str(b)).stdout
 
 
 def test_files_that_cannot_be_compared_are_refused_in_one_line(tmp_path: Path) -> None:
