@@ -8,7 +8,7 @@ neither rounded nor cached.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class FrozenPrefix:
                     _place(out[row], found)
         if not missing:
             return
-        computed = compute(some_of(batch, missing))
+        computed = compute(batch.some(missing))
         with phase("cache"):
             for row, states in zip(missing, computed, strict=True):
                 _place(out[row], self._keep(keys[row], states[: lengths[row]]))
@@ -112,15 +112,6 @@ def is_kept(task: Task, cut: int) -> bool:
         cut: Layers of which nothing is trained.
     """
     return cut > 0 and not kind_of(task).is_drawn
-
-
-def some_of(batch: Batch, rows: slice | list[int]) -> Batch:
-    """Some texts of a batch, padded to the longest of them."""
-    part = batch.some(rows)
-    width = int(part.attention.sum(axis=1).max())
-    segments = None if part.segments is None else part.segments[:, :width]
-    ids, attention = part.ids[:, :width], part.attention[:, :width]
-    return replace(part, ids=ids, attention=attention, segments=segments)
 
 
 def _place(target: np.ndarray, states: np.ndarray) -> None:

@@ -43,12 +43,17 @@ def before_torch() -> None:
 
     Pages of 2 MiB lie under tensors that are as large: a step takes and frees its tensors anew, and
     each page that is new is zeroed at a fault of its own. RoBERTa-base, 4 x 256 tokens, float32,
-    AVX-512: 178,000 faults a step become 54,000, at the same peak
-    (docs/decisions/005-allocator.md).
+    AVX-512: 178,000 faults a step become 54,000, at the same peak.
+
+    In bfloat16 oneDNN compiles a product for each shape, and real texts have as many as lengths. It
+    and torch each keep the newest 16, not 1,024, which grow by hundreds of MiB. Figures:
+    docs/decisions/005-allocator.md.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "16")
 
 
 def trim() -> bool:

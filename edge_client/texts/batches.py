@@ -39,7 +39,7 @@ class Batch:
     segments: np.ndarray | None = None
 
     def some(self, rows: slice | list[int]) -> "Batch":
-        """Some of its texts, ascending, as wide as all are.
+        """Some of its texts, ascending, padded to the longest of them.
 
         Law: in whatever parts a batch is taken, each answer is in the part of its text.
         """
@@ -50,15 +50,16 @@ class Batch:
             place[chosen] = np.arange(len(chosen))
             answers = np.flatnonzero(place[self.texts] >= 0)
             texts = place[self.texts[answers]]
+        width = int((self.attention[rows].any(axis=0) * np.arange(1, self.ids.shape[1] + 1)).max())
         return replace(
             self,
-            ids=self.ids[rows],
-            attention=self.attention[rows],
+            ids=self.ids[rows, :width],
+            attention=self.attention[rows, :width],
             mask_positions=self.mask_positions[answers],
             labels=self.labels[answers],
             weights=None if self.weights is None else self.weights[answers],
             texts=texts,
-            segments=None if self.segments is None else self.segments[rows],
+            segments=None if self.segments is None else self.segments[rows, :width],
         )
 
     def by_text(self, answers: np.ndarray) -> list[np.ndarray]:

@@ -26,7 +26,7 @@ from smidgen.edge_client.bases.families import has_bias, has_embedding_map
 from smidgen.edge_client.bases.layout import module_rows
 from smidgen.edge_client.engine.backend import ExitMonitor, first_rows, going_on
 from smidgen.edge_client.engine.frozen_base import FrozenBase
-from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.generation import KeyValueCache
 from smidgen.edge_client.engine.onnx_backend import graphs
 from smidgen.edge_client.engine.onnx_backend.head import Classifier, Head, Transform, Words
@@ -391,7 +391,7 @@ class Network:
         x = self._bench.rooms.take(f"{self._start}.x" if is_own else "x0", shape)
         if self.prefix is None:
             return x, self._embed(run, x)
-        part = some_of(batch, slice(None))
+        part = batch.some(slice(None))
         self.prefix.states(part, "float32", self._below_cut, run.each(x), is_short)
         return x, None
 

@@ -25,7 +25,7 @@ from smidgen.edge_client.bases.families import family_of, has_bias, has_embeddin
 from smidgen.edge_client.bases.layout import module_rows
 from smidgen.edge_client.engine.backend import ExitMonitor, going_on
 from smidgen.edge_client.engine.frozen_base import FrozenBase
-from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix, some_of
+from smidgen.edge_client.engine.frozen_layers_cache import FrozenPrefix
 from smidgen.edge_client.engine.torch_backend.head import Classifier, Head, Transform, Words
 from smidgen.edge_client.engine.torch_backend.layers import (
     ACTIVATIONS,
@@ -285,7 +285,7 @@ class Network:
         tokens = 1 if is_short else run.ids.shape[1]
         states = np.empty((len(run.ids), tokens, self.shape.hidden), np.float32)
         name = str(run.dtype).removeprefix("torch.")
-        part = some_of(batch, slice(None))
+        part = batch.some(slice(None))
         self.prefix.states(
             part, name, lambda some: self._below_cut(some, run.dtype), states, is_short
         )

@@ -83,18 +83,23 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "turns"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "")],
+    ("given", "said"),
+    [
+        ({}, "1000 16 16"),
+        ({"GOMP_SPINCOUNT": "7", "LRU_CACHE_CAPACITY": "9"}, "7 9 16"),
+        ({"OMP_WAIT_POLICY": "active"}, "- 16 16"),
+    ],
 )
-def test_torchs_threads_do_not_wait_in_a_loop_for_long_unless_the_user_says_so(
-    given: dict[str, str], turns: str
+def test_what_torch_reads_as_it_is_imported_is_set_unless_the_user_has(
+    given: dict[str, str], said: str
 ) -> None:
+    names = ("GOMP_SPINCOUNT", "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     script = (
         "import os; from smidgen.edge_client.planning.allocator import before_torch; "
-        "before_torch(); print(os.environ.get('GOMP_SPINCOUNT', ''))"
+        f"before_torch(); print(*(os.environ.get(name, '-') for name in {names}))"
     )
-    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    own = {name: value for name, value in os.environ.items() if name not in names}
+    others = (*names, "OMP_WAIT_POLICY")
+    own = {name: value for name, value in os.environ.items() if name not in others}
     line, env = [sys.executable, "-c", script], own | given
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == turns
+    assert done.stdout.strip() == said

@@ -51,6 +51,18 @@ def test_one_answer_of_each_text_stays_that(rows: int, data: st.DataObject) -> N
     assert one.some(picked).texts is None
 
 
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
+def test_some_are_padded_to_the_longest_of_them(lengths: list[int], data: st.DataObject) -> None:
+    attention = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+    zeros = np.zeros(len(lengths), np.int64)
+    whole = Batch(attention * 7, attention, zeros, zeros, segments=attention)
+    picked = sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1)))
+    part, width = whole.some(picked), max(lengths[row] for row in picked)
+    assert part.ids.shape == (len(picked), width) and part.segments is not None
+    assert part.attention.sum(axis=1).tolist() == [lengths[row] for row in picked]
+    assert (part.ids == part.attention * 7).all() and (part.segments == part.attention).all()
+
+
 class Counting(Tokens):
     """A tokenizer that knows how many texts it was given."""
 
