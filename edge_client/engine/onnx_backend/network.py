@@ -208,6 +208,8 @@ class Network:
         prompt = 0 if first else self.spec.prompt_tokens
         lengths, texts = batch.attention.sum(axis=1) + prompt, batch.texts
         tokens = int(lengths.max())
+        if cache is None:
+            self._bench.runtime.begin(int(lengths.sum()), tokens)
         of = slice(None) if texts is None else texts
         places = batch.mask_positions + prompt + first_rows(lengths)[of]
         is_short = texts is None and self.frozen.family.has(Answers)

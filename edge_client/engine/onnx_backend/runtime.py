@@ -45,6 +45,7 @@ class Runtime:
         self.threads = threads
         self._sessions: dict[Hashable, Any] = {}
         self._has_opened = False  # since code was let go of
+        self._largest = 0, 0  # tokens together and of a text, since the arena was emptied
 
     def run(
         self,
@@ -100,8 +101,23 @@ class Runtime:
                 raise
             raise MemoryError(f"no memory for a graph: {error}") from error
 
+    def begin(self, tokens: int, longest: int) -> None:
+        """Before texts are computed together: empty the arena if none before were as large.
+
+        Of each size that grows it keeps a block, into which no larger one goes.
+
+        Args:
+            tokens: Of all the texts.
+            longest: Of the longest.
+        """
+        largest = max(tokens, self._largest[0]), max(longest, self._largest[1])
+        if largest != self._largest:
+            self.rest()
+            self._largest = largest
+
     def rest(self) -> None:
         """Give back what the arena holds beside what is in use."""
+        self._largest = 0, 0
         if self._sessions:
             options = onnxruntime.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
