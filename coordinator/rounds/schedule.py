@@ -457,8 +457,6 @@ class RunSpec:
             found = [name for name, is_there in wrong.items() if is_there]
             said = f"adapter +{RIDGE}: its moments are averaged as they are"
             demand(not found, f"{said}: leave out {', '.join(found)}", kind)
-            said = f"rounds: 2 or more with labelling: +{RIDGE} is solved in round 1, then labels"
-            demand(self.rounds > 1 or self.labelling is None, said, kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 import sqlalchemy as sql
 
-from smidgen.coordinator.config import RunConfig
+from smidgen.coordinator.config import ConfigError, RunConfig
 from smidgen.coordinator.rounds.accounting import USED_UP
 from smidgen.coordinator.rounds.history import history_of
 from smidgen.coordinator.rounds.learning.unmasking import step_in
@@ -44,6 +44,7 @@ from smidgen.edge_client.bases.base import Base, open_base
 from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.texts.prompts.patterns import TaskError
+from smidgen.edge_client.updates.forms import RIDGE
 from smidgen.edge_client.updates.masks import (
     COMPLETE,
     CORRUPT,
@@ -102,6 +103,7 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
 
     Raises:
         BaseError: There is no such base.
+        ConfigError: Devices would never label.
         AdapterError: The adapter does not fit the base.
         StoreError: The store has a run of that name, or devices of which none has the tags.
         TaskError: A label word is unknown to the base's tokenizer, a pattern too long, or all of
@@ -112,6 +114,9 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
     if start is not None:
         spec, given = start(base, config.task)
         config = _of_kind(config, spec)
+    # Refused here alone: a run that is stored already is read, and may be extended.
+    never = config.rounds == 1 and config.labelling is not None and RIDGE in config.update_steps
+    demand(not never, f"rounds: 2 or more: devices label once +{RIDGE} is solved", ConfigError)
     _check_length(config)
     longest = config.training.tokens
     drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)

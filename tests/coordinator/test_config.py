@@ -154,7 +154,6 @@ def test_flags_alone_are_a_run(tmp_path: Path) -> None:
         ("devices = {engine = 'tf'}", "Invalid enum value 'tf'"),
         ("devices = {is_on_mains = 1}", "Expected `bool`"),
         ("devices = {share = 0.0}", "share: above 0 and at most 1"),
-        ('rounds = 1\nlabelling = {}\nadapter = "lora:2+ridge"', r"rounds: 2 or more with labell"),
         ("rounds = ", "is not TOML"),
     ],
 )

@@ -15,6 +15,17 @@ from smidgen.edge_client.wire.tensors import sha256
 from tests.stories.clock import put
 
 
+def dies_with_its_process(late: list[Any]) -> None:
+    """What a coordinator holds in memory is gone with it, and in the next story."""
+    begun = Ledger.__init__
+
+    def begin(ledger: Ledger, *known: Any) -> None:
+        late.clear()
+        begun(ledger, *known)
+
+    put(Ledger, __init__=begin)
+
+
 def journal() -> None:
     """Answers are acknowledged at once, and written with the next event that is none."""
     written, late = Store.append_all, list[tuple[str, int, Event]]()
@@ -27,14 +38,8 @@ def journal() -> None:
         late.clear()
         written(store, here, *more)
 
-    begun = Ledger.__init__
-
-    def begin(ledger: Ledger, *known: Any) -> None:
-        late.clear()  # a process that dies takes with it what it held
-        begun(ledger, *known)
-
     put(Store, append_all=append_all)
-    put(Ledger, __init__=begin)
+    dies_with_its_process(late)
 
 
 def outbox() -> None:
@@ -94,6 +99,7 @@ def uploads() -> None:
 
     put(Store, keep=keep)
     put(Ledger, answer=answer)
+    dies_with_its_process(late)
 
 
 def homecoming() -> None:

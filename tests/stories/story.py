@@ -468,7 +468,7 @@ class Story:
         if died and lacked:  # what was held in memory alone
             words.append("is lost; it begins anew")
         if lacked:  # of a secure aggregation, which needs each device's answer
-            words += ["takes no note of what is said, so nothing is", "cannot be joined"]
+            words += ["takes no note of what is said, so nothing is", "cannot be joined: [Errno"]
         told.is_said = any(word in line for line in said for word in words)
         if not any(told.met[kind] for kind in ("flip", "full", "read-only")):
             told.wrong += self._lines.raised

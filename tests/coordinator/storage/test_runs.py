@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from smidgen.coordinator.config import read_run_config
+from smidgen.coordinator.config import ConfigError, read_run_config
 from smidgen.coordinator.fleet.devices import enrol
 from smidgen.coordinator.storage.credentials import insert_token
 from smidgen.coordinator.storage.database import StoreError
@@ -31,6 +31,19 @@ def test_a_name_is_given_once(tmp_path: Path, tiny_base: Base) -> None:
     with pytest.raises(StoreError, match=r"a run called news is there \(r\w+\); choose another"):
         create(tmp_path, tiny_base, name="news")
     create(tmp_path, tiny_base, name="news-2")
+
+
+def test_a_run_that_would_never_label_is_refused_and_read_where_it_is_stored(
+    tmp_path: Path, tiny_base: Base
+) -> None:
+    asked = {"adapter": "lora:2+ridge", "labelling": True}
+    with pytest.raises(ConfigError, match="rounds: 2 or more: devices label once"):
+        create(tmp_path, tiny_base, rounds=1, **asked)
+    create(tmp_path, tiny_base, rounds=2, **asked)
+    with closing(Store(tmp_path / "store")) as store:
+        (run,) = store.runs()
+        once = replace(run, config=run.config.replace('"rounds":2', '"rounds":1'))
+        assert config_of(once).rounds == 1
 
 
 def test_a_name_that_another_process_takes_meanwhile_is_refused(
