@@ -120,8 +120,8 @@ class Source:
         """Refuse what cannot be read, before anything is opened.
 
         Raises:
-            WrongInput: No texts or two sources, an empty text, a file's name as a text, no such
-                file or columns.
+            WrongInput: No texts or two sources, an empty text, a path as a text, no such file or
+                columns.
         """
         demand(
             bool(self.given) != (self.file is not None),
@@ -129,8 +129,10 @@ class Source:
         )
         for number, text in enumerate(self.given, start=1):
             demand(text.strip() != "", f"text {number} is empty; there is nothing to label in it")
-            is_name = "." in text[1:] and len(os.fsencode(text)) < 256 and Path(text).is_file()
-            demand(not is_name, f"text {number} is the name of a file; --file {text} reads it")
+            demand(
+                {*"./"}.isdisjoint(text[1:]) or not os.access(text, os.F_OK),
+                f"text {number} is a path; --file {text} reads a file",
+            )
         if self.file is not None and self.file != STDIN:
             demand(self.file.exists(), f"--file {self.file}: there is no such file")
             next(self.texts([]), None)

@@ -224,9 +224,9 @@ class Benchmark:
         encoder = Encoder(open_tokens(self.base), task, cloze=True, limit=asked.tokens)
         prompts = encoder.prompts(read_file(path, ANY, labelled=False))
         found = [max(len(prompt.ids), MASK_POSITION + 1) for prompt in prompts]
-        cut = sum(length >= asked.tokens for length in found)
-        told = f"{np.median(found or [0]):g} tokens at the median"
-        self.notes = (f"{path}: {told}, {cut} of {len(found)} texts read no further than --tokens",)
+        told = f"{path}: {np.median(found or [0]):g} tokens at the median"
+        cut = f"{sum(length >= asked.tokens for length in found)} of {len(found)} texts"
+        self.notes = (f"{told}; {cut} reach --tokens, and are cut there if they are longer",)
         steps, generator = asked.warmup + asked.steps, np.random.default_rng(asked.seed)
         few = f"{path} has {len(found)} texts; --steps and --warmup take {steps} x {asked.batch}"
         demand(len(found) >= steps * asked.batch, few, BenchmarkError)

@@ -164,7 +164,7 @@ def _alone(record: Record, others: Sequence[Record]) -> str:
     theirs = [one.subject for one in others if one.kind == record.kind]
     found = [[name for name in ours | one if ours.get(name) != one.get(name)] for one in theirs]
     fewest: list[str] = min(found, key=len, default=[])
-    return f"{record.name} (another {' and '.join(fewest)})" if fewest else record.name
+    return f"{record.name} (differs in {', '.join(fewest)})" if fewest else record.name
 
 
 def _newest(records: Sequence[Record]) -> dict[str, Record]:

@@ -116,8 +116,9 @@ def read_figures(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", error)
-        raise FiguresError(f"{path} cannot be read: {why}; give a rounds.jsonl") from error
+        raise FiguresError(
+            f"{path} cannot be read: {getattr(error, 'strerror', error)}; give a rounds.jsonl"
+        ) from error
     for number, line in enumerate(lines, start=1):
         try:
             figure = json.loads(line)

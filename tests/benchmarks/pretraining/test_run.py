@@ -1,6 +1,7 @@
 import gzip
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -308,6 +309,10 @@ def test_a_checkpoint_of_other_texts_is_refused(
 def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "base"
     write_news_set(data)
+    (data / "ag_news").mkdir()
+    with gzip.open(data / "ag_news" / "test.csv.gz", "wt", encoding="utf-8") as file:
+        file.write("title,text,label\n")
+        file.writelines(f"a game,{'of the year ' * 99},{label}\n" for label in TOPICS.labels)
     typed = ["--data", str(data), "--out", str(out), "--teacher", str(teacher_folder)]
     result = benchmarks("pretrain", *typed, "--steps", "2", "--threads", "1", "--json")
     assert result.exit_code == 0, result.output
@@ -315,7 +320,8 @@ def test_the_command_writes_a_base_that_opens(teacher_folder: Path, tmp_path: Pa
     assert report["steps"] == 2 and report["teacher"] == teacher_folder.name
     assert open_base(str(out)).hidden == 192
     assert AutoModelForMaskedLM.from_pretrained(out).config.model_type == "bert"
-    assert str(tmp_path) not in (out / "README.md").read_text()
+    card = (out / "README.md").read_text()
+    assert str(tmp_path) not in card and re.search(r"\| AG News \| \d+ \|", card)
     examples = [Example("a game", label=label) for label in TOPICS.labels]
     student = BertForMaskedLM.from_pretrained(out, dtype=torch.float32)
     assert zero_shot(student, Tokens(out), TOPICS, examples)[0].plain == 0.25

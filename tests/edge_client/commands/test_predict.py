@@ -147,12 +147,13 @@ def test_an_empty_text_is_refused_by_its_number(tiny_base: Base, adapter: Path) 
     assert "text 2 is empty" in refused(predict(tiny_base, adapter, "rain", " "))
 
 
-def test_a_file_s_name_is_no_text(tiny_base: Base, adapter: Path, tmp_path: Path) -> None:
+def test_a_path_is_no_text(tiny_base: Base, adapter: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     assert predict(tiny_base, adapter, str(file), "x" * 300 + ".txt").exit_code == 0
     file.write_text("rain")
     said = refused(predict(tiny_base, adapter, "rain", str(file)))
-    assert f"text 2 is the name of a file; --file {file} reads it" in said
+    assert f"text 2 is a path; --file {file} reads a file" in said
+    assert "text 1 is a path" in refused(predict(tiny_base, adapter, str(tmp_path)))
 
 
 def test_no_text_writes_to_the_terminal(tiny_base: Base, adapter: Path) -> None:

@@ -340,7 +340,7 @@ def test_steps_have_texts_as_long_as_those_of_a_file(settings: Settings, tmp_pat
     asked = replace(settings, texts=str(texts_of(tmp_path, 200)), batch=8)
     benchmark = Benchmark(asked)
     request = benchmark._request("onnx", tmp_path, "train")
-    assert "at the median, 0 of 200 texts read no further" in benchmark.notes[0]
+    assert "at the median; 0 of 200 texts reach --tokens" in benchmark.notes[0]
     steps = random_texts(replace(request, pad_id=0))
     lengths = [step.attention.sum(axis=1) for step in steps]
     assert len(steps) == 3 and len({length for some in lengths for length in some}) > 3

@@ -112,8 +112,8 @@ def test_what_no_longer_comes_to_its_end_is_worse() -> None:
 def test_what_is_in_one_file_alone_is_told() -> None:
     found = compare([record(SLOW)], [record(SLOW, engine="torch")], 0.05)
     assert found.refused == (
-        "only in BEFORE: roberta-base, onnx (another engine)",
-        "only in AFTER: roberta-base, torch (another engine)",
+        "only in BEFORE: roberta-base, onnx (differs in engine)",
+        "only in AFTER: roberta-base, torch (differs in engine)",
     )
 
 
@@ -203,7 +203,7 @@ def test_the_command_ends_with_1_where_something_is_killed(tmp_path: Path) -> No
     append(b, [replace(record(FAST), outcome="killed by the memory cap")])
     done = smidgen("profile", "compare", str(a), str(b))
     assert done.exit_code == 1 and "killed by the memory cap" in done.stdout
-    said = "not compared: only in BEFORE: roberta-base, torch (another engine)"
+    said = "not compared: only in BEFORE: roberta-base, torch (differs in engine)"
     assert said in done.stderr + done.stdout
 
 
