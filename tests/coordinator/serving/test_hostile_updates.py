@@ -153,9 +153,9 @@ def test_an_adapter_that_nothing_can_compute_with_is_not_exported(
     start: Start, tmp_path: Path
 ) -> None:
     live = start(min_clients=1, rounds=1)
-    with live.store.claiming():
+    with live.store.claiming():  # nothing is swept meanwhile
         name = live.store.put(encode_adapter({"a": np.full(3, 3e38, np.float32)}))
         event = RolledBack(0, name, "as an older store may be", 1.0)
         live.store.append(live.run_id, live.service.run(live.run_id).seq, event)
-    with pytest.raises(WrongInput, match="--round 0: its adapter holds numbers"):
-        export(tmp_path / "store", tmp_path / "out")
+        with pytest.raises(WrongInput, match="--round 0: its adapter holds numbers"):
+            export(tmp_path / "store", tmp_path / "out")
