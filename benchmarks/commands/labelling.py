@@ -13,8 +13,10 @@ from rich.console import Console
 from benchmarks.comparisons.labelling import PEER, Labelled, Labelling, measured
 from smidgen.edge_client.bases.base import EMBEDDED
 from smidgen.edge_client.commands.console import JsonOption
+from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tables import Column, Table, show, size
 from smidgen.profiling.peers.torch_checkpoint import prepare
+from smidgen.simulation.datasets.catalogue import read_dataset
 
 HEADS = ("texts/s", "least to most", "beside transformers", "peak", "beside", "other answers")
 NOTES = ("by processor time, one thread, alternating; answers: labels unlike transformers'",)
@@ -36,6 +38,9 @@ def labelling(
     json_output: JsonOption = False,
 ) -> None:
     """Label texts: how many in a processor second, in how much memory, beside transformers?"""
+    is_known = {*(engine or ())} <= {"onnx", "torch", "torch-float32"}
+    demand(is_known, "--engine: onnx, torch or torch-float32 is expected")
+    read_dataset(dataset, data)  # an error comes before the work
     found: dict[str, list[Labelled]] = {}
     with tempfile.TemporaryDirectory() as folder, Console(stderr=True).status("") as status:
         checkpoint = Path(folder) / "checkpoint"

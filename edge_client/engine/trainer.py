@@ -105,7 +105,8 @@ def train(
         labels, count = engine.encoder.labels(examples), len(engine.encoder.task.labels)
         offsets = offsets_of(labels, weights, count)
     prompts = asked(0)
-    place = _found(engine, keeper, before, bound_by(prompts, weights, training, seed))
+    bound = bound_by(prompts, weights, training, seed)
+    place = _found(engine, keeper, before, bound, training.epochs)
     earlier, here_before = place.layer_forwards, engine.layer_forwards
     generator = np.random.Generator(np.random.PCG64(seed))
     loss, steps = math.nan, 0
@@ -120,10 +121,13 @@ def train(
         lengths = [0 if is_ruled else len(prompt.ids) for prompt in prompts]
         batches = epoch_batches(lengths, training.batch, generator)
         steps += len(batches)
-        if epoch < place.epoch:
-            continue  # of an earlier life; its order was drawn, as it was then
+        if epoch < place.epoch:  # of an earlier life; its order was drawn, as it was then
+            engine.on_texts(len(prompts))
+            continue
         if epoch > place.epoch:
             place = ResumePoint(epoch)
+        if place.batches:
+            engine.on_texts(sum(map(len, batches[: place.batches])))
         for chosen in batches[place.batches :]:
             rows = [prompts[row] for row in chosen]
             weighed = None if weights is None else [weights[row] for row in chosen]
@@ -185,7 +189,7 @@ def bound_by(
 
 
 def _found(
-    engine: Engine, keeper: Keeper, before: AdapterState, bound: Mapping[str, str]
+    engine: Engine, keeper: Keeper, before: AdapterState, bound: Mapping[str, str], epochs: int
 ) -> ResumePoint:
     """Put the engine where training was left; the place, which is the first where it was not."""
     steps = keeper.found(bound)
@@ -193,16 +197,12 @@ def _found(
         return ResumePoint()
     with suppress(WireError, OSError, ValueError):  # what is read of a file, only now
         if engine.go_on(steps):
-            log.info("going on with epoch %d after %d steps", *told(steps.place))
+            where = (steps.place.epoch + 1, epochs, steps.place.batches)
+            log.info("going on with epoch %d of %d, after %d of its steps", *where)
             return steps.place
     log.warning("what was kept of this training is of a plan that does not fit; it begins anew")
     engine.load_adapter(before)
     return ResumePoint()
-
-
-def told(place: ResumePoint) -> tuple[int, int]:
-    """Where training goes on, for people: the epoch from 1, and steps done in it."""
-    return place.epoch + 1, place.batches
 
 
 def prompts_by_epoch(

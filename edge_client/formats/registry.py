@@ -145,9 +145,10 @@ def reader_of(source: Source) -> Reader:
     """
     found = head(source.path, source.dialect)
     demand(not (said := refused(found)), f"{source.path}: {said}", DataError)
-    if not (sure := best(found)):
+    is_unnamed = not found.ending and source.path.is_file()  # folders have no ending
+    if not (sure := best(found)) or is_unnamed:
         known = f"{', '.join(endings())} (.gz or not) expected"
-        named = any(found.ending in one.endings for one in readers())
+        named = not is_unnamed and any(found.ending in one.endings for one in readers())
         raise DataError(f"{source.path}: {'nothing that is known here' if named else known}")
     giving = [one for _, one in sure if source.wants in one.gives(found)]
     score, reader = sure[0][0], (giving or [sure[0][1]])[0]

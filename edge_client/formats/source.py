@@ -51,6 +51,7 @@ class Dialect:
         label_column: Column with the label; else `label`. Of CoNLL likewise that with the tags.
         delimiter: What stands between two columns of CSV or TSV.
         encoding: The file's encoding; else UTF-8, or UTF-16 where the file begins with its mark.
+        option: What says `text_column`, for messages; empty of a command without such an option.
 
     Raises:
         WrongInput: No such encoding, or a delimiter that is none.
@@ -60,6 +61,7 @@ class Dialect:
     label_column: str = ""
     delimiter: str = ""
     encoding: str = ""
+    option: str = "--text-column"
 
     def __post_init__(self) -> None:
         demand(
@@ -107,10 +109,12 @@ class Dialect:
 
     def no_header(self, found: int, labelled: bool, is_table: bool = True) -> str:
         """What is said of columns none of which is wanted; they may be a text: none is quoted."""
-        options = "--text-column and --label-column" if labelled else "--text-column"
+        options = f"{self.option} and --label-column" if labelled else self.option
         told = f"{self.wanted(labelled)}, {found} found"
-        told = f"line 1 is not a header: {told}; put one there, or" if is_table else f"{told};"
-        return f"{told} say by {options} how they are called"
+        told = f"line 1 is not a header: {told}; put one there" if is_table else told
+        if not self.option:
+            return told
+        return f"{told}{', or' if is_table else ';'} say by {options} how they are called"
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def missing_column(
         column = f"`{dialect.label_column or 'label'}`"
     option = "--text-column" if columns.text is None else "--label-column"
     is_named = dialect.text_column if columns.text is None else dialect.label_column
-    remedy = "" if is_named else f"; {option} names another"
+    remedy = "" if is_named or not dialect.option else f"; {option} names another"
     return f"no column {column}; found {named(names)}{remedy}" if column else ""
 
 

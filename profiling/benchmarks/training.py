@@ -30,6 +30,7 @@ from smidgen.edge_client.engine import opening
 from smidgen.edge_client.engine.opening import check_device
 from smidgen.edge_client.engine.trainer import epoch_batches
 from smidgen.edge_client.errors import demand, installing
+from smidgen.edge_client.formats.source import Dialect
 from smidgen.edge_client.planning.plan import AUTO, BudgetError, parse_budget
 from smidgen.edge_client.planning.resources import fast_dtypes, flags_here
 from smidgen.edge_client.tasks.encoder import Encoder
@@ -222,7 +223,8 @@ class Benchmark:
         asked, words = self.settings, tuple(self._words)
         task = Task("benchmark", words, ("{text} [MASK]",), dict(zip(words, words, strict=True)))
         encoder = Encoder(open_tokens(self.base), task, cloze=True, limit=asked.tokens)
-        prompts = encoder.prompts(read_file(path, ANY, labelled=False))
+        texts = read_file(path, ANY, labelled=False, dialect=Dialect(option=""))
+        prompts = encoder.prompts(texts)
         found = [max(len(prompt.ids), MASK_POSITION + 1) for prompt in prompts]
         told = f"{path}: {np.median(found or [0]):g} tokens at the median"
         cut = f"{sum(length >= asked.tokens for length in found)} of {len(found)} texts"

@@ -7,7 +7,7 @@ import pytest
 HERE = Path(__file__).parent
 FAST = {
     *(HERE / "papers" / name for name in ("test_published.py", "test_paired.py")),
-    *(HERE / "comparisons" / name for name in ("test_flwr.py", "test_waiting.py")),
+    *(HERE / "comparisons" / f"test_{name}.py" for name in ("flwr", "labelling", "waiting")),
 }
 
 

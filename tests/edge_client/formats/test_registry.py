@@ -112,10 +112,13 @@ def test_a_format_that_is_known_and_not_read_is_named_with_what_helps(
     assert f"this is {name}" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_another_ending_is_refused_with_those_that_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.docx").write_text("a")
-    with pytest.raises(DataError, match=r"a\.docx: \.csv, \.tsv, .* \(\.gz or not\) expected"):
-        list(read(Source(tmp_path / "a.docx")))
+@pytest.mark.parametrize("name", ["a.docx", "texts"])
+def test_another_ending_or_none_is_refused_with_those_that_are_read(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("a")
+    with pytest.raises(DataError, match=rf"{name}: \.csv, \.tsv, .* \(\.gz or not\) expected"):
+        list(read(Source(tmp_path / name)))
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -216,10 +216,24 @@ def steps_taken(
     return between.steps
 
 
-def test_what_fits_is_gone_on_with(tiny_base: Base, hub_task: Task, tmp_path: Path) -> None:
+def test_what_fits_is_gone_on_with(
+    tiny_base: Base, hub_task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = left(tmp_path, tiny_base, hub_task)
     assert path.stat().st_mode & 0o777 == PRIVATE
-    assert steps_taken(path, tiny_base, hub_task) == STEPS - 3
+    with caplog.at_level(logging.INFO):
+        assert steps_taken(path, tiny_base, hub_task) == STEPS - 3
+    assert "going on with epoch 2 of 3, after 1 of its steps" in caplog.text
+
+
+def test_progress_counts_texts_of_the_life_before(
+    tiny_base: Base, hub_task: Task, tmp_path: Path
+) -> None:
+    path, texts = left(tmp_path, tiny_base, hub_task), list[int]()
+    engine, _ = started(KINDS[0], tiny_base, hub_task, "lora:4")
+    engine.on_texts = texts.append
+    assert one_life(engine, path, Leaving()) is not None
+    assert sum(texts) == len(TEXTS) * TRAINING.epochs
 
 
 @pytest.mark.parametrize(

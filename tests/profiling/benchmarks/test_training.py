@@ -19,6 +19,7 @@ from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
 pytest.importorskip("torch")
 
 from smidgen.edge_client.bases.base import Base
+from smidgen.edge_client.formats.source import DataError
 from smidgen.edge_client.tables import render
 from smidgen.profiling.benchmarks.report import (
     grid,
@@ -349,6 +350,10 @@ def test_steps_have_texts_as_long_as_those_of_a_file(settings: Settings, tmp_pat
         assert (step.ids[step.attention == 0] == 0).all() and some.min() > 3
     with pytest.raises(BenchmarkError, match=r"has 20 texts; --steps and --warmup take 3 x 8"):
         Benchmark(replace(asked, texts=str(texts_of(tmp_path, 20))))
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"columns text are expected, 2 found; put one there$"):
+        Benchmark(replace(asked, texts=str(other)))
 
 
 @pytest.mark.slow
