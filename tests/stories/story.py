@@ -453,7 +453,7 @@ class Story:
             self._look_at_device(device)
         if not self._faults and not all(device.receipts for device in self.devices):
             told.wrong.append("not every device has a receipt")
-        self._look_at_files()
+        self._look_at_files(is_served=service is not None)
         said = [
             *self._lines.said,
             *self._lines.raised,
@@ -556,10 +556,11 @@ class Story:
         if left and not self.told.met["read-only"]:  # it keeps what was to be deleted
             self.told.lacks.append(f"{device.name} has kept {len(left)} files in its outbox")
 
-    def _look_at_files(self) -> None:
+    def _look_at_files(self, is_served: bool) -> None:
         """No folder grows, and neither texts nor keys nor tokens lie where they do not belong."""
         keys = {device.name: key_of(device.name) for device in self.devices}
-        down = {device.name for device in self.devices if device.is_down}  # nobody sweeps there
+        down = {device.name for device in self.devices if device.is_down}  # nobody sweeps there,
+        down |= set() if is_served else {self.host.folder.name}  # nor in a store that is refused
         logged = "\n".join(self._lines.said).encode()
         for what in (CANARY, self.token, *keys.values()):
             if what.encode() in logged:
