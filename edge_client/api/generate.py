@@ -16,6 +16,7 @@ from smidgen.edge_client.api.labeller import (
     Tell,
     adapter_and_task,
     adapter_or_own,
+    check_adapter,
     place_or_none,
 )
 from smidgen.edge_client.api.predict import found_texts
@@ -108,8 +109,9 @@ def generate(
     sampling = Sampling(temperature, top_p, seed)
     demand(all(stop), "--stop: a word is expected, came an empty one")
     asked, budget = found_texts(texts, has_pairs=False), parse_budget(memory_budget)
-    opened = open_base(str(base))
     folder = adapter_or_own(place_or_none(adapter), place_or_none(personal))
+    check_adapter(folder)
+    opened = open_base(str(base))
     own = task if task or folder else CONVERSATION
     chosen, spec, state = adapter_and_task(folder, own, opened)
     kind = kind_of(chosen)

@@ -110,6 +110,19 @@ class Labeller:
         return any("{text_b}" in pattern for pattern in patterns)
 
 
+def check_adapter(adapter: Path | None) -> None:
+    """Refuse a folder that holds no adapter.
+
+    Args:
+        adapter: The folder; None: the base alone.
+    """
+    demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
+    is_one = adapter is None or is_exported(adapter) or (adapter / CONFIG).is_file()
+    inner = "" if adapter is None or not (adapter / "adapter" / CONFIG).is_file() else "/adapter"
+    other = f"its adapter is in {adapter}{inner}" if inner else "name another folder"
+    demand(is_one, f"--adapter {adapter} holds no adapter (no {CONFIG}); {other}")
+
+
 def open_labeller(
     adapter: Path | None,
     task: Asked | None,
@@ -133,11 +146,7 @@ def open_labeller(
         AdapterError: No adapter, or one of another base.
         TaskError: It is not known which labels there are, or others are named than an export's.
     """
-    demand(adapter is None or adapter.is_dir(), f"--adapter {adapter}: there is no such folder")
-    is_one = adapter is None or is_exported(adapter) or (adapter / CONFIG).is_file()
-    inner = "" if adapter is None or not (adapter / "adapter" / CONFIG).is_file() else "/adapter"
-    other = f"its adapter is in {adapter}{inner}" if inner else "name another folder"
-    demand(is_one, f"--adapter {adapter} holds no adapter (no {CONFIG}); {other}")
+    check_adapter(adapter)
     budget, engine = parse_budget(memory_budget), ready_engine(engine, device)
     if task is None and (adapter is None or not is_exported(adapter)):
         whose = "which labels this adapter has" if adapter else "the base alone"

@@ -9,6 +9,7 @@ import pytest
 import smidgen
 from smidgen.edge_client.bases.base import Base, open_base
 from tests.command_line import Done
+from tests.command_line import smidgen as command
 from tests.edge_client.commands.alone import client, refused
 from tests.edge_client.commands.kinds.texts import last_object
 from tests.edge_client.tasks.tiny_decoder import write_tiny_decoder
@@ -125,6 +126,9 @@ def test_what_such_a_task_has_none_of_is_refused_in_one_line(
     out = ("--out", tmp_path / "out.jsonl")
     said = refused(client("evaluate", base, "--data", data, "--adapter", adapter, *out))
     assert "answer tokens have no answer of each text to write" in said
+    none = ("--base", str(base.folder), "--adapter", str(tmp_path / "none"))
+    said = refused(command("client", "generate", "start the oven", *none))
+    assert said.endswith("none: there is no such folder")
     said = refused(trained(base, data, tmp_path / "out", "--adapter", "lora:2+head"))
     assert "asks for answer tokens, which the base's own head answers; take lora:2" in said
 
