@@ -59,7 +59,7 @@ class Medians:
             opened: Its step.
             done: Devices and their answers that brought an update.
         """
-        if opened.is_of_moments:
+        if opened.measures:
             return self
         bounds, answers = bounds_of(opened), list(done)
         told = {

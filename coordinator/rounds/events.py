@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from smidgen.edge_client.tasks.counts import Entities
-from smidgen.edge_client.updates.forms import OF_MOMENTS
+from smidgen.edge_client.updates.forms import measured_in
 from smidgen.edge_client.wire.reports import Confidences, Failure
 
 Kind = Literal["train", "label", "evaluate", "unmask"]
@@ -93,9 +93,9 @@ class StepOpened:
         return self.kind in ("train", "unmask")
 
     @property
-    def is_of_moments(self) -> bool:
-        """Whether its updates are moments of states (`updates.ridge`), which move no tensor."""
-        return OF_MOMENTS in self.updates
+    def measures(self) -> str:
+        """The step by which its updates move no tensor (`updates.ridge`); empty: they do."""
+        return measured_in(self.updates)
 
     def handed(self, device_id: str) -> str:
         """SHA-256 of what a member of a secure aggregation is handed; empty: nothing."""

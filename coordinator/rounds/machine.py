@@ -52,7 +52,7 @@ from smidgen.coordinator.rounds.selection import (
 )
 from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
-from smidgen.edge_client.updates.forms import OF_MOMENTS, RIDGE
+from smidgen.edge_client.updates.forms import OF_MOMENTS, OF_PRIOR, RIDGE
 from smidgen.edge_client.updates.masks import MOST as MOST_MASKED
 from smidgen.edge_client.updates.secure_sum import SecureSum, widest_for
 from smidgen.edge_client.wire.messages import Ended
@@ -228,7 +228,7 @@ def bounded(
     if opened.kind != "train" or is_bounded_by_noise(config):
         return opened
     least = thresholds_before(config, state, opened.round_index)
-    told = trainable(state.texts, {} if opened.is_of_moments else state.confidences, least)
+    told = trainable(state.texts, {} if opened.measures else state.confidences, least)
     most = config.max_examples
     if config.updates.secured:
         return _secured(opened, config, told)
@@ -255,7 +255,7 @@ def _secured(opened: StepOpened, config: Schedule, told: Sequence[float]) -> Ste
     if most == "adaptive":
         most = next_most_examples(told)
     coded, clip_range = config.updates.secured[0], wide_bound(config.training, told, 1)
-    if opened.is_of_moments:  # which are 1 at most, and of which most are far smaller
+    if opened.measures:  # what is 1 at most, and of which most is far smaller
         coded = f"{SecureSum.name}:int{widest_for(len(opened.members))}"
         clip_range = 1.0
     spec = f"{coded}:{clip_range!r}:{most or heaviest}"
@@ -277,7 +277,7 @@ def narrowed(config: Schedule, state: State, step: Step) -> StepOpened:
     opened, answers = step.opened, [answer for _, answer in step.updates()]
     norms = [one.norm for one in answers if one.norm is not None]
     is_fixed = config.training.scaffold or is_bounded_by_noise(config)
-    is_fixed = is_fixed or bool(config.updates.secured) or opened.is_of_moments
+    is_fixed = is_fixed or bool(config.updates.secured) or bool(opened.measures)
     if state.medians.norms or is_fixed or not norms:
         return opened
     bound, most = opened.norm_bound, opened.most_examples
@@ -367,7 +367,7 @@ def _next_step(
         # More attempts than steps there never were.
         return _evaluate(config, state, alive, secret, now_s, state.steps + 1, is_first=True)
     labelling = config.labelling
-    is_waiting = state.labelled > state.round_index or _asks_moments(config, state, alive)
+    is_waiting = state.labelled > state.round_index or bool(_measures(config, state, alive))
     if labelling and not is_waiting and labels_after(labelling, state.round_index, state.solved):
         chosen = labellers(
             _free(state, alive), labelling.infer_clients, secret, state.round_index + 1
@@ -516,13 +516,18 @@ def labels_after(labelling: Labelling, round_index: int, solved: int) -> bool:
     return round_index == solved or round_index % labelling.infer_every == 0
 
 
-def _asks_moments(config: Schedule, state: State, alive: Collection[str]) -> bool:
-    """Whether the next training step asks for moments: once, of enough holders of labelled texts.
+def _measures(config: Schedule, state: State, alive: Collection[str]) -> str:
+    """What the next training step asks for in place of training (`updates.ridge`); empty: nothing.
 
-    With too few of them rounds go on without, until there are enough.
+    Moments once, and the prior in the last round, both of enough holders of labelled texts; with
+    too few of them rounds go on without.
     """
     holders = sum(state.texts.get(name) != 0 for name in alive)
-    return RIDGE in config.update_steps and not state.solved and holders >= config.min_updates
+    if RIDGE not in config.update_steps or holders < config.min_updates:
+        return ""
+    if state.solved <= 0:
+        return OF_MOMENTS
+    return OF_PRIOR if state.round_index + 1 == rounds_of(config, state) else ""
 
 
 def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:
@@ -563,11 +568,11 @@ def _train(
         most = min(most or room, room)
     at, steps, fraction = (round_index, attempt), config.update_steps, config.fraction
     over_selection, confidences = config.over_selection, state.confidences
-    if _asks_moments(config, state, alive):
-        # Moments go once, of texts labelled by hand, and cost little more than reading these.
+    if measured := _measures(config, state, alive):
+        # Of all who hold texts labelled by hand; it costs little more than reading these.
         fraction, over_selection, confidences = 1.0, 1.0, {}
         most = MOST_MASKED if config.updates.secured else 0
-        steps = (OF_MOMENTS, *config.updates.secured)
+        steps = (measured, *config.updates.secured)
     for there in (awake(alive, state.silences, state.steps + 1), alive):
         names = candidates(there, state.texts, confidences, least)
         able, size = names, counted_size(fraction, len(names), most)

@@ -53,6 +53,7 @@ from smidgen.coordinator.rounds.scheduling.step import (
     with_answer,
 )
 from smidgen.coordinator.rounds.scoring import Good, Score, better, has_tests, prior_of, scored
+from smidgen.edge_client.updates.forms import OF_MOMENTS, OF_PRIOR
 from smidgen.edge_client.wire.reports import Confidences, Failure
 
 
@@ -106,7 +107,7 @@ class State:
         shut_out: Devices that dealt inconsistent shares in a secure aggregation.
         lost: Rounds in a row that secure aggregation gave no sum of.
         solved: The round whose moments the adapter's ridge regression is of (`updates.ridge`); 0:
-            none yet.
+            none yet; below 0: that round, and its prior has come off.
     """
 
     adapter_sha256: str
@@ -374,6 +375,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
     if known and index > 0:
         scores[index] = known.score
         priors |= {index: known.prior} if known.prior else {}
+    solved = abs(state.solved)
     return replace(
         _unfailed(back),
         step=None,
@@ -394,7 +396,7 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         dropped=max(state.dropped, state.asked),
         rollbacks=0 if event.is_ordered else state.rollbacks + 1,
         # A run that went back by itself has found that it does harm.
-        solved=state.solved * (event.round_index >= state.solved or not event.is_ordered),
+        solved=solved * (event.round_index >= solved or not event.is_ordered),
         lost=0 if event.is_ordered else state.lost,
         trouble=f"back to round {event.round_index}: {event.reason}",
     )
@@ -429,7 +431,8 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         if event.refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, step.updates())
-        solved = round_index if step.opened.is_of_moments else state.solved
+        # A second prior would come off the first: if rounds are added, moments are asked for anew.
+        known = {"": state.solved, OF_MOMENTS: round_index, OF_PRIOR: -state.solved}
         adapter_sha256 = event.adapter_sha256 or closed.adapter_sha256
         return replace(
             closed,
@@ -438,7 +441,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             shared=event.shared,
             kept=kept_after(state.kept, step, event),
             medians=medians,
-            solved=solved,
+            solved=known[step.opened.measures],
         )
     if step.opened.kind == "label":
         # All at once: who answers first sees what who answers last does.

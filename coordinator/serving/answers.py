@@ -259,7 +259,7 @@ class AnswerIntake:
         name = asked.opened.given(asked.device_id)[1]
         try:
             size = self._store.blobs.size(name)
-            if asked.opened.is_of_moments:
+            if asked.opened.measures:
                 size = bytes_of_moments(shapes_of(self._adapter(name)))
         except BlobDamaged:
             if known("") is None:

@@ -33,7 +33,7 @@ from smidgen.edge_client.errors import demand
 from smidgen.edge_client.tables import size
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.tasks.scores import perplexity
-from smidgen.edge_client.updates.forms import SOLVING
+from smidgen.edge_client.updates.forms import MEASURED
 from smidgen.edge_client.wire.messages import DOING, ENDED, Report
 from smidgen.edge_client.wire.reports import SAID
 
@@ -135,7 +135,7 @@ def _score(step: Step, kind: str) -> str:
 def round_text(live: Live, opened: StepOpened) -> str:
     if opened.round_index == 0:
         return "before round 1, evaluation"
-    doing = SOLVING if opened.is_of_moments else DOING[opened.kind]
+    doing = MEASURED[opened.measures] if opened.measures else DOING[opened.kind]
     return f"round {opened.round_index} of {live.rounds}, {doing}"
 
 

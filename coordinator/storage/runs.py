@@ -115,8 +115,9 @@ def create_run(store: Store, config: RunConfig, now_s: float, start: Start | Non
         spec, given = start(base, config.task)
         config = _of_kind(config, spec)
     # Refused here alone: a run that is stored already is read, and may be extended.
-    never = config.rounds == 1 and config.labelling is not None and RIDGE in config.update_steps
-    demand(not never, f"rounds: 2 or more: devices label once +{RIDGE} is solved", ConfigError)
+    never = config.rounds < 3 and config.labelling is not None and RIDGE in config.update_steps
+    why = f"devices label once +{RIDGE} is solved, for rounds before the last"
+    demand(not never, f"rounds: 3 or more: {why}", ConfigError)
     _check_length(config)
     longest = config.training.tokens
     drawn = first_adapter(base, spec, config.task, config.prompt_init, config.seed, longest)

@@ -5,9 +5,10 @@ network: equal work gives equal bytes.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from smidgen.edge_client.adapters.spec import net_in
 from smidgen.edge_client.client.state import FinishedWork
@@ -25,9 +26,9 @@ from smidgen.edge_client.labelling.label_work import (
 from smidgen.edge_client.labelling.pseudo_labels import OwnTexts, capped, sampled, tests_of
 from smidgen.edge_client.metering.work import phase
 from smidgen.edge_client.personal.generator import teach
-from smidgen.edge_client.texts.examples import ClientData, Example
-from smidgen.edge_client.updates.forms import OF_MOMENTS
-from smidgen.edge_client.updates.ridge import MOMENTS
+from smidgen.edge_client.texts.examples import ClientData
+from smidgen.edge_client.updates.forms import OF_MOMENTS, measured_in
+from smidgen.edge_client.updates.ridge import FEW, MOMENTS, PRIOR
 from smidgen.edge_client.updates.states import DeviceSteps, StepInputs, is_private, steps_of
 from smidgen.edge_client.updates.step import DeviceContext
 from smidgen.edge_client.wire.messages import Report, Work
@@ -101,8 +102,8 @@ def _train(
     equally many count by what they hold.
     """
     steps, context = steps_of(work, inputs), _context(work, inputs)
-    if any(order.step == OF_MOMENTS for order in work.updates):
-        return _moments(engine, own.data.labelled, work, steps, context)
+    if asked := measured_in(order.step for order in work.updates):
+        return _measured(engine, own.data, work, asked, device_id, steps, context)
     seed = derive_seed(work.seed, "train", device_id, work.round_index)
     gold, terms = own.data.labelled, None if work.labelling is None else terms_of(work)
     pseudo, weights = pseudo_texts(own, terms, notes)
@@ -144,17 +145,26 @@ def _train(
     return FinishedWork(report, body, states=steps.states())
 
 
-def _moments(
+def _measured(
     engine: Engine,
-    texts: Sequence[Example],
+    data: ClientData,
     work: Work,
+    asked: str,
+    device_id: str,
     steps: DeviceSteps,
     context: DeviceContext,
 ) -> FinishedWork:
-    """Moments of the states of the texts labelled by hand, in an update's place."""
-    moments = engine.second_moments(texts)
+    """Moments of the states of the texts labelled by hand, or a prior, in an update's place."""
+    texts = data.labelled
+    if asked == OF_MOMENTS:
+        delta = {MOMENTS: engine.second_moments(texts)}
+    else:
+        held = data.unlabelled or texts  # those have not been trained on
+        drawn = np.random.Generator(np.random.PCG64(derive_seed(work.seed, "prior", device_id)))
+        texts = tuple(held[row] for row in drawn.permutation(len(held))[:FEW])
+        delta = {PRIOR: engine.prior(texts)}
     with phase("encode"):
-        update = Update(work.work_id, len(texts), {MOMENTS: moments})
+        update = Update(work.work_id, len(texts), delta)
         body = encode_update(steps.outgoing(update, context))
     return FinishedWork(Report(work.work_id, "done", len(texts)), body, states=steps.states())
 

@@ -12,7 +12,7 @@ from smidgen.edge_client.tables import size
 from smidgen.edge_client.tasks.counts import scores_of
 from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.texts.examples import ClientData
-from smidgen.edge_client.updates.forms import OF_MOMENTS, SOLVING
+from smidgen.edge_client.updates.forms import MEASURED, measured_in
 from smidgen.edge_client.wire.fleet import Terms
 from smidgen.edge_client.wire.messages import DOING, Waiting, Work
 from smidgen.edge_client.wire.tensors import codec_of
@@ -22,9 +22,10 @@ log = logging.getLogger(__name__)
 SILENCE_S = 10.0
 
 
-def _what(work: Work) -> str:
-    is_solved = any(order.step == OF_MOMENTS for order in work.updates)
-    return f"round {work.round_index}: {SOLVING if is_solved else DOING[work.kind]}"
+def _what(work: Work, rounds: int = 0) -> str:
+    asked = measured_in(order.step for order in work.updates)
+    doing = MEASURED[asked] if asked else DOING[work.kind]
+    return f"{round_text(work.round_index, rounds)}: {doing}"
 
 
 class Teller:
@@ -84,13 +85,14 @@ def called(terms: Terms) -> str:
 def begun(work: Work, terms: Terms | None) -> str:
     """What is begun; of a run whose terms are not here without its name."""
     if terms is None:
-        return f"round {work.round_index}: {work.kind}"
-    return f"{terms.run_name}: round {work.round_index} of {terms.rounds}: {work.kind}"
+        return _what(work)
+    return f"{terms.run_name}: {_what(work, terms.rounds)}"
 
 
 def round_text(round_index: int, rounds: int) -> str:
-    """A round's name; nothing is trained before the first."""
-    return f"round {round_index} of {rounds}" if round_index else "before round 1"
+    """A round's name; nothing is trained before the first. Of how many, where that is known."""
+    of = f" of {rounds}" if rounds else ""
+    return f"round {round_index}{of}" if round_index else "before round 1"
 
 
 def time_text(seconds: float) -> str:

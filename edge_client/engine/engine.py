@@ -38,7 +38,7 @@ from smidgen.edge_client.tasks.scores import TrainingError
 from smidgen.edge_client.texts.batches import Batch
 from smidgen.edge_client.texts.examples import Example
 from smidgen.edge_client.texts.tokens import Prompt
-from smidgen.edge_client.updates.ridge import moments_of
+from smidgen.edge_client.updates.ridge import WEIGHT, features, moments_of, prior_of
 from smidgen.edge_client.updates.step import Correction
 from smidgen.edge_client.wire.tensors import AdapterState
 
@@ -379,6 +379,22 @@ class Engine:
         states, labels = self.features(examples, self.layers), self.encoder.labels(examples)
         demand(bool(np.isfinite(states).all()), "a text's state is not finite", TrainingError)
         return moments_of(states, labels, len(self.encoder.task.labels))
+
+    def prior(self, examples: Sequence[Example]) -> np.ndarray:
+        """How an adapter with `+ridge` answers texts of each label; see `prior_of`.
+
+        Raises:
+            TrainingError: No texts, or an answer that is not finite.
+        """
+        demand(bool(examples), "no texts to calibrate by", TrainingError)
+        adapter = self.adapter()
+        scores = features(self.features(examples, self.layers)) @ adapter[WEIGHT].T
+        self.put(adapter | {WEIGHT: np.zeros_like(adapter[WEIGHT])})
+        logs = self.predict(examples)
+        self.put(adapter)
+        is_finite = np.isfinite(scores).all() and np.isfinite(logs).all()
+        demand(bool(is_finite), "an answer is not finite", TrainingError)
+        return prior_of(scores, logs)
 
     def spread(self, examples: Sequence[Example]) -> np.ndarray:
         """Mean and standard deviation of what each layer gets, (layers, 2), float64.

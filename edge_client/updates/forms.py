@@ -37,8 +37,9 @@ from smidgen.edge_client.wire.tensors import AdapterState, Update, derive_seed, 
 LORA_A, LORA_B, CORE = ".lora_A.weight", ".lora_B.weight", ".lora_core.weight"
 FORMS = ("ffa", "rolora", "core")  # as they stand in an adapter's name
 RIDGE = "ridge"  # likewise
-OF_MOMENTS = f"{RIDGE}:moments"  # the step of a round in which ridge regression is solved
-SOLVING = "ridge regression"  # such a round, for people
+# Steps of rounds in which no tensor moves, and what people call these.
+MEASURED = {f"{RIDGE}:moments": "ridge regression", f"{RIDGE}:prior": "calibration"}
+OF_MOMENTS, OF_PRIOR = MEASURED
 
 
 def is_lora(name: str) -> bool:
@@ -55,6 +56,11 @@ def steps_of(adapter: str) -> tuple[str, ...]:
     parts = adapter.split("+")
     turns = tuple(f"turns:{form}" for form in FORMS if form in parts)
     return (*turns, RIDGE) if RIDGE in parts else turns
+
+
+def measured_in(updates: Iterable[str]) -> str:
+    """The step by which updates are measurements, not changes of tensors; empty: there is none."""
+    return next((step for step in updates if step in MEASURED), "")
 
 
 def first_of(form: str, lora: AdapterState) -> AdapterState:

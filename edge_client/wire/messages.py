@@ -1,4 +1,4 @@
-"""The contract between a device and its coordinator, protocol 13, and its JSON messages.
+"""The contract between a device and its coordinator, protocol 14, and its JSON messages.
 
 Messages are frozen dataclasses that check themselves on both sides; adapters and updates travel as
 safetensors files, never as pickle (`smidgen.edge_client.wire.tensors`). The device opens every
@@ -42,7 +42,7 @@ from smidgen.edge_client.wire.fleet import (
 from smidgen.edge_client.wire.reports import Confidences, Cost, Failure
 from smidgen.edge_client.wire.training import Labelling, Training
 
-PROTOCOL = 13
+PROTOCOL = 14
 OWN = "Smidgen-Protocol"  # a header of every answer that is a coordinator's own
 MAX_JSON_BYTES = 256 * 1024
 LONGEST_STEP = 600  # of an update step's name with its arguments

@@ -52,6 +52,7 @@ from smidgen.simulation.population.deal import Deal
 
 FULL = ("full", "full+head")
 RESULTS_VERSION = 1  # another one when the same experiment gives other numbers than before
+RIDGE_VERSION = 2  # likewise with `+ridge`; since 2 the last round calibrates
 LABELLED_VERSION = 2  # of those that label; since 2 the gate takes texts without labels alone
 # Settings that came after the first results, by their table; by default they change no number.
 ADDED = {
@@ -295,6 +296,8 @@ class Experiment(RunSpec):
         found = {"base": base_id, "dataset": dataset_sha256, "task": asked, "engine": engine}
         results = LABELLED_VERSION if self.labelling else RESULTS_VERSION
         said = asdict(self) | found | {"results": results}
+        if "+ridge" in self.adapter:
+            said["ridge"] = RIDGE_VERSION
         if self.adapter not in FULL:
             said["adapter"] = str(parse_adapter(self.adapter))
         del said["name"], said["taught"]  # of the latter the base's name tells

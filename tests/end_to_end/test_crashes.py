@@ -70,7 +70,14 @@ def test_kill_9_changes_no_byte_of_a_run_with_control_variates(
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_kill_9_in_the_round_of_moments_changes_no_byte(scene: Scene, other_scene: Scene) -> None:
+def test_kill_9_where_ridge_regression_is_fitted_changes_no_byte(
+    scene: Scene, other_scene: Scene
+) -> None:
+    """In the round of its moments, and in the one that calibrates it."""
+
+    def has_heard(of: str) -> bool:
+        return of in scene.log("a")
+
     for one in (other_scene, scene):
         said = ("--adapter", "lora:4+ridge", one.fixed_deadlines())
         one.create(2, len(CLIENTS), EPOCHS, *said)
@@ -78,12 +85,13 @@ def test_kill_9_in_the_round_of_moments_changes_no_byte(scene: Scene, other_scen
         for name in CLIENTS:
             one.client(name, url, "--engine", "onnx")
         if one is scene:
-            wait_for(lambda: "round 1 of 2: train" in scene.log("a"), scene.fleet.check)
-            for victim in ("a", "b"):
-                scene.kill(victim)
-                scene.client(victim, url, "--engine", "onnx")
-            scene.kill("coordinator")
-            scene.serve(int(url.rsplit(":", 1)[1]))
+            for told in ("round 1 of 2: ridge", "round 2 of 2: calib"):
+                wait_for(partial(has_heard, told), scene.fleet.check)
+                for victim in ("a", "b"):
+                    scene.kill(victim)
+                    scene.client(victim, url, "--engine", "onnx")
+                scene.kill("coordinator")
+                scene.serve(int(url.rsplit(":", 1)[1]))
         one.finish()
     assert scene.adapter() == other_scene.adapter()
     solved = [(one.folder / "adapter" / RIDGE_WEIGHTS).read_bytes() for one in (scene, other_scene)]

@@ -320,7 +320,7 @@ class _Run:
             cohort=tuple(reports),
             errors=errors,
             num_examples=num_examples,
-            loss=losses / num_examples if num_examples and not opened.is_of_moments else None,
+            loss=losses / num_examples if num_examples and not opened.measures else None,
             bytes_down=sum(down) + handed_out * len(reports),
             bytes_up=sum(sizes),
             layer_forwards=sum(report.layer_forwards for report in done),

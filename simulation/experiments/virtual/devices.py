@@ -163,7 +163,7 @@ class InProcess:
         """A client's texts, the unlabelled ones without their labels and where they are wanted."""
         client, train = self._clients[name], self._on.dataset.train
         unlabelled: tuple[Example, ...] = ()
-        if work.labelling is not None or net_in(work.adapter_spec):
+        if work.labelling is not None or net_in(work.adapter_spec) or work.updates:
             unlabelled = tuple(replace(train[row], label=None) for row in client.unlabelled)
         return ClientData(tuple(train[row] for row in client.labelled), unlabelled, ())
 

@@ -37,12 +37,12 @@ def test_a_run_that_would_never_label_is_refused_and_read_where_it_is_stored(
     tmp_path: Path, tiny_base: Base
 ) -> None:
     asked = {"adapter": "lora:2+ridge", "labelling": True}
-    with pytest.raises(ConfigError, match="rounds: 2 or more: devices label once"):
-        create(tmp_path, tiny_base, rounds=1, **asked)
-    create(tmp_path, tiny_base, rounds=2, **asked)
+    with pytest.raises(ConfigError, match="rounds: 3 or more: devices label once"):
+        create(tmp_path, tiny_base, rounds=2, **asked)
+    create(tmp_path, tiny_base, rounds=3, **asked)
     with closing(Store(tmp_path / "store")) as store:
         (run,) = store.runs()
-        once = replace(run, config=run.config.replace('"rounds":2', '"rounds":1'))
+        once = replace(run, config=run.config.replace('"rounds":3', '"rounds":1'))
         assert config_of(once).rounds == 1
 
 

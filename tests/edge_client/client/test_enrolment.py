@@ -320,7 +320,7 @@ def test_a_coordinator_of_another_version_is_named(home: Home) -> None:
 
 def test_a_server_that_is_no_coordinator_is_named(home: Home) -> None:
     gate = Gate(home.terms, refusal=(404, b'{"detail":"Not Found"}'))
-    with pytest.raises(ClientError, match="not as a coordinator of protocol 13; check --coor"):
+    with pytest.raises(ClientError, match="not as a coordinator of protocol 14; check --coor"):
         home.join(gate)
 
 

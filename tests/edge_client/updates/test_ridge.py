@@ -24,16 +24,20 @@ from smidgen.edge_client.adapters.peft_folder import Exported, read_peft_folder,
 from smidgen.edge_client.adapters.spec import AdapterError, parse_adapter
 from smidgen.edge_client.bases.base import Base
 from smidgen.edge_client.tasks.task import Task
-from smidgen.edge_client.updates.forms import OF_MOMENTS
+from smidgen.edge_client.updates.forms import OF_MOMENTS, OF_PRIOR
 from smidgen.edge_client.updates.privacy import Privacy
 from smidgen.edge_client.updates.ridge import (
+    FEW,
     MOMENTS,
     NATS,
     PENALTY,
+    PRIOR,
     SLACK,
     WEIGHT,
+    calibrated,
     features,
     moments_of,
+    prior_of,
     solved,
 )
 from smidgen.edge_client.updates.secure_sum import levels_of, widest_for
@@ -88,9 +92,11 @@ def learnt(
     updates: Sequence[Update],
     opened: StepOpened = STEP,
     learning: Learning | None = None,
+    weight: float = 0.0,
 ) -> AdapterState:
     answers = [AdmittedUpdate(f"d{n}", update, None) for n, update in enumerate(updates)]
-    found = learn(learning or Learning(), opened, 9, answers, ADAPTER, {}, [])
+    adapter = ADAPTER | {WEIGHT: np.full(SHAPE, weight, np.float32)}
+    found = learn(learning or Learning(), opened, 9, answers, adapter, {}, [])
     assert not found.lack
     return found.adapter
 
@@ -292,6 +298,103 @@ def test_after_a_roll_back_an_operator_gets_moments_again(is_ordered: bool) -> N
     assert asked_in(config, back).updates == ((OF_MOMENTS,) if is_ordered else ("ridge",))
 
 
+def answers(owners: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """W x and log-probabilities of some texts, and which of them each device holds."""
+    generator = np.random.default_rng(seed)
+    scores, logs = generator.normal(size=(2, len(owners), LABELS)) * 5.0
+    logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+    parts = [np.flatnonzero(np.array(owners) == owner) for owner in sorted({*owners})]
+    return scores, logs, parts
+
+
+LAST = StepOpened("train", 3, 1, "sha", (), 0.0, updates=(OF_PRIOR,))
+
+
+@given(DEALS, st.integers(0, 99))
+def test_dealing_changes_no_calibration(owners: list[int], seed: int) -> None:
+    scores, logs, parts = answers(owners, seed)
+    updates = [
+        Update("w", len(rows), {PRIOR: prior_of(scores[rows], logs[rows])}) for rows in parts
+    ]
+    after = learnt(updates, LAST, weight=1.0)
+    whole = calibrated(np.ones(SHAPE, np.float32), prior_of(scores, logs), len(owners))
+    np.testing.assert_allclose(after[WEIGHT], whole, atol=1e-4)
+    assert (after[WEIGHT][:, :-1] == 1.0).all()
+    for name in ADAPTER.keys() - {WEIGHT}:
+        np.testing.assert_array_equal(after[name], ADAPTER[name])
+
+
+@pytest.mark.parametrize("often", [(5, 5, 5), (50, 5, 1), (0, 7, 3)])
+def test_a_bias_comes_off_however_frequent_labels_are(often: tuple[int, ...]) -> None:
+    """Answers of +2 nats for the right label, plus a bias: the bias is what is found."""
+    labels, bias = np.repeat(np.arange(LABELS), often), np.array([1.5, -0.5, -1.0])
+    right = np.eye(LABELS)[labels]
+    known = 2.0 * right + bias - 5.0
+    weight = calibrated(ADAPTER[WEIGHT], prior_of(40.0 * right, known), len(labels))
+    there = np.array(often) > 0
+    off = bias + weight[:, -1] - 2.0 / there.sum() * ~there
+    np.testing.assert_allclose(off - off.mean(), 0.0, atol=1e-5)
+
+
+def test_an_answer_of_one_text_counts_for_no_more_than_sixteen_nats() -> None:
+    told = prior_of(np.zeros((1, LABELS)), np.array([[-np.inf, -1e9, 0.0]]))
+    np.testing.assert_allclose(told, np.array([[-1.0, -1.0, 0.0, 1.0]] * LABELS) / LABELS)
+
+
+@pytest.mark.parametrize("lie", [[-1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [0.5, 0.5, 0.5]])
+def test_a_prior_that_no_texts_have_is_refused(lie: list[float]) -> None:
+    scores, logs, _ = answers([0] * 9, 0)
+    told = prior_of(scores, logs)
+    shares = told.copy()
+    shares[:, -1] = lie
+    for prior in (shares, -told, 2 * told):
+        body = encode_update(Update("w", 9, {PRIOR: prior}))
+        with pytest.raises(Refusal, match="ridge: log-probabilities, and shares"):
+            check_update(body, "w", ADAPTER, SCHEDULE, 3, [OF_PRIOR])
+    body = encode_update(Update("w", 9, {PRIOR: told}))
+    assert check_update(body, "w", ADAPTER, SCHEDULE, 3, [OF_PRIOR]).num_examples == 9
+
+
+def test_nobody_s_prior_weighs_more_than_that_of_few_texts() -> None:
+    scores, logs, parts = answers([0, 1] * FEW, 0)
+    told = [prior_of(scores[rows], logs[rows]) for rows in parts]
+    honest = [Update("w", FEW, {PRIOR: one}) for one in told]
+    after = [
+        learnt([first, honest[1]], LAST, weight=1.0)
+        for first in (honest[0], replace(honest[0], num_examples=10**6))
+    ]
+    np.testing.assert_array_equal(after[0][WEIGHT], after[1][WEIGHT])
+
+
+def test_the_last_round_asks_everybody_for_the_prior() -> None:
+    config = replace(SCHEDULE, rounds=4, fraction=0.2, evaluate_every=0)
+    state, asked = State("sha", evaluated=0, texts=dict.fromkeys(ALIVE, 3)), []
+    for _ in range(4):
+        opened = asked_in(config, state)
+        asked.append((*opened.updates, len(opened.members)))
+        state = closed(state, opened)
+    assert asked == [(OF_MOMENTS, 20), ("ridge", 4), ("ridge", 4), (OF_PRIOR, 20)]
+    more = replace(state, rounds=6, evaluated=4)  # an operator adds two rounds
+    assert asked_in(config, more).updates == (OF_MOMENTS,)
+    back = evolve(more, RolledBack(2, "next", "", 7.0, is_ordered=True))  # to before its prior
+    again = replace(back, evaluated=4)
+    assert again.solved == 1 and asked_in(config, again).updates == ("ridge",)
+
+
+def test_without_a_solution_nothing_is_calibrated() -> None:
+    scores, logs, _ = answers([0] * 9, 0)
+    after = learnt([Update("w", 9, {PRIOR: prior_of(scores, logs)})], LAST)
+    assert encode_adapter(after) == encode_adapter(ADAPTER)
+
+
+def test_where_nobody_holds_labels_of_its_own_the_last_round_trains() -> None:
+    config = replace(SCHEDULE, rounds=2, labelling=Labelling(), evaluate_every=0)
+    sure = counted(5, [0, 1, 2], [0.99] * 3, 3)
+    known: Any = {"evaluated": 1, "labelled": 2, "confidences": dict.fromkeys(ALIVE, sure)}
+    state = State("sha", round_index=1, solved=1, texts=dict.fromkeys(ALIVE, 0), **known)
+    assert asked_in(config, state).updates == ("ridge",)
+
+
 def test_who_holds_no_label_of_its_own_is_not_asked_for_moments() -> None:
     config = replace(SCHEDULE, labelling=Labelling(), evaluate_every=0)
     sure = counted(5, [0, 1, 2], [0.99] * 3, 3)
@@ -398,6 +501,20 @@ def test_an_engine_adds_both_readings(tiny_base: Base, hub_task: Task, kind: str
     np.testing.assert_allclose(both.predict(TEXTS), wanted, atol=2e-5)
     trained = {name: one for name, one in both.adapter().items() if name != WEIGHT}
     assert encode_adapter(trained) == encode_adapter(plain.adapter())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_tells_both_readings_apart(tiny_base: Base, hub_task: Task, kind: str) -> None:
+    both = engine_of(kind, tiny_base, hub_task, "lora:2+ridge")
+    for _ in range(3):
+        both.train_step(batch_of(both))
+    logs, adapter = both.predict(TEXTS), both.adapter()
+    weight = solved(both.second_moments(TEXTS), len(TEXTS), adapter[WEIGHT].shape)
+    both.load_adapter(adapter | {WEIGHT: weight})
+    scores = features(both.features(TEXTS, both.layers)) @ weight.T
+    before = both.predict(TEXTS)
+    np.testing.assert_allclose(both.prior(TEXTS), prior_of(scores, logs), atol=1e-6)
+    np.testing.assert_array_equal(both.predict(TEXTS), before)
 
 
 def test_it_goes_home_and_comes_back(tiny_base: Base, hub_task: Task, tmp_path: Path) -> None:

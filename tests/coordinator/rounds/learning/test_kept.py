@@ -10,6 +10,7 @@ from smidgen.coordinator.rounds.machine import decide
 from smidgen.coordinator.rounds.state import State, evolve
 from smidgen.edge_client.codecs import encode
 from smidgen.edge_client.updates.settings import Updates
+from smidgen.edge_client.wire.messages import PROTOCOL
 from smidgen.edge_client.wire.tensors import (
     Update,
     encode_adapter,
@@ -74,13 +75,13 @@ def test_a_coded_update_of_another_adapter_is_refused_in_one_line(codec: str) ->
 
 def test_an_unknown_codec_is_refused_by_its_name() -> None:
     body, _, _ = encode_coded(Update("w", 9, DELTA), "int8", {})
-    with pytest.raises(Refusal, match="of protocol 13: Invalid enum value 'zip8'"):
+    with pytest.raises(Refusal, match="of protocol 14: Invalid enum value 'zip8'"):
         check_update(body.replace(b'\\"int8\\"', b'\\"zip8\\"'), "w", ADAPTER)
 
 
 def test_coded_tensors_under_a_plain_header_are_refused() -> None:
     coded, _ = encode(DELTA, "int8", {})
-    header = '{"num_examples":9,"protocol":13,"work_id":"w"}'
+    header = f'{{"num_examples":9,"protocol":{PROTOCOL},"work_id":"w"}}'
     with pytest.raises(Refusal, match=r"tensor '.' is int8, float32 expected"):
         check_update(save({"q": coded["q"]}, metadata={"smidgen": header}), "w", ADAPTER)
 
