@@ -114,7 +114,7 @@ FIGURES: dict[str, Callable[[Measured, Measured], Any]] = {
     "most lost": lambda item, _: max(_rows(item, "lost"), default=None),
     "bytes_up": lambda item, _: round(item.total("bytes_up")),
     "bytes_down": lambda item, _: round(item.total("bytes_down")),
-    "layer_forwards": lambda item, _: round(item.total("layer_forwards")),
+    "layer_forwards": lambda item, _: round(item.total("all_forwards")),
     "num_examples": lambda item, _: round(item.total("num_examples")),
     "share up": lambda item, first: item.total("bytes_up") / first.total("bytes_up"),
     "share down": lambda item, first: item.total("bytes_down") / first.total("bytes_down"),

@@ -6,6 +6,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 pytest.importorskip("matplotlib")
 
+from benchmarks.papers.tables.comparisons import FIGURES
 from benchmarks.papers.tables.labelling import (
     FES_BATCH,
     UNPACED,
@@ -68,6 +69,8 @@ def test_what_was_spent_until_the_target_adds_up(tiny_base: Base, place: Place) 
     assert whole.total == sum(row.all_forwards for row in result.rows)
     assert until(result, 0.0) == whole and until(result, 1.1) is None
     assert 0.0 <= target_of(result) <= 1.0 and 0.0 < whole.labelling_share < 1.0
+    item = measured(UNPACED, result.experiment, result)
+    assert FIGURES["layer_forwards"](item, item) == whole.total
 
 
 def test_a_row_of_all_but_one_changes_one_thing() -> None:
