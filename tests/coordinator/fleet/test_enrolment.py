@@ -187,7 +187,7 @@ def test_a_key_is_long_enough_and_not_too_long(store: Store, key: str | None) ->
 
 def test_another_protocol_and_an_unknown_token_are_refused(store: Store) -> None:
     token(store)
-    with pytest.raises(Refusal, match="protocol 4; this coordinator speaks 13: install the same"):
+    with pytest.raises(Refusal, match="protocol 4; this coordinator speaks 14: install the same"):
         enrol(store, Enrol(4, "pi", FACTS, TOKEN), key_of("pi"), 1.0)
     with pytest.raises(Refusal, match="token is not known; ask the operator for one"):
         come(store, "pi", token="wrong")

@@ -27,7 +27,7 @@ from smidgen.edge_client.wire.training import Labelling, Training
 
 TAGGING = Task("drugs", ("Drug", "Dose"), kind="tagging")
 TASK = Task("t", ("a", "b"), ("[MASK] {text}",), {"a": "good", "b": "bad"})
-WORK = messages.Work(13, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, Training(), 7)
+WORK = messages.Work(14, "w", "train", "r", 2, "base", "lora:8", "sha", 9, TASK, Training(), 7)
 
 LABEL_WORK = replace(
     WORK,
@@ -47,10 +47,10 @@ REPORT = messages.Report(
 )
 TOLD = counted(9, [0, 1, 1, 0], [1.0, 0.5, 0.501, 0.499], 2)
 
-# Protocol 13 on the wire, byte for byte: a change here needs a new protocol number.
+# Protocol 14 on the wire, byte for byte: a change here needs a new protocol number.
 GOLDEN_WORK = (
     b'{"adapter_bytes":9,"adapter_sha256":"sha","adapter_spec":"lora:8","base_id":"base",'
-    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":13,'
+    b'"keep":0.0,"kind":"train","labelling":null,"most":0,"prior":[],"protocol":14,'
     b'"round_index":2,"run_id":"r","seed":7,"steps":[],'
     b'"task":{"ensemble":false,"kind":"labels","labels":["a","b"],'
     b'"masking":{"share":0.15,"whole_words":false},"name":"t","options":{},'
@@ -79,17 +79,17 @@ GOLDEN_REPORT = (
 GOLDEN_TOLD = b'{"counts":[[' + b"0," * 39 + b"1],[2" + b",0" * 39 + b']],"texts":9}'
 GOLDEN_UPDATE = (
     b'\x90\x00\x00\x00\x00\x00\x00\x00{"__metadata__":{"smidgen":"{\\"num_examples\\":3,'
-    b'\\"protocol\\":13,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
+    b'\\"protocol\\":14,\\"work_id\\":\\"w\\"}"},"x":{"dtype":"F32","shape":[2],'
     b'"data_offsets":[0,8]}}      \x00\x00\x80\x3f\x00\x00\x00\xc0'
 )
 
 
-def test_work_is_these_bytes_in_protocol_13() -> None:
+def test_work_is_these_bytes_in_protocol_14() -> None:
     assert messages.encode(WORK) == GOLDEN_WORK
     assert messages.decode(GOLDEN_WORK, messages.Work) == WORK
 
 
-def test_label_work_is_these_bytes_in_protocol_13() -> None:
+def test_label_work_is_these_bytes_in_protocol_14() -> None:
     golden = GOLDEN_WORK.replace(b'"keep":0.0,"kind":"train"', b'"keep":0.25,"kind":"label"')
     golden = golden.replace(b'"labelling":null', b'"labelling":' + GOLDEN_LABELLING)
     golden = golden.replace(b'"prior":[]', b'"prior":[-0.5,-1.5]')
@@ -115,7 +115,7 @@ def test_label_work_is_these_bytes_in_protocol_13() -> None:
         ),
     ],
 )
-def test_other_kinds_of_task_are_these_bytes_in_protocol_13(task: Task, golden: bytes) -> None:
+def test_other_kinds_of_task_are_these_bytes_in_protocol_14(task: Task, golden: bytes) -> None:
     work = replace(WORK, task=task)
     before, after = GOLDEN_WORK.index(b'{"ensemble"'), GOLDEN_WORK.index(b',"test_share"')
     body = GOLDEN_WORK[:before] + golden + GOLDEN_WORK[after:]
@@ -124,7 +124,7 @@ def test_other_kinds_of_task_are_these_bytes_in_protocol_13(task: Task, golden: 
     assert b'"verbalizer"' not in brief and messages.decode(brief, messages.Work) == work
 
 
-def test_training_on_samples_is_these_bytes_in_protocol_13() -> None:
+def test_training_on_samples_is_these_bytes_in_protocol_14() -> None:
     work = replace(WORK, training=Training(least_samples=500, sample_share=0.5))
     body = GOLDEN_WORK.replace(b'"least_samples":0', b'"least_samples":500')
     body = body.replace(b'"sample_share":0.0', b'"sample_share":0.5')
@@ -187,21 +187,21 @@ def test_a_brief_report_leaves_out_defaults_and_says_the_same(report: messages.R
     assert b"null" not in brief
 
 
-def test_a_report_travels_as_these_bytes_in_protocol_13() -> None:
+def test_a_report_travels_as_these_bytes_in_protocol_14() -> None:
     assert messages.encode_brief(REPORT) == (
         b'{"cost":{"phases_s":{"label":0.5},"tcp_up_bytes":7},"labelled":3,"num_examples":5,'
         b'"outcome":"done","pseudo_labels":2,"work_id":"w"}'
     )
 
 
-def test_a_report_is_these_bytes_in_protocol_13() -> None:
+def test_a_report_is_these_bytes_in_protocol_14() -> None:
     assert messages.encode(REPORT) == GOLDEN_REPORT
     assert messages.decode(GOLDEN_REPORT, messages.Report) == REPORT
     old = b'{"outcome":"done","work_id":"w"}'  # what is not said has a value
     assert messages.decode(old, messages.Report) == messages.Report("w", "done")
 
 
-def test_how_sure_a_device_is_is_these_bytes_in_protocol_13() -> None:
+def test_how_sure_a_device_is_is_these_bytes_in_protocol_14() -> None:
     report = replace(REPORT, confidences=TOLD, mean_log_probabilities=(-0.5, -1.5))
     golden = GOLDEN_REPORT.replace(b'"confidences":null', b'"confidences":' + GOLDEN_TOLD)
     golden = golden.replace(b'"mean_log_probabilities":[]', b'"mean_log_probabilities":[-0.5,-1.5]')
@@ -209,7 +209,7 @@ def test_how_sure_a_device_is_is_these_bytes_in_protocol_13() -> None:
     assert messages.decode(golden, messages.Report) == report
 
 
-def test_what_was_found_of_entities_is_these_bytes_in_protocol_13() -> None:
+def test_what_was_found_of_entities_is_these_bytes_in_protocol_14() -> None:
     report = replace(REPORT, entities=Entities((4, 1), (3, 0), (2, 0), 3, 5))
     told = b'{"found":[3,0],"partial_halves":5,"strict":[2,0],"there":[4,1],"typed":3}'
     golden = GOLDEN_REPORT.replace(b'"entities":null', b'"entities":' + told)
@@ -220,7 +220,7 @@ def test_what_was_found_of_entities_is_these_bytes_in_protocol_13() -> None:
             messages.decode(golden.replace(told, wrong), messages.Report)
 
 
-def test_an_invitation_is_these_bytes_in_protocol_13() -> None:
+def test_an_invitation_is_these_bytes_in_protocol_14() -> None:
     task, training = GOLDEN_WORK.split(b'"task":')[1].split(
         b',"test_share":1.0,"thresholds":[],"training":'
     )
@@ -237,25 +237,25 @@ def test_an_invitation_is_these_bytes_in_protocol_13() -> None:
     assert messages.encode(given) == body and messages.decode(body, messages.Next) == given
 
 
-def test_who_a_device_is_is_these_bytes_in_protocol_13() -> None:
+def test_who_a_device_is_is_these_bytes_in_protocol_14() -> None:
     facts = fleet.DeviceFacts(
         "aarch64", 4, 8 << 30, "3.11", "1", "onnx", "base", None, "Pi 5", True
     )
-    enrol = fleet.Enrol(13, "hall", facts, "token", {"site": "kitchen"}, "l1")
+    enrol = fleet.Enrol(14, "hall", facts, "token", {"site": "kitchen"}, "l1")
     body = (
         b'{"facts":{"base_id":"base","board":"Pi 5","budget_bytes":null,"cores":4,'
         b'"engine":"onnx","is_on_mains":true,"machine":"aarch64","memory_bytes":8589934592,'
-        b'"python":"3.11","smidgen":"1"},"life":"l1","name":"hall","protocol":13,"tags":{"site":"kitchen"},'
+        b'"python":"3.11","smidgen":"1"},"life":"l1","name":"hall","protocol":14,"tags":{"site":"kitchen"},'
         b'"token":"token"}'
     )
     assert messages.encode(enrol) == body and messages.decode(body, fleet.Enrol) == enrol
-    enrolled = fleet.Enrolled(13, "d1", "hall-2")
-    body = b'{"device_id":"d1","name":"hall-2","protocol":13}'
+    enrolled = fleet.Enrolled(14, "d1", "hall-2")
+    body = b'{"device_id":"d1","name":"hall-2","protocol":14}'
     assert messages.encode(enrolled) == body
     assert messages.decode(body, fleet.Enrolled) == enrolled
 
 
-def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_13() -> None:
+def test_how_a_device_stands_to_a_run_is_these_bytes_in_protocol_14() -> None:
     for told, body in (
         (fleet.Membership("joined", peak_bytes=7), b'{"peak_bytes":7,"state":"joined"}'),
         (fleet.Membership("declined", "base"), b'{"failure":"base","state":"declined"}'),
@@ -278,7 +278,7 @@ def test_a_devices_id_follows_from_its_key_and_tells_nothing_of_it() -> None:
     assert drawn != fleet.draw_key() and drawn[:8] not in fleet.device_id_of(drawn)
 
 
-def test_waiting_and_the_end_are_these_bytes_in_protocol_13() -> None:
+def test_waiting_and_the_end_are_these_bytes_in_protocol_14() -> None:
     waiting = messages.Waiting("train", "mail", 2, 9, 1, 4, 12.5, ("hall",))
     body = (
         b'{"asked":4,"closes_in_s":12.5,"missing":1,"names":["hall"],"phase":"train",'
@@ -354,7 +354,7 @@ def test_means_are_finite_numbers(mean: bytes) -> None:
         )
 
 
-def test_an_update_is_these_bytes_in_protocol_13() -> None:
+def test_an_update_is_these_bytes_in_protocol_14() -> None:
     body = encode_update(Update("w", 3, {"x": np.array([1.0, -2.0], np.float32)}))
     assert body == GOLDEN_UPDATE
     update = decode_update(GOLDEN_UPDATE)
@@ -363,8 +363,8 @@ def test_an_update_is_these_bytes_in_protocol_13() -> None:
 
 
 def test_an_update_of_an_older_protocol_is_read_from_a_store_alone() -> None:
-    older = GOLDEN_UPDATE.replace(b'\\"protocol\\":13', b'\\"protocol\\":12')
-    with pytest.raises(messages.WireError, match=r"protocol 12, 13 expected.*; install the same"):
+    older = GOLDEN_UPDATE.replace(b'\\"protocol\\":14', b'\\"protocol\\":13')
+    with pytest.raises(messages.WireError, match=r"protocol 13, 14 expected.*; install the same"):
         decode_update(older)
     assert decode_update(older, since=UPDATES_SINCE).work_id == "w"
 
@@ -445,7 +445,7 @@ def test_an_id_that_leads_elsewhere_is_no_id(bad: str) -> None:
 @pytest.mark.parametrize("bad", ["\x1b[2J", "two\nlines", "x" * 300])
 def test_what_would_spoil_a_terminal_is_no_name(bad: str) -> None:
     for message, told in (
-        (fleet.Enrolled(13, "d", "pi"), {"name": bad}),
+        (fleet.Enrolled(14, "d", "pi"), {"name": bad}),
         (TERMS, {"run_name": bad}),
         (OVER, {"run_name": bad}),
         (messages.Waiting("train"), {"run_name": bad}),

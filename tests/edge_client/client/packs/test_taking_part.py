@@ -151,9 +151,9 @@ def test_what_is_not_sent_yet_stays_where_the_coordinator_speaks_a_newer_protoco
     home.state.keep_finished(Kept(Report("w", "done"), b"update"))
 
     def newer(method: str, path: str, body: bytes) -> Answer:
-        return 422, b'{"detail": "protocol 12; this coordinator speaks 13: install the same"}'
+        return 422, b'{"detail": "protocol 13; this coordinator speaks 14: install the same"}'
 
-    with http_server(newer) as url, pytest.raises(ValueError, match="this coordinator speaks 13"):
+    with http_server(newer) as url, pytest.raises(ValueError, match="this coordinator speaks 14"):
         Client(home.settings(url), home.state).run()
     assert [kept.update for kept in home.state.finished()] == [b"update"]
 
