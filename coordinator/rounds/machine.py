@@ -54,6 +54,7 @@ from smidgen.coordinator.rounds.state import State
 from smidgen.edge_client.tasks.kind import kind_named
 from smidgen.edge_client.updates.forms import OF_MOMENTS, OF_PRIOR, RIDGE
 from smidgen.edge_client.updates.masks import MOST as MOST_MASKED
+from smidgen.edge_client.updates.ridge import FEW
 from smidgen.edge_client.updates.secure_sum import SecureSum, widest_for
 from smidgen.edge_client.wire.messages import Ended
 from smidgen.edge_client.wire.tensors import AdapterState
@@ -258,6 +259,8 @@ def _secured(opened: StepOpened, config: Schedule, told: Sequence[float]) -> Ste
     if opened.measures:  # what is 1 at most, and of which most is far smaller
         coded = f"{SecureSum.name}:int{widest_for(len(opened.members))}"
         clip_range = 1.0
+    if opened.measures == OF_PRIOR:
+        most = FEW
     spec = f"{coded}:{clip_range!r}:{most or heaviest}"
     others = [one for one in opened.updates if one not in config.updates.secured]
     return replace(opened, updates=(*others, spec))
@@ -520,14 +523,18 @@ def _measures(config: Schedule, state: State, alive: Collection[str]) -> str:
     """What the next training step asks for in place of training (`updates.ridge`); empty: nothing.
 
     Moments once, and the prior in the last round, both of enough holders of labelled texts; with
-    too few of them rounds go on without.
+    too few of them rounds go on without. A second bias would come off the first: where rounds were
+    added, moments are asked for anew, unless nothing would come after them.
     """
     holders = sum(state.texts.get(name) != 0 for name in alive)
     if RIDGE not in config.update_steps or holders < config.min_updates:
         return ""
-    if state.solved <= 0:
+    is_last = state.round_index + 1 == rounds_of(config, state)
+    if not state.solved:
         return OF_MOMENTS
-    return OF_PRIOR if state.round_index + 1 == rounds_of(config, state) else ""
+    if state.calibrated >= state.solved:
+        return "" if is_last else OF_MOMENTS
+    return OF_PRIOR if is_last else ""
 
 
 def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:

@@ -107,7 +107,8 @@ class State:
         shut_out: Devices that dealt inconsistent shares in a secure aggregation.
         lost: Rounds in a row that secure aggregation gave no sum of.
         solved: The round whose moments the adapter's ridge regression is of (`updates.ridge`); 0:
-            none yet; below 0: that round, and its prior has come off.
+            none yet.
+        calibrated: The round in which the bias last came off that; 0: none.
     """
 
     adapter_sha256: str
@@ -152,6 +153,7 @@ class State:
     shut_out: frozenset[str] = frozenset()
     lost: int = 0
     solved: int = 0
+    calibrated: int = 0
 
     def __post_init__(self) -> None:
         first = self.first_sha256 or self.adapter_sha256
@@ -375,7 +377,9 @@ def _rolled_back(state: State, event: RolledBack) -> State:
     if known and index > 0:
         scores[index] = known.score
         priors |= {index: known.prior} if known.prior else {}
-    solved = abs(state.solved)
+    # What a run left by itself it does not calibrate: the adapter before it may be so already.
+    is_left = event.round_index < state.solved and not event.is_ordered
+    calibrated = state.calibrated * (state.calibrated <= event.round_index)
     return replace(
         _unfailed(back),
         step=None,
@@ -396,7 +400,8 @@ def _rolled_back(state: State, event: RolledBack) -> State:
         dropped=max(state.dropped, state.asked),
         rollbacks=0 if event.is_ordered else state.rollbacks + 1,
         # A run that went back by itself has found that it does harm.
-        solved=solved * (event.round_index >= solved or not event.is_ordered),
+        solved=state.solved * (event.round_index >= state.solved or not event.is_ordered),
+        calibrated=state.solved if is_left and state.calibrated else calibrated,
         lost=0 if event.is_ordered else state.lost,
         trouble=f"back to round {event.round_index}: {event.reason}",
     )
@@ -431,8 +436,7 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         if event.refused:
             return replace(closed, trouble=f"round {round_index} was not taken: {event.refused}")
         medians = state.medians.after(step.opened, step.updates())
-        # A second prior would come off the first: if rounds are added, moments are asked for anew.
-        known = {"": state.solved, OF_MOMENTS: round_index, OF_PRIOR: -state.solved}
+        measured = step.opened.measures
         adapter_sha256 = event.adapter_sha256 or closed.adapter_sha256
         return replace(
             closed,
@@ -441,7 +445,8 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
             shared=event.shared,
             kept=kept_after(state.kept, step, event),
             medians=medians,
-            solved=known[step.opened.measures],
+            solved=round_index if measured == OF_MOMENTS else state.solved,
+            calibrated=round_index if measured == OF_PRIOR else state.calibrated,
         )
     if step.opened.kind == "label":
         # All at once: who answers first sees what who answers last does.

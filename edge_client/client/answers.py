@@ -159,7 +159,7 @@ def _measured(
     if asked == OF_MOMENTS:
         delta = {MOMENTS: engine.second_moments(texts)}
     else:
-        held = data.unlabelled or texts  # those have not been trained on
+        held = data.unlabelled or texts  # of those LoRA does not know the labels that it is given
         drawn = np.random.Generator(np.random.PCG64(derive_seed(work.seed, "prior", device_id)))
         texts = tuple(held[row] for row in drawn.permutation(len(held))[:FEW])
         delta = {PRIOR: engine.prior(texts)}

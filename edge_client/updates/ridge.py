@@ -119,6 +119,8 @@ def calibrated(weight: np.ndarray, prior: np.ndarray, texts: float) -> np.ndarra
     """
     shares, found = prior[:, -1:], weight.copy()
     there = texts * shares[:, 0] > 0.5
+    if not there.any():
+        return found
     bias = NATS * (prior[there, :-1] / shares[there]).mean(axis=0)
     found[:, -1] -= bias - bias.mean()
     return found
@@ -246,7 +248,8 @@ class Ridge(UpdateStep):
             if not one.device_id and (lack := self._lack(found, context, SLACK_OF_SUM)):
                 raise NoSolution(lack)
             most = FEW if self._sent == PRIOR else context.most_examples
-            weight = min(one.weight, most or one.weight) * one.share
+            is_sum = not one.device_id  # of which each was limited before it was masked
+            weight = (one.weight if is_sum else min(one.weight, most or one.weight)) * one.share
             total = total + weight * found if total.size else weight * found
             texts += weight
             yield replace(one, delta=zeros)

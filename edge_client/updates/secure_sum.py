@@ -31,7 +31,7 @@ from smidgen.edge_client.updates.masks import (
     fewest_of,
     ring_in,
 )
-from smidgen.edge_client.updates.ridge import MOMENTS
+from smidgen.edge_client.updates.ridge import MOMENTS, PRIOR
 from smidgen.edge_client.updates.step import (
     Correction,
     DeviceContext,
@@ -194,7 +194,7 @@ class SecureSum(UpdateStep):
         reached = largest_level(most, share)
         whole = np.clip(np.rint(exact * (share * most / self.clip_range)), -reached, reached)
         left = exact - whole * (self.clip_range / (share * most))
-        if MOMENTS not in shapes:  # which no other update follows
+        if not shapes.keys() & {MOMENTS, PRIOR}:  # which no other update follows
             kept = shaped(left.astype(np.float32), shapes)
             self.state = {**(self.state or {}), **kept}
         return whole

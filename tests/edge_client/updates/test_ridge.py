@@ -336,6 +336,21 @@ def test_a_bias_comes_off_however_frequent_labels_are(often: tuple[int, ...]) ->
     np.testing.assert_allclose(off - off.mean(), 0.0, atol=1e-5)
 
 
+def test_labels_that_no_text_seems_to_have_leave_it_as_it_is() -> None:
+    flat = prior_of(np.zeros((1, LABELS)), np.zeros((1, LABELS)))
+    weight = calibrated(ADAPTER[WEIGHT], flat, 1)
+    np.testing.assert_array_equal(weight, ADAPTER[WEIGHT])
+
+
+def test_a_sum_under_masks_is_calibrated_by_as_many_texts_as_it_is_of() -> None:
+    scores, logs, _ = answers([0] * 40, 0)
+    told = Update("", 40, {PRIOR: prior_of(scores, logs)})
+    adapter = ADAPTER | {WEIGHT: np.ones(SHAPE, np.float32)}
+    found = learn(Learning(), LAST, 9, [AdmittedUpdate("", told)], adapter, {}, [])
+    wanted = calibrated(adapter[WEIGHT], told.delta[PRIOR], 40)
+    np.testing.assert_allclose(found.adapter[WEIGHT], wanted, atol=1e-5)
+
+
 def test_an_answer_of_one_text_counts_for_no_more_than_sixteen_nats() -> None:
     told = prior_of(np.zeros((1, LABELS)), np.array([[-np.inf, -1e9, 0.0]]))
     np.testing.assert_allclose(told, np.array([[-1.0, -1.0, 0.0, 1.0]] * LABELS) / LABELS)
@@ -379,6 +394,20 @@ def test_the_last_round_asks_everybody_for_the_prior() -> None:
     back = evolve(more, RolledBack(2, "next", "", 7.0, is_ordered=True))  # to before its prior
     again = replace(back, evaluated=4)
     assert again.solved == 1 and asked_in(config, again).updates == ("ridge",)
+    one_more = replace(state, rounds=5, evaluated=4)  # after which nothing would calibrate
+    assert asked_in(config, one_more).updates == ("ridge",)
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_no_bias_comes_off_twice_after_a_roll_back(is_ordered: bool) -> None:
+    """Calibrated in round 4, two rounds added, moments in 5, and back to 4."""
+    config = replace(SCHEDULE, rounds=4, evaluate_every=0)
+    known: Any = {"evaluated": 5, "texts": dict.fromkeys(ALIVE, 3), "rounds": 7}
+    state = State("sha", round_index=5, solved=5, calibrated=4, **known)
+    back = evolve(state, RolledBack(4, "sha", "", 7.0, is_ordered=is_ordered))
+    for index in (5, 6):
+        at = replace(back, round_index=index, evaluated=index)
+        assert OF_PRIOR not in asked_in(config, at).updates
 
 
 def test_without_a_solution_nothing_is_calibrated() -> None:
