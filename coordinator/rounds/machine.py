@@ -530,11 +530,9 @@ def _measures(config: Schedule, state: State, alive: Collection[str]) -> str:
     if RIDGE not in config.update_steps or holders < config.min_updates:
         return ""
     is_last = state.round_index + 1 == rounds_of(config, state)
-    if not state.solved:
-        return OF_MOMENTS
-    if state.calibrated >= state.solved:
-        return "" if is_last else OF_MOMENTS
-    return OF_PRIOR if is_last else ""
+    if state.solved > state.calibrated:
+        return OF_PRIOR if is_last else ""
+    return "" if is_last and state.calibrated else OF_MOMENTS
 
 
 def labels_with(labelling: Labelling, state: State) -> tuple[str, int]:

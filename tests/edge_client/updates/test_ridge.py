@@ -405,9 +405,9 @@ def test_no_bias_comes_off_twice_after_a_roll_back(is_ordered: bool) -> None:
     known: Any = {"evaluated": 5, "texts": dict.fromkeys(ALIVE, 3), "rounds": 7}
     state = State("sha", round_index=5, solved=5, calibrated=4, **known)
     back = evolve(state, RolledBack(4, "sha", "", 7.0, is_ordered=is_ordered))
-    for index in (5, 6):
-        at = replace(back, round_index=index, evaluated=index)
-        assert OF_PRIOR not in asked_in(config, at).updates
+    last = replace(back, round_index=6, evaluated=6)
+    assert asked_in(config, back).updates == (OF_MOMENTS,)
+    assert asked_in(config, last).updates == ("ridge",)  # after moments nothing would calibrate
 
 
 def test_without_a_solution_nothing_is_calibrated() -> None:
