@@ -160,18 +160,22 @@ def answer_text(
         names_of: Names of devices.
     """
     name = f"{live.config.name}: {round_text(live, asked)}: {names_of([device_id])[0]}"
+    own_s = sum(spent for phase, spent in report.cost.phases_s.items() if phase != "wait")
+    # It was started again, did another run's work, or heard late that it was asked.
+    is_elsewhere = spent_s - own_s > max(1.0, spent_s / 10)
+    after = f"after {spent_s:.1f} s" + (f", {own_s:.1f} s of work" if is_elsewhere else "")
     if report.failure is not None:
         gone = "; it has left until it is started again" if report.is_leaving else ""
         refused = f"; it has {size(report.refused_bytes)}" if report.refused_bytes else ""
-        return f"{name} failed after {spent_s:.1f} s: {SAID[report.failure]}{refused}{gone}"
+        return f"{name} failed {after}: {SAID[report.failure]}{refused}{gone}"
     if is_late:
-        return f"{name} answered after {spent_s:.1f} s, too late to count"
+        return f"{name} answered {after}, too late to count"
     step = live.state.step
     is_open = step is not None and step.opened == asked
     left = f"; waiting for {_missing(live, names_of)}" if is_open and missing_of(live) else ""
     # A report follows its update, which may have closed the step.
     had = "" if is_open or asked.is_asynchronous else "had "
-    return f"{name} {had}answered after {spent_s:.1f} s{left}"
+    return f"{name} {had}answered {after}{left}"
 
 
 def _missing(live: Live, names_of: Names) -> str:

@@ -11,7 +11,7 @@ from smidgen.coordinator.rounds.bounds import is_computable
 from smidgen.coordinator.rounds.history import Past, history_of
 from smidgen.coordinator.rounds.machine import kept_of
 from smidgen.coordinator.rounds.state import heard_so_far
-from smidgen.coordinator.storage.reports import accuracies, entities_by_round, losses_by_round, rows
+from smidgen.coordinator.storage.reports import rows
 from smidgen.coordinator.storage.runs import config_of, find_run
 from smidgen.coordinator.storage.store import Run, Store
 from smidgen.edge_client.adapters.card import Card, licence_of
@@ -24,6 +24,7 @@ from smidgen.edge_client.adapters.spec import AdapterSpec, parse_adapter
 from smidgen.edge_client.bases.base import EMBEDDED, Base, open_base
 from smidgen.edge_client.bases.gguf.model import ARCHITECTURES
 from smidgen.edge_client.errors import Failed, WrongInput, demand
+from smidgen.edge_client.tasks.kind import kind_of
 from smidgen.edge_client.tasks.task import Task
 from smidgen.edge_client.wire.tensors import decode_adapter
 
@@ -101,7 +102,7 @@ def export_from(
         task=config.task,
     )
     privacy = config.account and config.account.spent(heard_so_far(state))
-    card = replace(_card(store, chosen, index), privacy=str(privacy or ""))
+    card = replace(_card(store, chosen, past, index), privacy=str(privacy or ""))
     card = replace(card, secure_aggregation=config.updates.secure_aggregation)
     card = replace(card, licence=licence_of(opened_base) if opened_base else "")
     if past.best and sha256 == past.best_sha256 and index in card.accuracies:
@@ -187,16 +188,17 @@ def ranges(numbers: Sequence[int]) -> str:
     )
 
 
-def _card(store: Store, run: Run, rounds: int) -> Card:
-    table = rows(store, run.run_id)
-    losses = losses_by_round(table)
-    f1 = {index: one.strict for index, one in entities_by_round(table).items()}
+def _card(store: Store, run: Run, past: Past, rounds: int) -> Card:
+    """What is known of a run up to a round; the scores are those that the run goes by."""
+    is_counted = kind_of(config_of(run).task).measure.is_counted
+    scores = {index: one for index, one in past.scores.items() if index <= rounds}
+    shares = {index: one.accuracy for index, one in scores.items()}
     return Card(
         rounds=rounds,
-        devices=len({row["device_id"] for row in table}),
-        accuracies={index: one for index, one in accuracies(table).items() if index <= rounds},
+        devices=len({row["device_id"] for row in rows(store, run.run_id)}),
+        accuracies={} if is_counted else shares,
         date=date.today().isoformat(),
         version=__version__,
-        entity_f1={index: one for index, one in f1.items() if index <= rounds and one is not None},
-        losses={index: one for index, one in losses.items() if index <= rounds},
+        entity_f1=shares if is_counted else {},
+        losses={index: one.loss for index, one in scores.items() if one.loss is not None},
     )

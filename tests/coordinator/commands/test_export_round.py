@@ -77,6 +77,8 @@ def test_the_last_the_best_and_any_round_can_be_taken(folder: Path, tmp_path: Pa
     assert export(folder, out, round_index="best").round_index == 2
     names = {export(folder, out, round_index=index).adapter_sha256 for index in range(7)}
     assert len(names) == 7
+    export(folder, out, round_index=2)  # with the scores that chose the best, as on the devices
+    assert "| 0 | 0.100 |\n| 1 | 0.200 |\n| 2 | 0.800 |\n" in (out / "README.md").read_text()
 
 
 def test_a_run_that_stopped_early_has_its_best_round(tmp_path: Path, config: RunConfig) -> None:
