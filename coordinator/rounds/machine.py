@@ -357,10 +357,13 @@ def _next_step(
     every = config.evaluate_every
     is_due = state.round_index == 0 or is_last or (every and state.round_index % every == 0)
     is_due = is_due or (config.labelling is not None and state.round_index == state.solved)
+    is_due = is_due or state.round_index == state.calibrated
     is_due = is_due and state.evaluated < state.round_index
     if is_last and not is_due:
         return Finished(now_s)
-    if not is_due and (lack := lack_of_progress(state.patience, config.patience)):
+    lack = lack_of_progress(state.patience, config.patience)
+    measured = _measures(config, state, alive)
+    if lack and not is_due and measured != OF_PRIOR:
         return Finished(now_s, reason=lack)
     if len(alive) < devices_needed(config, state):
         return None
@@ -370,7 +373,7 @@ def _next_step(
         # More attempts than steps there never were.
         return _evaluate(config, state, alive, secret, now_s, state.steps + 1, is_first=True)
     labelling = config.labelling
-    is_waiting = state.labelled > state.round_index or bool(_measures(config, state, alive))
+    is_waiting = state.labelled > state.round_index or bool(measured)
     if labelling and not is_waiting and labels_after(labelling, state.round_index, state.solved):
         chosen = labellers(
             _free(state, alive), labelling.infer_clients, secret, state.round_index + 1
@@ -522,14 +525,17 @@ def labels_after(labelling: Labelling, round_index: int, solved: int) -> bool:
 def _measures(config: Schedule, state: State, alive: Collection[str]) -> str:
     """What the next training step asks for in place of training (`updates.ridge`); empty: nothing.
 
-    Moments once, and the prior in the last round, both of enough holders of labelled texts; with
-    too few of them rounds go on without. A second bias would come off the first: where rounds were
-    added, moments are asked for anew, unless nothing would come after them.
+    Moments once, and the prior in the last round, which is the next where nothing has become better
+    for `patience` evaluations; both of enough holders of labelled texts, and with too few of them
+    rounds go on, or end, without. A second bias would come off the first: where rounds were added,
+    moments are asked for anew, unless nothing would come after them.
     """
-    holders = sum(state.texts.get(name) != 0 for name in alive)
-    if RIDGE not in config.update_steps or holders < config.min_updates:
+    if RIDGE not in config.update_steps:
+        return ""
+    if sum(state.texts.get(name) != 0 for name in alive) < config.min_updates:
         return ""
     is_last = state.round_index + 1 == rounds_of(config, state)
+    is_last = is_last or bool(lack_of_progress(state.patience, config.patience))
     if state.solved > state.calibrated:
         return OF_PRIOR if is_last else ""
     return "" if is_last and state.calibrated else OF_MOMENTS

@@ -461,12 +461,13 @@ def _closed(state: State, step: Step, event: StepClosed) -> State:
         again = Good(round_index, step.opened.adapter_sha256, score, prior)
         return with_score(replace(state, step=None, scores=others), again)
     is_new = round_index > state.evaluated  # one that is asked for again is not another
+    is_progress = is_new and round_index != state.calibrated  # what that brings is no training's
     closed = replace(
         state,
         step=None,
         evaluated=round_index,
         evaluations=step.opened.attempt,
-        patience=after_score(state.patience, score) if is_new else state.patience,
+        patience=after_score(state.patience, score) if is_progress else state.patience,
         evaluated_sha256=step.opened.adapter_sha256,
     )
     return with_score(closed, Good(round_index, closed.evaluated_sha256, score, prior))

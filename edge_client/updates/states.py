@@ -9,11 +9,15 @@ steps.states()  # for the next training; `client.folder.run_files.StepStates` sa
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+import msgspec
+
+from smidgen.edge_client.files import from_json
 from smidgen.edge_client.updates.registry import made, naming
 from smidgen.edge_client.updates.settings import Updates, steps_of_run
 from smidgen.edge_client.updates.step import Correction, DeviceContext, State, UpdateStep
-from smidgen.edge_client.wire.messages import WireError, Work, decode, encode_brief
+from smidgen.edge_client.wire.messages import WireError, Work, encode_brief
 from smidgen.edge_client.wire.tensors import (
     AdapterState,
     Update,
@@ -43,25 +47,12 @@ class StepInputs:
     secret: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a state belongs to, in its file's metadata.
-
-    Attributes:
-        run_id: The run.
-        adapter_spec: The form of its adapter.
-    """
-
-    run_id: str
-    adapter_spec: str
-
-
 class DeviceSteps:
     """See the module; made anew for each training.
 
     Args:
         specs: The steps' names with their arguments, in order.
-        bound: What their states belong to.
+        bound: What their states belong to, by name, in their files' metadata.
         inputs: What they start from; None: nothing is kept and nothing is handed out.
 
     Raises:
@@ -69,9 +60,12 @@ class DeviceSteps:
     """
 
     def __init__(
-        self, specs: Iterable[str], bound: Bound | None = None, inputs: StepInputs | None = None
+        self,
+        specs: Iterable[str],
+        bound: Mapping[str, str] = MappingProxyType({}),
+        inputs: StepInputs | None = None,
     ) -> None:
-        self._bound, inputs = bound or Bound("", ""), inputs or StepInputs()
+        self._bound, inputs = dict(bound), inputs or StepInputs()
         self._steps = made(specs)
         for step in self._steps:
             step.state = self._own(step, inputs.states.get(step.name, b""))
@@ -108,17 +102,17 @@ class DeviceSteps:
         if not body:
             return None if body is None else {}
         try:
-            state, bound = decode_adapter(body), decode(header_of(body), Bound)
+            state, bound = decode_adapter(body), from_json(header_of(body), dict[str, str])
             if bound == self._bound:
                 return state
-            said = f"is of adapter {bound.adapter_spec} in run {bound.run_id}"
-        except WireError as error:
+            said = "is of adapter " + " in run ".join(bound.values())
+        except (WireError, msgspec.MsgspecError) as error:
             said = f"cannot be read: {error}"
         log.warning(
-            "update step %s: its state %s, not of %s; it is dropped",
+            "update step %s: its state %s, not of adapter %s; it is dropped",
             step.name,
             said,
-            f"{self._bound.adapter_spec} in {self._bound.run_id}",
+            " in run ".join(self._bound.values()),
         )
         return None
 
@@ -146,7 +140,7 @@ def steps_of(work: Work, inputs: StepInputs | None) -> DeviceSteps:
         work: Training.
         inputs: What they start from.
     """
-    bound = Bound(work.run_id, work.adapter_spec)
+    bound = {"adapter_spec": work.adapter_spec, "run_id": work.run_id}
     return DeviceSteps((order.step for order in work.updates), bound, inputs)
 
 

@@ -179,11 +179,8 @@ def own_round(on: Stage, asked: Asked) -> Round:
     return Round(
         round_index=index,
         cohort=(client.name,),
-        errors={},
         num_examples=len(labelled),
         loss=own.loss,
-        bytes_down=0,
-        bytes_up=0,
         layer_forwards=forwards,
         train_s=train_s,
         standing=Standing(body, index, index),

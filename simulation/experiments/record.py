@@ -16,7 +16,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from smidgen.edge_client.errors import WrongInput
 from smidgen.edge_client.files import from_json, lock, write_atomically
 from smidgen.edge_client.wire.tensors import sha256
 from smidgen.simulation.experiments.experiment import Experiment
-from smidgen.simulation.experiments.federation.devices import Between, Looking, Round, Standing
+from smidgen.simulation.experiments.federation.devices import Figures, Looking, Round, Standing
 from smidgen.simulation.experiments.federation.resume import recalled
 from smidgen.simulation.experiments.scoring import Score, Tally, pooled
 
@@ -43,58 +43,28 @@ class Labels:
     held: Tally
 
 
-@dataclass(frozen=True)
-class Row:
-    """One round of one arm, as it is written; units are those of `federation.Round`.
+@dataclass(frozen=True, kw_only=True)
+class Row(Figures):
+    """One round of one arm, as it is written.
 
     Attributes:
         arm: The client that trained for itself; empty where all trained together.
-        round_index: 1-based; 0 is the evaluation before any training.
         clients: Clients asked.
         failed: Clients of those that could not train.
-        num_examples: Texts trained on.
-        loss: Mean training loss, nats.
-        bytes_down: Adapters, or coded steps to them, handed out.
-        bytes_up: Updates handed in, encoded.
-        layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
-        train_s: Seconds of training and aggregation on this machine (measured).
         adapter_sha256: The adapter after it.
         evaluated: The last round whose adapter was scored, -1 for none.
-        score: This adapter's score, where it was scored.
         error: What the first client that failed said; empty if none did.
         labels: The label step before it, if there was one.
-        reported: Accuracy by what devices told of it, where hostile ones are among them.
-        trouble: What was done about the run after it: not taken, or gone back; empty of nothing.
-        lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
-        ranks: Each module's rank, where the arm chose them for itself.
-        between: How far it went from the shared adapter, where it chose that.
-        kept: The round whose adapter the arm would end with now, where it keeps its best one.
-        kept_score: That adapter's score by all test texts, where shares of them chose it.
         card: Name of the CUDA device that computed it; empty: the processor did.
     """
 
     arm: str
-    round_index: int
     clients: int
-    failed: int
-    num_examples: int
-    loss: float | None
-    bytes_down: int
-    bytes_up: int
-    layer_forwards: int
-    train_s: float
+    failed: int = 0
     adapter_sha256: str
     evaluated: int
-    score: Score | None = None
     error: str = ""
     labels: Labels | None = None
-    reported: float | None = None
-    trouble: str = ""
-    lost: float | None = None
-    ranks: dict[str, int] = field(default_factory=dict)
-    between: Between | None = None
-    kept: int | None = None
-    kept_score: Score | None = None
     card: str = ""
 
     @property
@@ -309,30 +279,23 @@ class Record:
         if not keep_clients:
             scored = scored and scored.without_clients()
             kept_score = kept_score and kept_score.without_clients()
-        loss = closed.loss
+        told = {one.name: getattr(closed, one.name) for one in fields(Figures)} | {
+            "loss": closed.loss if closed.loss is not None and math.isfinite(closed.loss) else None,
+            "bytes_down": closed.bytes_down if is_sent else 0,
+            "bytes_up": closed.bytes_up if is_sent else 0,
+            "score": scored,
+            "ranks": dict(closed.ranks),
+            "kept_score": kept_score,
+        }
         row = Row(
+            **told,
             arm=arm,
-            round_index=closed.round_index,
             clients=len(closed.cohort),
             failed=len(closed.errors),
-            num_examples=closed.num_examples,
-            loss=loss if loss is not None and math.isfinite(loss) else None,
-            bytes_down=closed.bytes_down if is_sent else 0,
-            bytes_up=closed.bytes_up if is_sent else 0,
-            layer_forwards=closed.layer_forwards,
-            train_s=closed.train_s,
             adapter_sha256=name,
             evaluated=closed.standing.evaluated,
-            score=scored,
             error=next(iter(closed.errors.values()), ""),
             labels=Labels(closed.looking, held) if closed.looking and held else None,
-            reported=closed.reported,
-            trouble=closed.trouble,
-            lost=closed.lost,
-            ranks=dict(closed.ranks),
-            between=closed.between,
-            kept=closed.kept,
-            kept_score=kept_score,
             card=self._card,
         )
         before = self._last.get(arm)

@@ -187,14 +187,12 @@ class Between:
     right: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Round:
-    """What a closed round gave and cost; round 0 is the evaluation before any training.
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a round gave and cost, as it is known of any round and is written down of it.
 
     Attributes:
-        round_index: 1-based server step.
-        cohort: Names of the clients asked.
-        errors: What went wrong, by client.
+        round_index: 1-based server step; 0 is the evaluation before any training.
         num_examples: Texts trained on, all clients together.
         loss: Mean training loss over clients weighted by their texts, nats; None in round 0.
         bytes_down: Adapters, or coded steps to them, handed out to the cohort (measured; headers of
@@ -202,9 +200,7 @@ class Round:
         bytes_up: Updates handed in, encoded (measured).
         layer_forwards: Layer-forwards of training, all clients together (measured: engines count).
         train_s: Seconds from the first piece of work to the new adapter (measured).
-        standing: Where the run stands afterwards.
         score: The new adapter's score, where it was evaluated.
-        looking: The label step before it, if there was one.
         reported: Accuracy by what devices told, where hostile ones are among them.
         trouble: What was done about the run: not taken, or gone back; empty of nothing.
         lost: Share of the mean's squared norm that the run's rank leaves out, where that is known.
@@ -216,17 +212,13 @@ class Round:
     """
 
     round_index: int
-    cohort: tuple[str, ...]
-    errors: dict[str, str]
-    num_examples: int
-    loss: float | None
-    bytes_down: int
-    bytes_up: int
-    layer_forwards: int
-    train_s: float
-    standing: Standing
+    num_examples: int = 0
+    loss: float | None = None
+    bytes_down: int = 0
+    bytes_up: int = 0
+    layer_forwards: int = 0
+    train_s: float = 0.0
     score: Score | None = None
-    looking: Looking | None = None
     reported: float | None = None
     trouble: str = ""
     lost: float | None = None
@@ -234,6 +226,23 @@ class Round:
     between: Between | None = None
     kept: int | None = None
     kept_score: Score | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round(Figures):
+    """A closed round; round 0 is the evaluation before any training.
+
+    Attributes:
+        cohort: Names of the clients asked.
+        errors: What went wrong, by client.
+        standing: Where the run stands afterwards.
+        looking: The label step before it, if there was one.
+    """
+
+    cohort: tuple[str, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    standing: Standing
+    looking: Looking | None = None
 
 
 class SimulationError(Failed):

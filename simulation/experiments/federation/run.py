@@ -406,7 +406,7 @@ class _Run:
         told = self._state.scores.get(round_index) if self._hostile else None
         reported = told.accuracy if told else None
         if trained is None:
-            before = Round(round_index, (), {}, 0, None, 0, 0, 0, 0.0, self.standing)
+            before = Round(round_index=round_index, standing=self.standing)
             return replace(before, score=scored, reported=reported, kept=self.kept)
         known = replace(trained, standing=self.standing, score=scored, reported=reported)
         return replace(known, kept=self.kept)

@@ -18,7 +18,7 @@ CELLS = tuple(
 
 def run_of(seed: int, right: int) -> Result:
     score = Score(Tally(right, 10), None, {}, {})
-    row = Row("", 1, 1, 0, 0, None, 0, 0, 0, 0.0, "", 1, score)
+    row = Row(arm="", round_index=1, clients=1, adapter_sha256="", evaluated=1, score=score)
     return Result(Experiment("run", "hub", seed=seed), (row,))
 
 

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from smidgen.coordinator.config import ConfigError, RunConfig
 from smidgen.coordinator.rounds.admission import Refusal, check_update
-from smidgen.coordinator.rounds.events import Answered, RolledBack, StepClosed, StepOpened
+from smidgen.coordinator.rounds.events import (
+    Answered,
+    Extended,
+    Finished,
+    RolledBack,
+    StepClosed,
+    StepOpened,
+)
 from smidgen.coordinator.rounds.learning.server_update import AdmittedUpdate, learn
 from smidgen.coordinator.rounds.machine import bounded, decide
 from smidgen.coordinator.rounds.schedule import Learning
@@ -396,6 +403,29 @@ def test_the_last_round_asks_everybody_for_the_prior() -> None:
     assert again.solved == 1 and asked_in(config, again).updates == ("ridge",)
     one_more = replace(state, rounds=5, evaluated=4)  # after which nothing would calibrate
     assert asked_in(config, one_more).updates == ("ridge",)
+
+
+@pytest.mark.parametrize("rounds", [3, 9])
+def test_a_run_without_progress_calibrates_once_before_it_ends(rounds: int) -> None:
+    """Nothing becomes better, nor does it by calibrating, which `patience` does not count."""
+    config = replace(SCHEDULE, rounds=rounds, patience=2)
+    state, asked, rights = State("sha", evaluated=0, texts=dict.fromkeys(ALIVE, 3)), list[str](), 2
+    while (opened := decide(config, state, ALIVE, "secret", 5.0, Facts())) and not isinstance(
+        opened, Finished
+    ):
+        assert isinstance(opened, StepOpened)
+        asked += [opened.updates[0]] if opened.updates else ["evaluate"]
+        state = evolve(state, opened)
+        rights = 3 if asked[-1] == OF_PRIOR else rights  # calibrated it is better after all
+        for work_id, _ in opened.members:
+            state = evolve(state, Answered(work_id, "done", "u", 3, norm=1.4, right=rights))
+        state = evolve(state, StepClosed("next" if opened.updates else "sha", 6.0))
+    first = [OF_MOMENTS, "evaluate", "ridge", "evaluate"]
+    longer = ["ridge", "evaluate"] if rounds == 9 else []
+    assert asked == [*first, *longer, OF_PRIOR, "evaluate"]
+    assert isinstance(opened, Finished) and bool(opened.reason) == (rounds == 9)
+    more = evolve(evolve(state, opened), Extended(rounds + 4, 9.0))
+    assert asked_in(config, more).updates == (OF_MOMENTS,)
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])

@@ -173,7 +173,17 @@ def test_an_adapter_that_a_share_of_the_texts_chose_is_judged_by_all_in_the_end(
 def test_an_arm_that_keeps_no_adapter_counts_by_its_last_one(tiny_base: Base) -> None:
     def row(arm: str, index: int, right: int, kept: int | None) -> Row:
         score = Score(Tally(right, 4), 1.0, {}, {})
-        return Row(arm, index, 1, 0, 4, 1.0, 0, 0, 0, 0.0, "", index, score, kept=kept)
+        return Row(
+            arm=arm,
+            round_index=index,
+            clients=1,
+            num_examples=4,
+            loss=1.0,
+            adapter_sha256="",
+            evaluated=index,
+            score=score,
+            kept=kept,
+        )
 
     rows = (row("a", 0, 3, 0), row("a", 1, 1, 0), row("b", 0, 4, None), row("b", 1, 2, None))
     found = Result(news(tiny_base, paradigm="local", keep="best"), rows).final()

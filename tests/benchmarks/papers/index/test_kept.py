@@ -53,7 +53,18 @@ def arms(draw: st.DrawFn) -> list[Row]:
             score = Score(tally, 0.5, {"en": tally}, {"c": tally}) if is_judged else None
             trouble = draw(st.sampled_from(["", "", "", "gone back"]))
             clients, texts, down, up, forwards = (draw(BYTES) for _ in range(5))
-            row = Row(arm, index, clients, 0, texts, None, down, up, forwards, 0.0, "", 0, score)
+            row = Row(
+                arm=arm,
+                round_index=index,
+                clients=clients,
+                num_examples=texts,
+                bytes_down=down,
+                bytes_up=up,
+                layer_forwards=forwards,
+                adapter_sha256="",
+                evaluated=0,
+                score=score,
+            )
             rows.append(replace(row, trouble=trouble))
     return rows
 

@@ -76,7 +76,14 @@ def test_the_best_round_is_chosen_by_some_clients_and_told_by_the_others() -> No
     def row(index: int, first: int, second: int) -> Row:
         own = {"a": Tally(first, 9), "b": Tally(second, 9)}
         scored = Score(Tally(first + second, 18), None, {}, own, Tally(index, 4))
-        return Row("", index, 1, 0, 0, None, 0, 0, 0, 0.0, "sha", index, scored)
+        return Row(
+            arm="",
+            round_index=index,
+            clients=1,
+            adapter_sha256="sha",
+            evaluated=index,
+            score=scored,
+        )
 
     result = Result(Experiment("small", "ag_news"), (row(0, 3, 8), row(1, 7, 5), row(2, 6, 9)))
     assert best_kept(result) == 5 / 9  # and not the 9 of 9 that "a" does not know of
@@ -89,7 +96,14 @@ def test_the_best_round_is_chosen_by_some_clients_and_told_by_the_others() -> No
 def test_each_homes_loss_is_that_of_the_one_adapter_or_of_its_own() -> None:
     def row(arm: str, index: int, loss: float, **own: float) -> Row:
         scored = Score(Tally(1, 2), loss, {}, {}, losses_by_client=own)
-        return Row(arm, index, 1, 0, 0, None, 0, 0, 0, 0.0, "sha", index, scored)
+        return Row(
+            arm=arm,
+            round_index=index,
+            clients=1,
+            adapter_sha256="sha",
+            evaluated=index,
+            score=scored,
+        )
 
     experiment = Experiment("small", "ag_news")
     together = Result(experiment, (row("", 0, 3.0, a=4.0, b=2.0), row("", 2, 1.5, a=2.0, b=1.0)))

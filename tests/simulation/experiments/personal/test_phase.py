@@ -144,7 +144,7 @@ def test_a_generator_s_rounds_read_the_unlabelled_texts_too(
 @pytest.mark.slow
 def test_random_ranks_differ_by_client_and_by_seed(tiny_base: Base, place: Place) -> None:
     def ranks(seed: int) -> list[dict[str, int]]:
-        return [row.ranks for row in run(own(tiny_base, "random", seed=seed), place).rows]
+        return [dict(row.ranks) for row in run(own(tiny_base, "random", seed=seed), place).rows]
 
     assert ranks(0)[0] != ranks(0)[1] and ranks(0) != ranks(1)
 
